@@ -1,0 +1,76 @@
+#!/bin/sh
+# Installs CPython and the packages of requirements.txt into a fresh Debian
+# root. Runs as root, with network, from a folder it may write to.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common.sh"
+
+prepare
+
+site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib", "posix_local"))')
+# Only finished wheels are taken, so that no compiler is needed, and only what
+# the file names, so that nothing gets in unseen.
+pip install --break-system-packages --no-deps --only-binary :all: --no-compile \
+    -r "$here/requirements.txt"
+pip check
+
+ln -sf python3 /usr/bin/python
+
+# No compiler is in the image, so headers and static libraries are dead weight,
+# as are the tests of the packages. The folder of numpy's core is left because
+# code outside of tests imports from it.
+find "$site" -depth -type d -name tests ! -path '*/numpy/_core/tests' -exec rm -rf {} +
+find "$site" -type f \( -name '*.a' -o -name '*.h' -o -name '*.hpp' -o -name '*.pxd' \
+    -o -name '*.pyx' -o -name '*.pyi' -o -name '*.c' -o -name '*.cpp' \) -delete
+rm -rf "$site"/matplotlib/mpl-data/sample_data
+
+# Matplotlib looks for its list of fonts only in a folder that it can write to,
+# and such a folder is always empty in a new sandbox. So the list is made once
+# and the lookup is pointed to it.
+MPLCONFIGDIR=$here/mpl PYTHONDONTWRITEBYTECODE=1 python3 - "$site/matplotlib" <<'PYTHON'
+import pathlib
+import shutil
+import sys
+
+import matplotlib
+import matplotlib.font_manager as fm
+
+package = pathlib.Path(sys.argv[1])
+name = f"fontlist-v{fm.FontManager.__version__}.json"
+shutil.copyfile(pathlib.Path(matplotlib.get_cachedir(), name), package / "mpl-data" / name)
+
+module = package / "font_manager.py"
+text = module.read_text()
+old = 'mpl.get_cachedir(), f"fontlist-v{FontManager.__version__}.json")'
+new = 'mpl.get_data_path(), f"fontlist-v{FontManager.__version__}.json")'
+if text.count(old) != 1:
+    sys.exit("matplotlib looks up its font list in an unknown way")
+module.write_text(text.replace(old, new))
+PYTHON
+
+finish
+
+# The root is read-only at run time, so all bytecode has to be there. It is not
+# checked against the sources: these cannot change, and their times may when
+# the root is copied.
+find /usr/lib/python3* "$site" -depth -type d -name __pycache__ -exec rm -rf {} +
+python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python3* "$site" || :
+
+# A build that cannot do its work has to fail here and not in a sandbox.
+MPLCONFIGDIR=/tmp/mpl MPLBACKEND=Agg python3 - <<'PYTHON'
+import io
+
+import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.Image, pydantic, requests, seaborn, sympy, yaml
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import scipy.stats
+import sklearn.linear_model
+import statsmodels.api
+
+frame = pd.DataFrame({"x": np.arange(5.0), "y": np.arange(5.0) * 2})
+sklearn.linear_model.LinearRegression().fit(frame[["x"]], frame["y"])
+frame.plot(x="x", y="y")
+plt.savefig(io.BytesIO(), format="png")
+PYTHON
+rm -rf /tmp/mpl

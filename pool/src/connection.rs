@@ -1,0 +1,141 @@
+//! The conversation with one runner, from the server's side.
+//!
+//! A task of its own reads the stream, so that a sandbox that dies while it is parked is noticed
+//! when it happens and not when it is needed.
+
+use futures_util::StreamExt;
+use isolator_runner::wire::{self, FrameDecoder, Kind, Ready, VERSION, WireError};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+use crate::engine::{Channel, EngineError};
+
+/// Frames read ahead of whoever listens. A flood beyond that waits in the engine and in the
+/// runner's pipe, where the sandbox's own limits hold.
+const READ_AHEAD: usize = 16;
+
+/// A frame: its kind and its payload.
+pub(crate) type Frame = (Kind, Vec<u8>);
+
+/// An open stream to a runner.
+pub(crate) struct Connection {
+    input: Box<dyn AsyncWrite + Send + Unpin>,
+    frames: mpsc::Receiver<Result<Frame, ConnectionError>>,
+}
+
+/// What can go wrong on the stream to a runner.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The runner broke the protocol.
+    #[error("the runner broke the protocol: {0}")]
+    Protocol(#[from] WireError),
+    /// The engine's end of the stream failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The stream ended before the runner was ready.
+    #[error("the runner ended before it was ready")]
+    NeverReady,
+    /// The runner speaks another version.
+    #[error("the runner speaks version {0} of the protocol, not {VERSION}")]
+    Version(u32),
+}
+
+impl Connection {
+    /// Waits until the runner behind `channel` is parked. `on_close` is called when the stream has
+    /// ended, however and whenever.
+    pub(crate) async fn open(
+        channel: Channel,
+        tasks: &TaskTracker,
+        on_close: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, ConnectionError> {
+        let Channel { input, output } = channel;
+        let (sender, frames) = mpsc::channel(READ_AHEAD);
+        tasks.spawn(async move {
+            tokio::select! {
+                () = read_frames(output, &sender) => {}
+                () = sender.closed() => {}
+            }
+            drop(sender);
+            on_close();
+        });
+        let mut connection = Self { input, frames };
+        match connection.next().await {
+            Some(Ok((Kind::Ready, payload))) => {
+                let ready: Ready = wire::parse_message(Kind::Ready, &payload)?;
+                if ready.version != VERSION {
+                    return Err(ConnectionError::Version(ready.version));
+                }
+                Ok(connection)
+            }
+            Some(Ok((kind, _))) => Err(WireError::Unexpected(kind).into()),
+            Some(Err(error)) => Err(error),
+            None => Err(ConnectionError::NeverReady),
+        }
+    }
+
+    /// The next frame; `None` once the stream has ended.
+    pub(crate) async fn next(&mut self) -> Option<Result<Frame, ConnectionError>> {
+        self.frames.recv().await
+    }
+
+    /// Whether the stream has ended: the runner, or its sandbox, is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.frames.is_closed()
+    }
+
+    /// Splits into the way in and the way out, which a run uses at the same time.
+    pub(crate) fn split(&mut self) -> (Sender<'_>, Receiver<'_>) {
+        (Sender(&mut self.input), Receiver(&mut self.frames))
+    }
+}
+
+/// The way to the runner.
+pub(crate) struct Sender<'a>(&'a mut (dyn AsyncWrite + Send + Unpin));
+
+impl Sender<'_> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write_all(bytes).await?;
+        self.0.flush().await
+    }
+}
+
+/// The way from the runner.
+pub(crate) struct Receiver<'a>(&'a mut mpsc::Receiver<Result<Frame, ConnectionError>>);
+
+impl Receiver<'_> {
+    pub(crate) async fn next(&mut self) -> Option<Result<Frame, ConnectionError>> {
+        self.0.recv().await
+    }
+}
+
+async fn read_frames(
+    mut output: futures_util::stream::BoxStream<'static, Result<bytes::Bytes, EngineError>>,
+    frames: &mpsc::Sender<Result<Frame, ConnectionError>>,
+) {
+    let mut decoder = FrameDecoder::default();
+    while let Some(piece) = output.next().await {
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(error) => {
+                let _ = frames.send(Err(error.into())).await;
+                return;
+            }
+        };
+        decoder.feed(&piece);
+        loop {
+            match decoder.next_frame() {
+                Ok(Some(frame)) => {
+                    if frames.send(Ok(frame)).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let _ = frames.send(Err(error.into())).await;
+                    return;
+                }
+            }
+        }
+    }
+}

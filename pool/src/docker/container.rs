@@ -1,0 +1,110 @@
+//! The container that is a sandbox: every promise about it is made here.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
+    MountVolumeOptions, ResourcesUlimits,
+};
+
+use crate::engine::SandboxSpec;
+use crate::limits::ByteSize;
+use crate::seccomp;
+
+/// Where the runner's volume is mounted in every container.
+pub(super) const RUNNER_DIR: &str = "/.isolator";
+
+/// The runner inside a container.
+pub(super) const RUNNER: &str = "/.isolator/isolator-runner";
+
+/// The request that makes the container.
+pub(super) fn body(
+    spec: &SandboxSpec,
+    volume: &str,
+    labels: HashMap<String, String>,
+) -> ContainerCreateBody {
+    let (uid, gid) = spec.user;
+    ContainerCreateBody {
+        image: Some(spec.image.digest.clone()),
+        // Process 1 waits for ever. There is no init: nothing lives long enough to need one.
+        entrypoint: Some(vec![RUNNER.to_owned(), "hold".to_owned()]),
+        cmd: Some(Vec::new()),
+        user: Some(format!("{uid}:{gid}")),
+        working_dir: Some(spec.workdir.clone()),
+        hostname: Some("sandbox".to_owned()),
+        labels: Some(labels),
+        // An image's own health check would start processes beside the program.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        host_config: Some(host_config(spec, volume)),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn host_config(spec: &SandboxSpec, volume: &str) -> HostConfig {
+    HostConfig {
+        network_mode: Some(spec.network.clone()),
+        cap_drop: Some(spec.cap_drop.clone()),
+        security_opt: Some(vec![
+            "no-new-privileges".to_owned(),
+            format!("seccomp={}", seccomp::docker_profile()),
+        ]),
+        readonly_rootfs: Some(spec.readonly_root),
+        runtime: spec.runtime.clone(),
+        memory: Some(spec.resources.memory.as_i64()),
+        // Memory and swap together: no swap is added.
+        memory_swap: Some(spec.resources.memory.as_i64()),
+        nano_cpus: Some(spec.resources.cpu.as_nano_cpus()),
+        pids_limit: Some(i64::from(spec.limits.pids)),
+        ulimits: Some(vec![
+            ulimit("nofile", i64::from(spec.limits.open_files)),
+            // A core dump would fill the workspace and help nobody.
+            ulimit("core", 0),
+        ]),
+        tmpfs: Some(tmpfs(spec)),
+        mounts: Some(vec![Mount {
+            target: Some(RUNNER_DIR.to_owned()),
+            source: Some(volume.to_owned()),
+            typ: Some(MountType::VOLUME),
+            read_only: Some(true),
+            volume_options: Some(MountVolumeOptions {
+                no_copy: Some(true),
+                ..MountVolumeOptions::default()
+            }),
+            ..Mount::default()
+        }]),
+        ipc_mode: Some("private".to_owned()),
+        shm_size: Some(spec.limits.shm.as_i64()),
+        // What the program prints goes over the runner's stream; nothing else may print.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("none".to_owned()),
+            config: None,
+        }),
+        ..HostConfig::default()
+    }
+}
+
+fn ulimit(name: &str, limit: i64) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(limit), hard: Some(limit) }
+}
+
+/// The places that can be written. Programs are started from both (a compiled program lies in
+/// `/tmp`), so both are executable.
+fn tmpfs(spec: &SandboxSpec) -> HashMap<String, String> {
+    let (uid, gid) = spec.user;
+    let options = |size: ByteSize| {
+        let size = size.as_bytes();
+        let inodes = spec.limits.inodes;
+        format!("rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={gid},mode=1777")
+    };
+    let mut tmpfs = HashMap::new();
+    // A volume that the image declares would be disk without a limit.
+    for path in &spec.image.volumes {
+        tmpfs.insert(path.clone(), options(spec.limits.tmp));
+    }
+    tmpfs.insert("/tmp".to_owned(), options(spec.limits.tmp));
+    tmpfs.insert(spec.workdir.clone(), options(spec.limits.workspace));
+    tmpfs
+}

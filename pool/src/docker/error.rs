@@ -1,0 +1,76 @@
+//! What the client library's errors mean.
+
+use bollard::errors::Error;
+
+use crate::engine::{Call, EngineError};
+
+/// Turns the library's errors into ours.
+pub(super) struct Translate<'a> {
+    pub(super) call: Call,
+    pub(super) address: &'a str,
+}
+
+impl Translate<'_> {
+    pub(super) fn error(&self, error: Error) -> EngineError {
+        let call = self.call;
+        match error {
+            Error::RequestTimeoutError => {
+                EngineError::Deadline { call, deadline: call.deadline() }
+            }
+            Error::DockerResponseServerError { message, .. }
+            | Error::DockerStreamError { error: message } => refused(call, message),
+            error => {
+                if is_unreachable(&error) {
+                    let message = whole_story(&error);
+                    return EngineError::Unreachable { address: self.address.to_owned(), message };
+                }
+                EngineError::Refused { call, message: whole_story(&error) }
+            }
+        }
+    }
+}
+
+/// The engine's own answer, sorted by what can be done about it.
+pub(super) fn refused(call: Call, message: String) -> EngineError {
+    if message.contains("no space left on device") || message.contains("disk quota exceeded") {
+        return EngineError::DiskFull(message);
+    }
+    EngineError::Refused { call, message }
+}
+
+pub(super) fn status(error: &Error) -> Option<u16> {
+    match error {
+        Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+pub(super) fn is_no_such_image(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    message.contains("no such image") || message.contains("image not known")
+}
+
+/// An error with the chain of its causes: the library's outer message alone says little.
+fn whole_story(error: &Error) -> String {
+    let mut story = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !story.contains(&message) {
+            story.push_str(": ");
+            story.push_str(&message);
+        }
+        cause = error.source();
+    }
+    story
+}
+
+fn is_unreachable(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::HyperResponseError { .. }
+            | Error::HyperLegacyError { .. }
+            | Error::IOError { .. }
+            | Error::SocketNotFoundError(_)
+    )
+}

@@ -1,0 +1,238 @@
+//! The engine `docker`: sandboxes are containers of a Docker engine, or of what speaks its API.
+
+mod connect;
+mod container;
+mod error;
+mod images;
+mod volume;
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::exec::{CreateExecOptions, StartExecResults};
+use bollard::models::{ContainerStateStatusEnum, ContainerUpdateBody};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+};
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::sync::OnceCell;
+
+pub use self::connect::{ConnectError, EngineAddress};
+pub use self::images::ImageBuild;
+use self::error::Translate;
+use self::volume::RunnerVolume;
+use crate::engine::{
+    Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
+    SandboxState, Whose,
+};
+use crate::limits::Resources;
+use crate::owner::{LABEL, Owner};
+
+/// A connection to a Docker engine.
+pub struct DockerEngine {
+    /// Opened by the first call that finds the engine, so that a server may start before it.
+    docker: OnceCell<Docker>,
+    address: EngineAddress,
+    /// The address as errors show it.
+    shown: String,
+    labels: Labels,
+    volume: RunnerVolume,
+}
+
+impl DockerEngine {
+    /// An engine at an address; the first call connects. `runner` is the static binary that waits
+    /// in every sandbox; it reaches them on a volume of this instance, filled when the first
+    /// sandbox is made.
+    pub fn new(address: EngineAddress, owner: &Owner, runner: &'static [u8]) -> Self {
+        Self {
+            docker: OnceCell::new(),
+            shown: address.to_string(),
+            address,
+            labels: owner.labels().clone(),
+            volume: RunnerVolume::new(owner, runner),
+        }
+    }
+
+    async fn docker(&self) -> Result<&Docker, EngineError> {
+        self.docker.get_or_try_init(|| connect::connect(&self.address)).await
+    }
+
+    fn all_labels(&self) -> HashMap<String, String> {
+        self.labels.clone().into_iter().collect()
+    }
+
+    fn translate(&self, call: Call) -> Translate<'_> {
+        Translate { call, address: &self.shown }
+    }
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    async fn check(&self) -> Result<String, EngineError> {
+        let version = self.docker().await?.version().await.map_err(|e| self.translate(Call::Check).error(e))?;
+        Ok(format!(
+            "{} {}, API {}, at {}",
+            version.platform.map_or_else(|| "Docker Engine".to_owned(), |platform| platform.name),
+            version.version.unwrap_or_default(),
+            version.api_version.unwrap_or_default(),
+            self.shown,
+        ))
+    }
+
+    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
+        self.volume.fill(self, image).await
+    }
+
+    async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        images::find(self, name).await
+    }
+
+    async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+        images::pull(self, name, progress).await
+    }
+
+    async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
+        let translate = self.translate(Call::Create);
+        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
+        let body = container::body(spec, self.volume.name(), self.all_labels());
+        self.docker().await?.create_container(Some(options), body).await.map_err(|error| {
+            match translate.error(error) {
+                // A 404 here is about the image: nothing else is looked up.
+                EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
+                    EngineError::NoSuchImage(spec.image.name.clone())
+                }
+                other => other,
+            }
+        })?;
+        let started = self.docker().await?.start_container(name.as_str(), None).await;
+        started.map_err(|e| translate.error(e))
+    }
+
+    async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
+        let translate = self.translate(Call::Arm);
+        let options = CreateExecOptions::<String> {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(vec![container::RUNNER.to_owned(), "park".to_owned()]),
+            ..CreateExecOptions::default()
+        };
+        let exec = self.docker().await?.create_exec(name.as_str(), options).await;
+        let exec = exec.map_err(|e| translate.error(e))?;
+        match self.docker().await?.start_exec(&exec.id, None).await.map_err(|e| translate.error(e))? {
+            StartExecResults::Attached { output, input } => {
+                let address = self.shown.clone();
+                let name = name.clone();
+                let output = output
+                    .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
+                    .try_filter_map(move |piece| {
+                        let name = name.clone();
+                        async move { Ok(standard_output(&name, piece)) }
+                    })
+                    .boxed();
+                Ok(Channel { input: Box::new(input), output })
+            }
+            StartExecResults::Detached => Err(EngineError::Refused {
+                call: Call::Arm,
+                message: "the engine detached an exec that was to be attached".to_owned(),
+            }),
+        }
+    }
+
+    async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let Err(error) = self.docker().await?.pause_container(name.as_str()).await else { return Ok(()) };
+        self.unless_in_state(name, SandboxState::Paused, Call::Pause, error).await
+    }
+
+    async fn resume(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let Err(error) = self.docker().await?.unpause_container(name.as_str()).await else { return Ok(()) };
+        self.unless_in_state(name, SandboxState::Running, Call::Resume, error).await
+    }
+
+    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
+        let body = ContainerUpdateBody {
+            memory: Some(resources.memory.as_i64()),
+            memory_swap: Some(resources.memory.as_i64()),
+            nano_cpus: Some(resources.cpu.as_nano_cpus()),
+            ..ContainerUpdateBody::default()
+        };
+        let updated = self.docker().await?.update_container(name.as_str(), body).await;
+        updated.map_err(|e| self.translate(Call::Update).error(e))
+    }
+
+    async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
+        let inspected = match self.docker().await?.inspect_container(name.as_str(), None).await {
+            Ok(inspected) => inspected,
+            Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
+            Err(error) => return Err(self.translate(Call::State).error(error)),
+        };
+        Ok(match inspected.state.and_then(|state| state.status) {
+            Some(ContainerStateStatusEnum::RUNNING) => SandboxState::Running,
+            Some(ContainerStateStatusEnum::PAUSED) => SandboxState::Paused,
+            _ => SandboxState::Stopped,
+        })
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        match self.docker().await?.remove_container(name.as_str(), Some(options)).await {
+            Err(error) if error::status(&error) == Some(404) => Ok(()),
+            removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+        let filters = HashMap::from([("label", vec![LABEL])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let containers = self.docker().await?.list_containers(Some(options)).await;
+        let containers = containers.map_err(|e| self.translate(Call::List).error(e))?;
+        Ok(containers
+            .into_iter()
+            .filter_map(|container| {
+                // Names come with a slash in front; a container that is being removed has none.
+                let name = container.names?.into_iter().next()?;
+                let name = SandboxName::new(name.trim_start_matches('/'));
+                Some(Found { name, labels: container.labels?.into_iter().collect() })
+            })
+            .collect())
+    }
+
+    async fn sweep_shared(
+        &self,
+        dead: Whose<'_>,
+    ) -> Result<usize, EngineError> {
+        volume::sweep(self, dead).await
+    }
+}
+
+impl DockerEngine {
+    /// Engines answer a pause of a paused container, and a resume of a running one, each with an
+    /// error of its own. What counts is the state.
+    async fn unless_in_state(
+        &self,
+        name: &SandboxName,
+        wanted: SandboxState,
+        call: Call,
+        error: bollard::errors::Error,
+    ) -> Result<(), EngineError> {
+        if matches!(error::status(&error), Some(409 | 500)) && self.state(name).await? == wanted {
+            return Ok(());
+        }
+        Err(self.translate(call).error(error))
+    }
+}
+
+/// The runner's frames come on its standard output; what it says on standard error is for the log.
+fn standard_output(name: &SandboxName, piece: LogOutput) -> Option<bytes::Bytes> {
+    match piece {
+        LogOutput::StdOut { message } => Some(message),
+        LogOutput::StdErr { message } => {
+            let said = String::from_utf8_lossy(&message);
+            tracing::warn!(sandbox = %name, "the runner said: {}", said.trim_end());
+            None
+        }
+        LogOutput::StdIn { .. } | LogOutput::Console { .. } => None,
+    }
+}

@@ -1,0 +1,95 @@
+//! Images: found, built or pulled before the first sandbox is made from them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::engine::{Call, Engine, EngineError, Image, bounded};
+
+/// When an image is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// When it is not there.
+    Missing,
+    /// Never; a missing image is an error.
+    Never,
+    /// Once at every start of the server, whether it is there or not.
+    Always,
+}
+
+/// Knows how to make some images instead of pulling them.
+#[async_trait]
+pub trait ImageBuilder: Send + Sync + 'static {
+    /// Whether this builder is the source of the image.
+    fn makes(&self, name: &str) -> bool;
+
+    /// Makes the image on the engine.
+    async fn build(
+        &self,
+        name: &str,
+        progress: crate::engine::Progress<'_>,
+    ) -> Result<(), EngineError>;
+}
+
+/// Gets images onto an engine, as the policy says.
+#[derive(Clone)]
+pub struct ImageProvider {
+    engine: Arc<dyn Engine>,
+    builder: Arc<dyn ImageBuilder>,
+    policy: PullPolicy,
+}
+
+impl ImageProvider {
+    /// Puts the parts together.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        builder: Arc<dyn ImageBuilder>,
+        policy: PullPolicy,
+    ) -> Self {
+        Self { engine, builder, policy }
+    }
+
+    /// The image, fetched if it has to be. What happens meanwhile is logged.
+    ///
+    /// # Errors
+    ///
+    /// The engine's, and [`EngineError::NoSuchImage`] where the policy forbids to fetch.
+    pub async fn ensure(&self, name: &str) -> Result<Image, EngineError> {
+        if self.policy != PullPolicy::Always
+            && let Some(image) = self.find(name).await?
+        {
+            return Ok(image);
+        }
+        if self.policy == PullPolicy::Never {
+            return Err(EngineError::NoSuchImage(name.to_owned()));
+        }
+        self.fetch(name, &|line| tracing::info!(image = name, "{line}")).await
+    }
+
+    /// Builds or pulls the image, whether it is there or not.
+    ///
+    /// # Errors
+    ///
+    /// The engine's.
+    pub async fn fetch(
+        &self,
+        name: &str,
+        progress: crate::engine::Progress<'_>,
+    ) -> Result<Image, EngineError> {
+        if self.builder.makes(name) {
+            bounded(Call::FetchImage, self.builder.build(name, progress)).await?;
+        } else {
+            bounded(Call::FetchImage, self.engine.pull_image(name, progress)).await?;
+        }
+        self.find(name).await?.ok_or_else(|| EngineError::NoSuchImage(name.to_owned()))
+    }
+
+    /// The image, if the engine has it.
+    ///
+    /// # Errors
+    ///
+    /// The engine's.
+    pub async fn find(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        bounded(Call::FindImage, self.engine.find_image(name)).await
+    }
+}

@@ -1,0 +1,155 @@
+//! What a program did. A program's failure is data; what the sandbox or the caller did wrong is an
+//! error, and lives elsewhere.
+
+use std::time::Duration;
+
+pub use isolator_runner::wire::End;
+
+/// The verdict on a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// It exited with code 0.
+    Success,
+    /// It exited with another code, or died of a signal of its own doing.
+    Error,
+    /// It was still running at its deadline.
+    Timeout,
+    /// The kernel killed it because the memory limit was reached.
+    OutOfMemory,
+    /// Everything in the sandbox was killed, the runner too, so nobody saw how it ended.
+    Killed,
+    /// It printed more than the operator allows and was killed for it.
+    OutputLimit,
+}
+
+impl Status {
+    /// The name that callers see.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Error => "error",
+            Self::Timeout => "timeout",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Killed => "killed",
+            Self::OutputLimit => "output_limit",
+        }
+    }
+}
+
+/// What was kept of one output stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// The stream's beginning, or all of it.
+    pub head: Vec<u8>,
+    /// Its end, where the middle is missing.
+    pub tail: Vec<u8>,
+    /// Bytes missing between them.
+    pub dropped: u64,
+}
+
+impl Captured {
+    /// Bytes that the program wrote.
+    pub fn total(&self) -> u64 {
+        self.head.len() as u64 + self.dropped + self.tail.len() as u64
+    }
+
+    /// Head and tail in one, with a note of what is missing between them. A character cut in half
+    /// by the gap counts as missing.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        if self.dropped == 0 {
+            return [self.head.as_slice(), self.tail.as_slice()].concat();
+        }
+        let head = without_cut_end(&self.head);
+        let tail = without_cut_start(&self.tail);
+        let missing = self.total() - (head.len() + tail.len()) as u64;
+        let note = format!("\n[... {missing} bytes are missing here ...]\n");
+        [head, note.as_bytes(), tail].concat()
+    }
+}
+
+/// A UTF-8 character has at most this many continuation bytes.
+const MAX_CONTINUATION: usize = 3;
+
+fn is_continuation(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}
+
+fn without_cut_end(bytes: &[u8]) -> &[u8] {
+    let continuation =
+        bytes.iter().rev().take(MAX_CONTINUATION).take_while(|byte| is_continuation(**byte)).count();
+    let Some(at) = bytes.len().checked_sub(continuation + 1) else { return bytes };
+    let length = match bytes[at] {
+        0b1100_0000..=0b1101_1111 => 2,
+        0b1110_0000..=0b1110_1111 => 3,
+        0b1111_0000..=0b1111_0111 => 4,
+        _ => return bytes,
+    };
+    if continuation + 1 < length { &bytes[..at] } else { bytes }
+}
+
+fn without_cut_start(bytes: &[u8]) -> &[u8] {
+    let cut = bytes.iter().take(MAX_CONTINUATION).take_while(|byte| is_continuation(**byte)).count();
+    &bytes[cut..]
+}
+
+/// Everything that is known of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The verdict.
+    pub status: Status,
+    /// How it ended, where somebody saw it.
+    pub end: Option<End>,
+    /// Standard output.
+    pub stdout: Captured,
+    /// Standard error.
+    pub stderr: Captured,
+    /// From its start to its end.
+    pub wall: Duration,
+    /// User and system time.
+    pub cpu: Duration,
+    /// Highest memory use of the sandbox in bytes, where the kernel tells.
+    pub peak_memory: Option<u64>,
+    /// Processes killed because the memory limit was reached; a program may outlive its children.
+    pub oom_kills: u64,
+    /// Processes and threads refused because the process limit was reached.
+    pub refused_forks: u64,
+    /// File systems of the sandbox that were full at the end.
+    pub full_disks: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_gap_says_how_much_is_missing() {
+        let captured = Captured { head: b"ab".to_vec(), tail: b"yz".to_vec(), dropped: 22 };
+        assert_eq!(captured.to_bytes(), b"ab\n[... 22 bytes are missing here ...]\nyz");
+        assert_eq!(captured.total(), 26);
+    }
+
+    #[test]
+    fn a_character_on_the_gap_s_edge_is_missing_as_a_whole() {
+        let head = "a€".as_bytes()[..3].to_vec();
+        let tail = "€b".as_bytes()[1..].to_vec();
+        let captured = Captured { head, tail, dropped: 10 };
+        assert_eq!(captured.to_bytes(), b"a\n[... 14 bytes are missing here ...]\nb");
+    }
+
+    proptest! {
+        #[test]
+        fn no_cut_of_a_text_leaves_half_a_character(text in "\\PC{0,20}", at in 0_usize..60) {
+            let at = at.min(text.len());
+            prop_assert!(std::str::from_utf8(without_cut_end(&text.as_bytes()[..at])).is_ok());
+            prop_assert!(std::str::from_utf8(without_cut_start(&text.as_bytes()[at..])).is_ok());
+        }
+
+        #[test]
+        fn any_bytes_can_be_cut(bytes in prop::collection::vec(any::<u8>(), 0..8)) {
+            prop_assert!(without_cut_end(&bytes).len() + 4 > bytes.len());
+            prop_assert!(without_cut_start(&bytes).len() + 4 > bytes.len());
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Who owns what: the identity that every container and volume of an instance is labelled with,
+//! and the proof that another instance is dead.
+//!
+//! An instance holds a lock on a file named after it for as long as it lives; the kernel gives the
+//! lock up however the process ends. Labels carry, besides the instance, the machine, its boot, and
+//! the process with its start time. Somebody else's belongings are touched only if the labels prove
+//! that they are an instance's of this machine and that this instance is dead.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use uuid::Uuid;
+
+use crate::engine::{Labels, SandboxName};
+
+const INSTANCE: &str = "isolator.instance";
+const MACHINE: &str = "isolator.machine";
+const BOOT: &str = "isolator.boot";
+const PROCESS: &str = "isolator.process";
+
+/// The label that everything of ours carries.
+pub const LABEL: &str = INSTANCE;
+
+/// The identity of a running instance.
+#[derive(Debug)]
+pub struct Owner {
+    id: Uuid,
+    labels: Labels,
+    directory: PathBuf,
+    // Locked as long as it is open.
+    _lock: File,
+}
+
+impl Owner {
+    /// Registers a new instance in `directory`, which all instances of a user share.
+    ///
+    /// # Errors
+    ///
+    /// When the directory can't be made or the lock file can't be written.
+    pub fn register(directory: &Path) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        let id = Uuid::new_v4();
+        let lock = File::create(lock_path(directory, &id.to_string()))?;
+        // Somebody may be probing the file at this very moment, for microseconds.
+        flock(&lock, FlockOperation::LockExclusive)?;
+        let here = Place::here()?;
+        let labels = Labels::from([
+            (INSTANCE.to_owned(), id.to_string()),
+            (MACHINE.to_owned(), here.machine),
+            (BOOT.to_owned(), here.boot),
+            (PROCESS.to_owned(), here.process),
+        ]);
+        Ok(Self { id, labels, directory: directory.to_owned(), _lock: lock })
+    }
+
+    /// The labels for everything that this instance makes.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// The short name of this instance, for names of what it makes.
+    pub fn short_id(&self) -> String {
+        self.id.simple().to_string()[..12].to_owned()
+    }
+
+    /// The name of this instance's sandbox number `number`.
+    pub fn sandbox_name(&self, number: u64) -> SandboxName {
+        SandboxName::new(format!("isolator-{}-{number}", self.short_id()))
+    }
+
+    /// Whether something with these labels is this instance's own.
+    pub fn owns(&self, labels: &Labels) -> bool {
+        labels.get(INSTANCE) == self.labels.get(INSTANCE)
+    }
+
+    /// Whether something with these labels belongs to an instance that is proven dead.
+    pub fn is_dead(&self, labels: &Labels) -> bool {
+        let Some(instance) = labels.get(INSTANCE) else { return false };
+        if self.owns(labels) || labels.get(MACHINE) != self.labels.get(MACHINE) {
+            return false;
+        }
+        match lock_state(&self.directory, instance) {
+            LockState::Held => false,
+            LockState::Free => true,
+            LockState::Absent => {
+                labels.get(BOOT) != self.labels.get(BOOT)
+                    || labels.get(PROCESS).is_some_and(|process| is_process_gone(process))
+            }
+        }
+    }
+
+    /// Removes the lock files of dead instances. Called after their belongings were swept.
+    ///
+    /// # Errors
+    ///
+    /// When the directory can't be read.
+    pub fn sweep_locks(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "lock")
+                && let Some(instance) = path.file_stem().and_then(|stem| stem.to_str())
+                && matches!(lock_state(&self.directory, instance), LockState::Free)
+            {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // A file that stays is unlocked, so the next instance knows what it means.
+        let _ = fs::remove_file(lock_path(&self.directory, &self.id.to_string()));
+    }
+}
+
+enum LockState {
+    Held,
+    Free,
+    Absent,
+}
+
+fn lock_path(directory: &Path, instance: &str) -> PathBuf {
+    directory.join(format!("{instance}.lock"))
+}
+
+fn lock_state(directory: &Path, instance: &str) -> LockState {
+    // The name comes from a label, which anybody may write.
+    if Uuid::try_parse(instance).is_err() {
+        return LockState::Absent;
+    }
+    match File::open(lock_path(directory, instance)) {
+        Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => LockState::Free,
+            Err(_) => LockState::Held,
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => LockState::Absent,
+        // What can't be read can't prove anything.
+        Err(_) => LockState::Held,
+    }
+}
+
+/// Where and as what this process runs, in the words of the labels.
+struct Place {
+    machine: String,
+    boot: String,
+    process: String,
+}
+
+impl Place {
+    fn here() -> io::Result<Self> {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
+        // Cloned machines share the identifier, machines in containers may have none: the host
+        // name tells them apart.
+        let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let pid = std::process::id();
+        let start = start_time(pid).unwrap_or_default();
+        let namespace = pid_namespace()?;
+        Ok(Self {
+            machine: format!("{}/{}", machine.trim(), host.trim()),
+            boot: boot.trim().to_owned(),
+            process: format!("{namespace}/{pid}/{start}"),
+        })
+    }
+}
+
+/// Whether the process of a label has ended. Processes of another process namespace can't be seen,
+/// so nothing is known of them.
+fn is_process_gone(process: &str) -> bool {
+    let mut parts = process.split('/');
+    let (Some(namespace), Some(pid), Some(start)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let Ok(pid) = pid.parse() else { return false };
+    pid_namespace().is_ok_and(|here| here == namespace)
+        && start_time(pid).is_none_or(|now| now != start)
+}
+
+fn pid_namespace() -> io::Result<String> {
+    Ok(fs::read_link("/proc/self/ns/pid")?.to_string_lossy().into_owned())
+}
+
+/// Start of a process in clock ticks since boot: field 22 of its `stat`, counted behind the
+/// command name, which may hold anything.
+fn start_time(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_whitespace().nth(19).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    #[test]
+    fn a_live_instance_is_never_dead_and_a_dropped_one_is() {
+        let directory = directory();
+        let here = Owner::register(directory.path()).unwrap();
+        let other = Owner::register(directory.path()).unwrap();
+        let labels = other.labels().clone();
+        assert!(!here.is_dead(&labels));
+        // A crash leaves the lock file behind, unlocked.
+        let path = lock_path(directory.path(), &labels[INSTANCE]);
+        drop(other);
+        File::create(&path).unwrap();
+        assert!(here.is_dead(&labels));
+        here.sweep_locks().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_instance_is_not_its_own_heir() {
+        let directory = directory();
+        let here = Owner::register(directory.path()).unwrap();
+        assert!(here.owns(here.labels()) && !here.is_dead(here.labels()));
+    }
+
+    #[test]
+    fn without_a_lock_file_a_live_process_protects_its_own() {
+        let directory = directory();
+        let elsewhere = self::directory();
+        let here = Owner::register(directory.path()).unwrap();
+        let other = Owner::register(elsewhere.path()).unwrap();
+        assert!(!here.is_dead(other.labels()), "its process, this one, is alive");
+
+        let mut ended = other.labels().clone();
+        ended.insert(PROCESS.into(), format!("{}/1/never", pid_namespace().unwrap()));
+        assert!(here.is_dead(&ended), "process 1 did not start then");
+        ended.insert(PROCESS.into(), "pid:[1]/1/never".into());
+        assert!(!here.is_dead(&ended), "another namespace proves nothing");
+    }
+
+    #[test]
+    fn strangers_and_other_machines_are_left_alone() {
+        let directory = directory();
+        let here = Owner::register(directory.path()).unwrap();
+        assert!(!here.is_dead(&Labels::new()));
+        let mut labels = here.labels().clone();
+        labels.insert(INSTANCE.into(), Uuid::new_v4().to_string());
+        labels.insert(MACHINE.into(), "elsewhere/host".into());
+        labels.insert(BOOT.into(), "another".into());
+        assert!(!here.is_dead(&labels));
+    }
+}

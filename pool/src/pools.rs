@@ -1,0 +1,226 @@
+//! All pools of a server: the one door for requests, and the way out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admission::{Admission, AdmissionError, AdmissionLimits};
+use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
+use crate::images::ImageProvider;
+use crate::outcome::Outcome;
+use crate::owner::Owner;
+use crate::pool::{CheckoutError, Pool, PoolSize, PoolStatus, Shared, Start};
+use crate::reaper::Reaper;
+use crate::run::{self, RunError, RunRequest, RunTimes};
+use crate::sweep;
+
+/// How often sandboxes that appeared after their creation was given up are looked for.
+const RECONCILE: Duration = Duration::from_secs(60);
+
+/// Longest time that removing everything may take when a server stops.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// What holds for all pools together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolsLimits {
+    /// How many requests run and wait.
+    pub admission: AdmissionLimits,
+    /// Sandboxes made at the same time for the pools.
+    pub refills: usize,
+}
+
+/// One pool's description.
+#[derive(Debug, Clone)]
+pub struct PoolSpec {
+    /// What each sandbox is.
+    pub sandbox: SandboxSpec,
+    /// How many there are.
+    pub size: PoolSize,
+}
+
+/// The pools, by the name under which requests ask for them.
+pub struct Pools {
+    shared: Arc<Shared>,
+    admission: Admission,
+    pools: BTreeMap<String, Arc<Pool>>,
+    /// Ends runs that outlast the drain.
+    abort: CancellationToken,
+}
+
+/// Where the time of a request went, and in what it ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// How the request got its sandbox.
+    pub start: Start,
+    /// Waiting to be admitted.
+    pub queue: Duration,
+    /// From admission to a sandbox that can take the job.
+    pub checkout: Duration,
+    /// The run itself, in parts.
+    pub run: RunTimes,
+    /// Digest of the image.
+    pub image: String,
+}
+
+/// Why a request has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// There is no such pool.
+    #[error("there is no pool {0:?}")]
+    NoSuchPool(String),
+    /// The server is busy or stopping.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// There was no sandbox.
+    #[error(transparent)]
+    Checkout(#[from] CheckoutError),
+    /// The sandbox could not do its work.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl Pools {
+    /// Starts pools, which fill in the background. Must be called inside a Tokio runtime.
+    pub fn start(
+        engine: Arc<dyn Engine>,
+        images: ImageProvider,
+        owner: Arc<Owner>,
+        limits: PoolsLimits,
+        specs: BTreeMap<String, PoolSpec>,
+    ) -> Self {
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            reaper: Reaper::start(Arc::clone(&engine), &tasks),
+            engine,
+            images,
+            owner,
+            refills: Semaphore::new(limits.refills),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+            next_number: AtomicU64::new(1),
+        });
+        tasks.spawn(reconcile(Arc::downgrade(&shared), stop));
+        let pools = specs
+            .into_iter()
+            .map(|(name, spec)| {
+                (name, Pool::start(Arc::clone(&shared), spec.sandbox, spec.size))
+            })
+            .collect();
+        let admission = Admission::new(limits.admission);
+        Self { shared, admission, pools, abort: CancellationToken::new() }
+    }
+
+    /// Runs a request in a fresh sandbox of the pool `name`. Dropping the future ends the program
+    /// and removes the sandbox.
+    ///
+    /// # Errors
+    ///
+    /// See [`ExecuteError`]. What the program did wrong is not an error but an [`Outcome`].
+    pub async fn execute(
+        &self,
+        name: &str,
+        request: &RunRequest,
+    ) -> Result<(Outcome, Receipt), ExecuteError> {
+        let pool =
+            self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
+        tokio::select! {
+            biased;
+            () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
+            result = self.admit_and_run(pool, request) => result,
+        }
+    }
+
+    async fn admit_and_run(
+        &self,
+        pool: &Arc<Pool>,
+        request: &RunRequest,
+    ) -> Result<(Outcome, Receipt), ExecuteError> {
+        let came = Instant::now();
+        let _admitted = self.admission.enter().await?;
+        let admitted = Instant::now();
+        let (sandbox, start) = pool.checkout().await?;
+        let checkout = admitted.elapsed();
+        let image = sandbox.spec.image.digest.clone();
+        let (outcome, run) = run::run(sandbox, request).await?;
+        Ok((outcome, Receipt { start, queue: admitted - came, checkout, run, image }))
+    }
+
+    /// The pools' state, by name.
+    pub fn status(&self) -> BTreeMap<&str, PoolStatus> {
+        self.pools.iter().map(|(name, pool)| (name.as_str(), pool.status())).collect()
+    }
+
+    /// Requests that run, and requests that wait.
+    pub fn load(&self) -> (usize, usize) {
+        (self.admission.running(), self.admission.waiting())
+    }
+
+    /// Digest of the image that a pool's sandboxes are made from, once it is known.
+    pub fn image(&self, name: &str) -> Option<String> {
+        self.pools.get(name)?.image()
+    }
+
+    /// Stops: admits nobody, lets what runs go on for `drain`, then ends it, and removes
+    /// everything that this instance has on the engine.
+    ///
+    /// # Errors
+    ///
+    /// When the engine did not let everything be removed; the next start sweeps it.
+    pub async fn close(&self, drain: Duration) -> Result<(), EngineError> {
+        self.shared.stop.cancel();
+        self.admission.close();
+        for pool in self.pools.values() {
+            pool.close();
+        }
+        let idle = async {
+            while self.admission.running() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let drained = tokio::time::timeout(drain, idle).await;
+        if drained.is_err() {
+            tracing::warn!(running = self.admission.running(), "ending what still runs");
+        }
+        self.abort.cancel();
+        let farewell = async {
+            self.shared.reaper.idle().await;
+            sweep::sweep_own(&*self.shared.engine, &self.shared.owner).await
+        };
+        let swept = tokio::time::timeout(FAREWELL, farewell).await.unwrap_or(Err(
+            EngineError::Deadline { call: Call::Remove, deadline: FAREWELL },
+        ))?;
+        tracing::info!(?swept, "everything was removed");
+        Ok(())
+    }
+}
+
+/// Removes sandboxes of this instance that nobody leases: those whose creation outlived the call
+/// that asked for it.
+async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RECONCILE) => {}
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        let found = match bounded(Call::List, shared.engine.list()).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "the sandboxes could not be compared with the engine's");
+                continue;
+            }
+        };
+        for sandbox in found {
+            if shared.owner.owns(&sandbox.labels) && !shared.reaper.knows(&sandbox.name) {
+                tracing::warn!(sandbox = %sandbox.name, "removing a sandbox that came too late");
+                shared.reaper.adopt(sandbox.name);
+            }
+        }
+    }
+}

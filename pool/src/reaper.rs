@@ -1,0 +1,131 @@
+//! The reaper: removes what nobody holds any more.
+//!
+//! A sandbox is held through a [`Lease`], which exists before the engine is asked to make the
+//! sandbox. Dropping the lease never blocks: it hands the name over, and removal happens in the
+//! background, with retries, a few at a time. The queue can't grow beyond the number of leases,
+//! and that is bounded by the pools and by admission.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::task::TaskTracker;
+
+use crate::engine::{Call, Engine, SandboxName, bounded};
+
+/// Removals under way at once. More of them only wait for each other inside the engine.
+const AT_ONCE: usize = 4;
+
+/// First and longest pause before a failed removal is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
+
+/// The right to a sandbox, and the duty to remove it.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    name: SandboxName,
+    reaper: Reaper,
+}
+
+impl Lease {
+    pub(crate) fn name(&self) -> &SandboxName {
+        &self.name
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // The reaper outlives every lease until the process ends; then the next instance sweeps.
+        let _ = self.reaper.queue.send(self.name.clone());
+    }
+}
+
+/// Hands leases out and removes what they named.
+#[derive(Debug, Clone)]
+pub(crate) struct Reaper {
+    queue: mpsc::UnboundedSender<SandboxName>,
+    known: Arc<Known>,
+}
+
+/// Names that are leased or still being removed.
+#[derive(Debug)]
+struct Known {
+    names: Mutex<HashSet<SandboxName>>,
+    count: watch::Sender<usize>,
+}
+
+impl Known {
+    fn change(&self, change: impl FnOnce(&mut HashSet<SandboxName>)) {
+        // A panic elsewhere leaves the set whole: each change is one call.
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut names);
+        self.count.send_replace(names.len());
+    }
+}
+
+impl Reaper {
+    pub(crate) fn start(engine: Arc<dyn Engine>, tasks: &TaskTracker) -> Self {
+        let (queue, names) = mpsc::unbounded_channel();
+        let known = Arc::new(Known {
+            names: Mutex::default(),
+            count: watch::Sender::new(0),
+        });
+        tasks.spawn(reap(engine, names, Arc::clone(&known), tasks.clone()));
+        Self { queue, known }
+    }
+
+    /// Leases a name. Must happen before the engine is asked to make the sandbox.
+    pub(crate) fn lease(&self, name: SandboxName) -> Lease {
+        self.known.change(|names| {
+            names.insert(name.clone());
+        });
+        Lease { name, reaper: self.clone() }
+    }
+
+    /// Takes over a sandbox that nobody holds.
+    pub(crate) fn adopt(&self, name: SandboxName) {
+        drop(self.lease(name));
+    }
+
+    /// Whether the name is leased or about to be removed.
+    pub(crate) fn knows(&self, name: &SandboxName) -> bool {
+        self.known.names.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+
+    /// Waits until nothing is leased and everything was removed.
+    pub(crate) async fn idle(&self) {
+        let mut count = self.known.count.subscribe();
+        // The sender is in `self`, so the wait ends only with the condition.
+        let _ = count.wait_for(|count| *count == 0).await;
+    }
+}
+
+async fn reap(
+    engine: Arc<dyn Engine>,
+    mut names: mpsc::UnboundedReceiver<SandboxName>,
+    known: Arc<Known>,
+    tasks: TaskTracker,
+) {
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    while let Some(name) = names.recv().await {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let engine = Arc::clone(&engine);
+        let known = Arc::clone(&known);
+        tasks.spawn(async move {
+            // The slot is given back while waiting: one sandbox that can't be removed must not
+            // hold up the others.
+            let mut slot = Some(slot);
+            let mut pause = RETRY.0;
+            while let Err(error) = bounded(Call::Remove, engine.remove(&name)).await {
+                tracing::warn!(sandbox = %name, %error, "a sandbox could not be removed yet");
+                slot.take();
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY.1);
+            }
+            drop(slot);
+            known.change(|names| {
+                names.remove(&name);
+            });
+        });
+    }
+}

@@ -1,0 +1,257 @@
+//! A run: one request's job in one armed sandbox, which is gone afterwards.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use isolator_runner::wire::{
+    self, Exit, Failed, FailedCause, Job, Kind, KillReason, OutputLimits, WireError,
+};
+
+use crate::connection::{ConnectionError, Receiver};
+use crate::limits::Resources;
+use crate::outcome::{Captured, End, Outcome, Status};
+use crate::sandbox::{Armed, Sandbox, SandboxError};
+use crate::workspace::Workspace;
+
+/// How much longer than the program's deadline the server waits for the runner's report: it has to
+/// kill, to drain and to send, on the sandbox's share of the CPU.
+const REPORT_GRACE: Duration = Duration::from_secs(5);
+
+/// Everything that a run needs besides a sandbox.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Variables added to the image's.
+    pub env: BTreeMap<String, String>,
+    /// The files.
+    pub workspace: Workspace,
+    /// The program's standard input.
+    pub stdin: Vec<u8>,
+    /// From the program's start to its end.
+    pub timeout: Duration,
+    /// What the program may use; a sandbox made with other limits is adjusted.
+    pub resources: Resources,
+    /// How much output is kept.
+    pub output: OutputLimits,
+}
+
+/// Where the time of a run went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunTimes {
+    /// Changing the sandbox's limits, where the request asked for others.
+    pub limit: Duration,
+    /// Unpacking the workspace, as the runner tells.
+    pub unpack: Duration,
+    /// Starting the program, as the runner tells.
+    pub spawn: Duration,
+    /// From the first byte sent to the last received.
+    pub total: Duration,
+}
+
+/// Why there is no outcome. None of these is the program's doing.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The sandbox failed.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The files are larger than the workspace.
+    #[error("the files do not fit into the workspace: {0}")]
+    WorkspaceFull(String),
+    /// The workspace could not be unpacked.
+    #[error("the files could not be unpacked: {0}")]
+    Workspace(String),
+    /// The language's command can't be started in its image.
+    #[error("the image can't run the language's command: {0}")]
+    Command(String),
+    /// The request is larger than a frame.
+    #[error("the arguments and variables are too large: {0}")]
+    TooLarge(WireError),
+}
+
+/// Runs the job. Dropping the future abandons the run, and the sandbox with everything in it.
+pub(crate) async fn run(
+    mut sandbox: Sandbox<Armed>,
+    request: &RunRequest,
+) -> Result<(Outcome, RunTimes), RunError> {
+    let began = Instant::now();
+    sandbox.limit(request.resources).await?;
+    let limit = began.elapsed();
+
+    let message = encode(request, &sandbox)?;
+    let sent = Instant::now();
+    let patience = request.timeout.saturating_add(REPORT_GRACE);
+    let mut output = Output::new(request.output);
+    let report = {
+        let (mut sender, receiver) = sandbox.connection.split();
+        // Both at once: a runner that reports a failure half-way reads no further, and one whose
+        // report nobody reads can't go on.
+        let exchange = async {
+            let (sent, report) =
+                tokio::join!(sender.send(&message), collect(receiver, &mut output));
+            // A stream that broke while sending has usually said why on the way back.
+            if let (Err(error), Ok(Report::Silence)) = (sent, &report) {
+                tracing::debug!(%error, "a job could not be sent");
+            }
+            report
+        };
+        tokio::time::timeout(patience, exchange).await.unwrap_or(Ok(Report::Late))?
+    };
+    let total = sent.elapsed();
+
+    match report {
+        Report::Exit(exit) => {
+            let times = RunTimes { limit, unpack: exit.unpack, spawn: exit.spawn, total };
+            Ok((from_exit(exit, output), times))
+        }
+        Report::Failed(failed) => Err(from_failed(failed)),
+        Report::Late => {
+            Ok((unseen(Status::Timeout, output, total), RunTimes { limit, total, ..RunTimes::default() }))
+        }
+        Report::Silence if sandbox.still_runs().await? => {
+            // The sandbox is there but its runner is not: the program killed it, or the kernel
+            // did in want of memory.
+            Ok((unseen(Status::Killed, output, total), RunTimes { limit, total, ..RunTimes::default() }))
+        }
+        Report::Silence => Err(SandboxError::Lost.into()),
+    }
+}
+
+fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, RunError> {
+    let job = Job {
+        argv: request.argv.clone(),
+        env: request.env.clone(),
+        workdir: sandbox.spec.workdir.clone(),
+        disks: vec![sandbox.spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()],
+        deadline: request.timeout,
+        output: request.output,
+    };
+    let tar = request.workspace.tar();
+    let mut message = Vec::with_capacity(tar.len() + request.stdin.len() + 4096);
+    wire::push_message(&mut message, Kind::Job, &job).map_err(RunError::TooLarge)?;
+    wire::push_bytes(&mut message, Kind::Tar, tar);
+    wire::push_bytes(&mut message, Kind::Stdin, &request.stdin);
+    message.extend_from_slice(&wire::header(Kind::Go, 0));
+    Ok(message)
+}
+
+/// How the conversation ended.
+enum Report {
+    Exit(Exit),
+    Failed(Failed),
+    /// The stream ended without a report.
+    Silence,
+    /// There was no report in time.
+    Late,
+}
+
+/// The output as it comes. The runner's word on limits is not trusted: what is above them is lost.
+struct Output {
+    limits: OutputLimits,
+    stdout: Captured,
+    stderr: Captured,
+}
+
+impl Output {
+    fn new(limits: OutputLimits) -> Self {
+        Self { limits, stdout: Captured::default(), stderr: Captured::default() }
+    }
+
+    fn push(&mut self, kind: Kind, bytes: &[u8]) {
+        let stream = if kind == Kind::Stdout { &mut self.stdout } else { &mut self.stderr };
+        let to_head = (self.limits.head - stream.head.len()).min(bytes.len());
+        let (head, rest) = bytes.split_at(to_head);
+        stream.head.extend_from_slice(head);
+        let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
+        stream.tail.extend_from_slice(&rest[..to_tail]);
+    }
+}
+
+async fn collect(
+    mut receiver: Receiver<'_>,
+    output: &mut Output,
+) -> Result<Report, SandboxError> {
+    loop {
+        let Some(frame) = receiver.next().await else { return Ok(Report::Silence) };
+        let (kind, payload) = match frame {
+            Ok(frame) => frame,
+            // A stream that breaks is one that ends; whether the sandbox is there is asked next.
+            Err(ConnectionError::Engine(error)) => {
+                tracing::debug!(%error, "the stream of a running sandbox broke");
+                return Ok(Report::Silence);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let broken = |error: WireError| SandboxError::Runner(error.into());
+        match kind {
+            Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
+            Kind::Exit => {
+                return Ok(Report::Exit(wire::parse_message(kind, &payload).map_err(broken)?));
+            }
+            Kind::Failed => {
+                return Ok(Report::Failed(wire::parse_message(kind, &payload).map_err(broken)?));
+            }
+            other => return Err(broken(WireError::Unexpected(other))),
+        }
+    }
+}
+
+fn from_exit(exit: Exit, output: Output) -> Outcome {
+    let status = status(&exit);
+    let Output { mut stdout, mut stderr, .. } = output;
+    stdout.dropped = exit.stdout.dropped;
+    stderr.dropped = exit.stderr.dropped;
+    Outcome {
+        status,
+        end: Some(exit.end),
+        stdout,
+        stderr,
+        wall: exit.wall,
+        cpu: exit.cpu,
+        peak_memory: exit.peak_memory,
+        oom_kills: exit.oom_kills,
+        refused_forks: exit.refused_forks,
+        full_disks: exit.full_disks,
+    }
+}
+
+/// The verdict. A killed child does not make a failure of a program that coped with it; a program
+/// that failed after the kernel killed one of its processes failed for want of memory.
+fn status(exit: &Exit) -> Status {
+    match (exit.killed, exit.end) {
+        (Some(KillReason::Deadline), _) => Status::Timeout,
+        (Some(KillReason::OutputLimit), _) => Status::OutputLimit,
+        (None, End::Code(0)) => Status::Success,
+        (None, _) if exit.oom_kills > 0 => Status::OutOfMemory,
+        (None, _) => Status::Error,
+    }
+}
+
+/// The outcome of a run whose end nobody saw.
+fn unseen(status: Status, output: Output, wall: Duration) -> Outcome {
+    Outcome {
+        status,
+        end: None,
+        stdout: output.stdout,
+        stderr: output.stderr,
+        wall,
+        cpu: Duration::ZERO,
+        peak_memory: None,
+        oom_kills: 0,
+        refused_forks: 0,
+        full_disks: Vec::new(),
+    }
+}
+
+fn from_failed(failed: Failed) -> RunError {
+    let Failed { cause, message } = failed;
+    match cause {
+        FailedCause::WorkspaceFull => RunError::WorkspaceFull(message),
+        FailedCause::Workspace => RunError::Workspace(message),
+        FailedCause::Command => RunError::Command(message),
+        FailedCause::Protocol => {
+            let error = WireError::Io(std::io::Error::other(message));
+            RunError::Sandbox(SandboxError::Runner(error.into()))
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A sandbox, whose state is in its type.
+//!
+//! `create` → [`Sandbox<Armed>`] ⇄ [`Sandbox<Paused>`], and `run` takes an armed one for good.
+//! Every step takes the sandbox by value, so calls to the engine on one sandbox come in series; a
+//! step that fails, or whose future is dropped, drops the lease, and the reaper removes it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio_util::task::TaskTracker;
+
+use crate::connection::{Connection, ConnectionError};
+use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
+use crate::limits::Resources;
+use crate::reaper::Lease;
+
+/// The runner is parked and the sandbox thawed: a job can be sent at once.
+pub(crate) struct Armed;
+
+/// The runner is parked and the sandbox frozen.
+pub(crate) struct Paused;
+
+/// A sandbox that can serve one request.
+pub(crate) struct Sandbox<State> {
+    pub(crate) lease: Lease,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) spec: Arc<SandboxSpec>,
+    pub(crate) connection: Connection,
+    created: Instant,
+    _state: State,
+}
+
+/// Why a sandbox could not be made or brought to its next state.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The runner failed.
+    #[error("the sandbox did not get ready: {0}")]
+    Runner(#[from] ConnectionError),
+    /// The sandbox was ended by somebody else.
+    #[error("the sandbox was removed or stopped from outside")]
+    Lost,
+}
+
+impl<State> Sandbox<State> {
+    /// When the sandbox was made.
+    pub(crate) fn created(&self) -> Instant {
+        self.created
+    }
+
+    /// Whether the runner is still there, as far as its stream tells.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.connection.is_closed()
+    }
+
+    fn into_state<Next>(self, state: Next) -> Sandbox<Next> {
+        let Self { lease, engine, spec, connection, created, _state } = self;
+        Sandbox { lease, engine, spec, connection, created, _state: state }
+    }
+}
+
+impl Sandbox<Armed> {
+    /// Makes a sandbox and starts its runner. `on_close` is called when its stream has ended.
+    pub(crate) async fn create(
+        engine: Arc<dyn Engine>,
+        lease: Lease,
+        spec: Arc<SandboxSpec>,
+        tasks: &TaskTracker,
+        on_close: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, SandboxError> {
+        bounded(Call::Create, engine.create(lease.name(), &spec)).await?;
+        // The runner's word that it is ready belongs to the call: pausing before it was heard
+        // would freeze the engine's own helper inside the sandbox and lock the container for ever.
+        let connection = bounded(Call::Arm, async {
+            let channel = engine.arm(lease.name()).await?;
+            Ok(Connection::open(channel, tasks, on_close).await)
+        })
+        .await??;
+        Ok(Self { lease, engine, spec, connection, created: Instant::now(), _state: Armed })
+    }
+
+    /// Freezes the sandbox.
+    pub(crate) async fn pause(self) -> Result<Sandbox<Paused>, SandboxError> {
+        bounded(Call::Pause, self.engine.pause(self.lease.name())).await?;
+        Ok(self.into_state(Paused))
+    }
+
+    /// Changes what the program may use, if it differs from what the sandbox was made with.
+    pub(crate) async fn limit(&self, resources: Resources) -> Result<(), SandboxError> {
+        if resources == self.spec.resources {
+            return Ok(());
+        }
+        Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
+    }
+
+    /// Asks the engine whether the sandbox is still there. For when its stream has ended.
+    pub(crate) async fn still_runs(&self) -> Result<bool, SandboxError> {
+        let state = bounded(Call::State, self.engine.state(self.lease.name())).await?;
+        Ok(state == SandboxState::Running)
+    }
+}
+
+impl Sandbox<Paused> {
+    /// Thaws the sandbox.
+    pub(crate) async fn resume(self) -> Result<Sandbox<Armed>, SandboxError> {
+        bounded(Call::Resume, self.engine.resume(self.lease.name())).await?;
+        if !self.is_alive() {
+            return Err(SandboxError::Lost);
+        }
+        Ok(self.into_state(Armed))
+    }
+}

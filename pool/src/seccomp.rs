@@ -1,0 +1,620 @@
+//! The system calls a sandbox may make.
+//!
+//! `seccomp.json` beside this file is the policy: an allow-list in groups, each with its reason.
+//! This module owns reading it, spelling it out as plain rules that any engine can take, and
+//! writing those rules in the form the Docker API takes.
+//!
+//! Two properties of the engines shape the rules:
+//!
+//! - Docker 20.10 drops the default errno and answers EPERM for whatever no rule covers. A call
+//!   that must be answered otherwise is therefore named, also where it is only refused. Numbers
+//!   above all the names that its libseccomp knows are answered ENOSYS by runc itself.
+//! - A rule holds when all of its checks hold, and runc reads two checks of one argument as
+//!   alternatives. So one rule never checks an argument twice, and alternatives are rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The profile as the Docker API takes it, after `seccomp=` in the security options.
+pub(crate) fn docker_profile() -> &'static str {
+    static DOCKER: LazyLock<String> = LazyLock::new(|| docker(&PROFILE).to_string());
+    &DOCKER
+}
+
+/// The embedded policy. It is part of the build, so a bad one fails the unit tests first.
+static PROFILE: LazyLock<Profile> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("seccomp.json")).expect("the embedded profile is well formed")
+});
+
+/// The policy as it is written down.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Profile {
+    default: DefaultAnswer,
+    architectures: Architectures,
+    allow: Vec<Group>,
+    allow_when: Vec<Conditional>,
+    refuse: Vec<Refusal>,
+    refuse_when: Vec<ConditionalRefusal>,
+}
+
+/// The answer to a call that no rule covers.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DefaultAnswer {
+    errno: Errno,
+    // For the reader of the file; no engine has a place for it.
+    #[serde(rename = "reason")]
+    _reason: String,
+}
+
+/// The machines the profile is for. Calls of any other kind kill the program.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Architectures {
+    names: Vec<Architecture>,
+    // As above.
+    #[serde(rename = "reason")]
+    _reason: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+enum Architecture {
+    #[serde(rename = "x86_64")]
+    X86_64,
+    #[serde(rename = "aarch64")]
+    Aarch64,
+}
+
+/// Calls allowed with any arguments.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    // As above.
+    #[serde(rename = "group")]
+    _group: String,
+    reason: String,
+    syscalls: Vec<String>,
+}
+
+/// Calls allowed when every condition holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Conditional {
+    syscalls: Vec<String>,
+    reason: String,
+    when: Vec<Condition>,
+}
+
+/// Calls refused with any arguments.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refusal {
+    errno: Errno,
+    reason: String,
+    syscalls: Vec<String>,
+}
+
+/// The answer to chosen arguments of a call that others are allowed for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConditionalRefusal {
+    syscalls: Vec<String>,
+    reason: String,
+    errno: Errno,
+    when: Vec<Condition>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Condition {
+    arg: u32,
+    test: Test,
+}
+
+/// Numbers by the names their headers give them; only the numbers reach the kernel.
+type Named<T> = BTreeMap<String, T>;
+
+/// What is asked of one argument.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Test {
+    /// One of these numbers.
+    Is(Named<u64>),
+    /// Any number but this one.
+    Not(u64),
+    /// A greater number than this one.
+    Above(u64),
+    /// None of these flags.
+    NoBits(Named<u64>),
+    /// At least one of these flags.
+    AnyBit(Named<u64>),
+    /// One of these numbers under the mask.
+    Field { mask: u64, values: Named<u64> },
+    /// One of these numbers in the low 32 bits, where that is all the kernel reads.
+    LowWordIs(Named<u32>),
+    /// None of these numbers in the low 32 bits.
+    LowWordNot(Named<u32>),
+}
+
+/// The errors a refused call can be answered with.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+enum Errno {
+    #[serde(rename = "EPERM")]
+    Perm,
+    #[serde(rename = "ENOSYS")]
+    NoSys,
+    #[serde(rename = "EPROTONOSUPPORT")]
+    ProtoNoSupport,
+    #[serde(rename = "EAFNOSUPPORT")]
+    AfNoSupport,
+}
+
+impl Errno {
+    /// The number, the same on every architecture of the profile.
+    fn number(self) -> u32 {
+        match self {
+            Self::Perm => 1,
+            Self::NoSys => 38,
+            Self::ProtoNoSupport => 93,
+            Self::AfNoSupport => 97,
+        }
+    }
+}
+
+/// One rule of a filter, in no engine's own words.
+#[derive(Debug)]
+struct Rule<'a> {
+    syscalls: &'a [String],
+    verdict: Verdict,
+    /// Each of another argument; the rule holds when all of them do.
+    checks: Vec<Check>,
+    comment: &'a str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verdict {
+    Allow,
+    Refuse(Errno),
+}
+
+/// One comparison of the whole 64-bit argument.
+#[derive(Clone, Copy, Debug)]
+struct Check {
+    arg: u32,
+    comparison: Comparison,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Comparison {
+    Equal(u64),
+    NotEqual(u64),
+    Above(u64),
+    Masked { mask: u64, value: u64 },
+}
+
+impl Profile {
+    /// Every rule, in the order of the file.
+    fn rules(&self) -> Vec<Rule<'_>> {
+        let mut rules: Vec<_> = self.allow.iter().map(Group::rule).collect();
+        rules.extend(self.allow_when.iter().flat_map(Conditional::rules));
+        rules.extend(self.refuse.iter().map(Refusal::rule));
+        rules.extend(self.refuse_when.iter().flat_map(ConditionalRefusal::rules));
+        rules
+    }
+}
+
+impl Group {
+    fn rule(&self) -> Rule<'_> {
+        rule(&self.syscalls, Verdict::Allow, Vec::new(), &self.reason)
+    }
+}
+
+impl Conditional {
+    fn rules(&self) -> impl Iterator<Item = Rule<'_>> {
+        alternatives(&self.when)
+            .into_iter()
+            .map(|checks| rule(&self.syscalls, Verdict::Allow, checks, &self.reason))
+    }
+}
+
+impl Refusal {
+    fn rule(&self) -> Rule<'_> {
+        rule(
+            &self.syscalls,
+            Verdict::Refuse(self.errno),
+            Vec::new(),
+            &self.reason,
+        )
+    }
+}
+
+impl ConditionalRefusal {
+    fn rules(&self) -> impl Iterator<Item = Rule<'_>> {
+        let verdict = Verdict::Refuse(self.errno);
+        alternatives(&self.when)
+            .into_iter()
+            .map(move |checks| rule(&self.syscalls, verdict, checks, &self.reason))
+    }
+}
+
+fn rule<'a>(
+    syscalls: &'a [String],
+    verdict: Verdict,
+    checks: Vec<Check>,
+    comment: &'a str,
+) -> Rule<'a> {
+    Rule {
+        syscalls,
+        verdict,
+        checks,
+        comment,
+    }
+}
+
+/// Every way to satisfy all conditions at once, each as one list of checks.
+fn alternatives(conditions: &[Condition]) -> Vec<Vec<Check>> {
+    conditions
+        .iter()
+        .fold(vec![Vec::new()], |lists, condition| {
+            let checks = condition.checks();
+            lists
+                .iter()
+                .flat_map(|list| {
+                    checks
+                        .iter()
+                        .map(|check| [list.as_slice(), &[*check]].concat())
+                })
+                .collect()
+        })
+}
+
+impl Condition {
+    fn checks(&self) -> Vec<Check> {
+        let check = |comparison| Check {
+            arg: self.arg,
+            comparison,
+        };
+        self.test.comparisons().into_iter().map(check).collect()
+    }
+}
+
+impl Test {
+    /// The comparisons of which any one is enough.
+    fn comparisons(&self) -> Vec<Comparison> {
+        use Comparison::{Above, Equal, Masked, NotEqual};
+        match self {
+            Self::Is(values) => values.values().map(|&value| Equal(value)).collect(),
+            Self::Not(value) => vec![NotEqual(*value)],
+            Self::Above(value) => vec![Above(*value)],
+            Self::NoBits(bits) => {
+                let mask = bits.values().fold(0, |mask, bit| mask | bit);
+                vec![Masked { mask, value: 0 }]
+            }
+            Self::AnyBit(bits) => bits
+                .values()
+                .map(|&bit| Masked {
+                    mask: bit,
+                    value: bit,
+                })
+                .collect(),
+            Self::Field { mask, values } => values
+                .values()
+                .map(|&value| Masked { mask: *mask, value })
+                .collect(),
+            Self::LowWordIs(values) => values
+                .values()
+                .map(|&value| low_word(u32::MAX, value))
+                .collect(),
+            Self::LowWordNot(values) => all_but(values.values().copied().collect()),
+        }
+    }
+}
+
+fn low_word(mask: u32, value: u32) -> Comparison {
+    Comparison::Masked {
+        mask: mask.into(),
+        value: value.into(),
+    }
+}
+
+/// Comparisons that together hold for every 32-bit number but these.
+///
+/// Filters have no "masked and different", and a plain "different" reads 64 bits, so that a
+/// forbidden number with a stray high bit would pass. Hence this: a number is another one if,
+/// from the top, it follows some forbidden number up to a bit in which it leaves all of them.
+fn all_but(forbidden: Vec<u32>) -> Vec<Comparison> {
+    let mut leaving = BTreeSet::new();
+    for number in &forbidden {
+        for bit in 0..u32::BITS {
+            let mask = u32::MAX << bit;
+            let prefix = (number ^ (1 << bit)) & mask;
+            if forbidden.iter().all(|other| other & mask != prefix) {
+                leaving.insert((mask, prefix));
+            }
+        }
+    }
+    leaving
+        .into_iter()
+        .map(|(mask, prefix)| low_word(mask, prefix))
+        .collect()
+}
+
+/// The profile in Docker's words.
+fn docker(profile: &Profile) -> Value {
+    let architectures = profile.architectures.names.iter();
+    let rules = profile.rules();
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": profile.default.errno.number(),
+        "archMap": architectures.map(|name| docker_architecture(*name)).collect::<Vec<_>>(),
+        "syscalls": rules.iter().map(docker_rule).collect::<Vec<_>>(),
+    })
+}
+
+/// An architecture without the older ones it can also run.
+fn docker_architecture(architecture: Architecture) -> Value {
+    let name = match architecture {
+        Architecture::X86_64 => "SCMP_ARCH_X86_64",
+        Architecture::Aarch64 => "SCMP_ARCH_AARCH64",
+    };
+    json!({ "architecture": name, "subArchitectures": [] })
+}
+
+fn docker_rule(rule: &Rule<'_>) -> Value {
+    let mut entry = json!({
+        "names": rule.syscalls,
+        "args": rule.checks.iter().map(docker_check).collect::<Vec<_>>(),
+        "comment": rule.comment,
+    });
+    match rule.verdict {
+        Verdict::Allow => entry["action"] = json!("SCMP_ACT_ALLOW"),
+        Verdict::Refuse(errno) => {
+            entry["action"] = json!("SCMP_ACT_ERRNO");
+            entry["errnoRet"] = json!(errno.number());
+        }
+    }
+    entry
+}
+
+fn docker_check(check: &Check) -> Value {
+    // A masked comparison carries its mask first and what must be under it second.
+    let (op, value, under_mask) = match check.comparison {
+        Comparison::Equal(value) => ("SCMP_CMP_EQ", value, 0),
+        Comparison::NotEqual(value) => ("SCMP_CMP_NE", value, 0),
+        Comparison::Above(value) => ("SCMP_CMP_GT", value, 0),
+        Comparison::Masked { mask, value } => ("SCMP_CMP_MASKED_EQ", mask, value),
+    };
+    json!({ "index": check.arg, "value": value, "valueTwo": under_mask, "op": op })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names<'a>(rules: &'a [Rule<'_>], wanted: impl Fn(&Rule<'_>) -> bool) -> Vec<&'a str> {
+        let matching = rules.iter().filter(|rule| wanted(rule));
+        matching
+            .flat_map(|rule| rule.syscalls)
+            .map(String::as_str)
+            .collect()
+    }
+
+    fn plain(rule: &Rule<'_>) -> bool {
+        rule.checks.is_empty()
+    }
+
+    /// The verdict on a call, found as a filter finds it; at most one verdict may apply.
+    fn verdict(syscall: &str, args: &[u64]) -> Option<Verdict> {
+        let rules = PROFILE.rules();
+        let named = rules
+            .iter()
+            .filter(|rule| rule.syscalls.iter().any(|name| name == syscall));
+        let holding = named.filter(|rule| rule.checks.iter().all(|check| holds(check, args)));
+        let mut verdicts: Vec<_> = holding.map(|rule| rule.verdict).collect();
+        verdicts.dedup();
+        assert!(
+            verdicts.len() <= 1,
+            "{syscall} {args:x?} is both: {verdicts:?}"
+        );
+        verdicts.pop()
+    }
+
+    fn holds(check: &Check, args: &[u64]) -> bool {
+        let arg = args[check.arg as usize];
+        match check.comparison {
+            Comparison::Equal(value) => arg == value,
+            Comparison::NotEqual(value) => arg != value,
+            Comparison::Above(value) => arg > value,
+            Comparison::Masked { mask, value } => arg & mask == value,
+        }
+    }
+
+    #[test]
+    fn a_syscall_is_named_once_and_one_with_conditions_never_plainly() {
+        let rules = PROFILE.rules();
+        let plainly = names(&rules, plain);
+        let once: BTreeSet<_> = plainly.iter().collect();
+        assert_eq!(once.len(), plainly.len(), "a name is in two groups");
+        let conditional = names(&rules, |rule| !plain(rule));
+        // A rule without conditions would win over the ones with them.
+        assert_eq!(conditional.iter().find(|name| once.contains(name)), None);
+    }
+
+    #[test]
+    fn conditions_refuse_only_what_other_conditions_allow_in_part() {
+        let rules = PROFILE.rules();
+        let allowed = names(&rules, |rule| {
+            !plain(rule) && rule.verdict == Verdict::Allow
+        });
+        let refused = names(&rules, |rule| {
+            !plain(rule) && rule.verdict != Verdict::Allow
+        });
+        assert_eq!(refused.iter().find(|name| !allowed.contains(name)), None);
+    }
+
+    #[test]
+    fn what_must_never_pass_is_refused_by_name() {
+        let refused = [
+            ("io_uring_setup", Errno::NoSys),
+            ("clone3", Errno::NoSys),
+            ("unshare", Errno::Perm),
+            ("setns", Errno::Perm),
+            ("mount", Errno::Perm),
+            ("bpf", Errno::Perm),
+            ("keyctl", Errno::Perm),
+            ("ptrace", Errno::Perm),
+            ("userfaultfd", Errno::Perm),
+            ("open_by_handle_at", Errno::Perm),
+        ];
+        for (name, errno) in refused {
+            assert_eq!(verdict(name, &[]), Some(Verdict::Refuse(errno)), "{name}");
+        }
+    }
+
+    #[test]
+    fn everything_has_a_reason() {
+        assert!(!PROFILE.default._reason.is_empty());
+        assert!(!PROFILE.architectures._reason.is_empty());
+        assert!(PROFILE.allow.iter().all(|group| !group._group.is_empty()));
+        for rule in PROFILE.rules() {
+            assert!(!rule.comment.is_empty(), "{:?}", rule.syscalls);
+            assert!(!rule.syscalls.is_empty(), "{}", rule.comment);
+        }
+    }
+
+    #[test]
+    fn every_condition_leads_somewhere() {
+        for conditional in &PROFILE.allow_when {
+            assert_ne!(conditional.rules().count(), 0, "{}", conditional.reason);
+        }
+        for conditional in &PROFILE.refuse_when {
+            assert_ne!(conditional.rules().count(), 0, "{}", conditional.reason);
+        }
+    }
+
+    #[test]
+    fn no_rule_checks_an_argument_twice() {
+        for rule in PROFILE.rules() {
+            let args: BTreeSet<_> = rule.checks.iter().map(|check| check.arg).collect();
+            assert_eq!(args.len(), rule.checks.len(), "{:?}", rule.syscalls);
+            assert!(args.iter().all(|&arg| arg < 6), "{:?}", rule.syscalls);
+        }
+    }
+
+    #[test]
+    fn clone_makes_threads_but_no_namespaces() {
+        const THREAD: u64 = 0x003d_0f00;
+        assert_eq!(verdict("clone", &[THREAD]), Some(Verdict::Allow));
+        for namespace in [
+            0x0002_0000,
+            0x0200_0000,
+            0x1000_0000,
+            0x4000_0000,
+            0x7e02_0000,
+        ] {
+            let refused = Some(Verdict::Refuse(Errno::Perm));
+            assert_eq!(
+                verdict("clone", &[THREAD | namespace]),
+                refused,
+                "{namespace:x}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_local_and_loopback_sockets_exist() {
+        const CLOSE_ON_EXEC: u64 = 0x0008_0000;
+        for (family, kind, protocol) in [
+            (1, 1, 0),
+            (2, 1, 0),
+            (10, 1, 6),
+            (2, 2, 17),
+            (10, 2, 0),
+            (16, 3, 0),
+        ] {
+            let args = [family, kind | CLOSE_ON_EXEC, protocol];
+            assert_eq!(verdict("socket", &args), Some(Verdict::Allow), "{args:?}");
+        }
+        // Packets, ALG, VSOCK, XDP, and TCP hidden under a high bit.
+        for family in [0, 17, 38, 40, 44, (1 << 32) | 2] {
+            let refused = Some(Verdict::Refuse(Errno::AfNoSupport));
+            assert_eq!(verdict("socket", &[family, 1, 0]), refused, "{family}");
+        }
+        // Other netlink, raw, SCTP by protocol and by type, multipath TCP, UDP-Lite.
+        for args in [
+            [16, 3, 12],
+            [2, 3, 1],
+            [2, 1, 132],
+            [2, 5, 0],
+            [2, 1, 262],
+            [10, 2, 136],
+        ] {
+            assert_ne!(verdict("socket", &args), Some(Verdict::Allow), "{args:?}");
+        }
+        assert_eq!(verdict("socketpair", &[1, 1, 0]), Some(Verdict::Allow));
+        assert_ne!(verdict("socketpair", &[2, 1, 0]), Some(Verdict::Allow));
+    }
+
+    #[test]
+    fn typing_into_a_terminal_is_the_only_ioctl_refused() {
+        const HIGH: u64 = 0xdead_beef << 32;
+        let refused = [0x5412, 0x541c];
+        let neighbours = 0x5400..=0x54ff;
+        let one_bit_off = (0..32).flat_map(|bit| refused.map(|request| request ^ (1 << bit)));
+        for request in neighbours.chain(one_bit_off) {
+            let expected = match refused.contains(&request) {
+                true => Verdict::Refuse(Errno::Perm),
+                false => Verdict::Allow,
+            };
+            assert_eq!(
+                verdict("ioctl", &[0, request]),
+                Some(expected),
+                "{request:x}"
+            );
+            assert_eq!(
+                verdict("ioctl", &[0, HIGH | request]),
+                Some(expected),
+                "{request:x}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_make_plain_files_but_no_devices() {
+        for kind in [0, 0o010_000, 0o100_000, 0o140_000] {
+            assert_eq!(
+                verdict("mknod", &[0, kind | 0o644]),
+                Some(Verdict::Allow),
+                "{kind:o}"
+            );
+        }
+        for kind in [0o020_000, 0o060_000] {
+            assert_ne!(
+                verdict("mknodat", &[0, 0, kind]),
+                Some(Verdict::Allow),
+                "{kind:o}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_docker_form_parses_and_is_complete() {
+        let profile: Value = serde_json::from_str(docker_profile()).expect("valid JSON");
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        assert_eq!(profile["defaultErrnoRet"], 38);
+        assert_eq!(profile["archMap"][0]["subArchitectures"], json!([]));
+        let entries = profile["syscalls"].as_array().expect("a list");
+        assert_eq!(entries.len(), PROFILE.rules().len());
+        for entry in entries {
+            assert_eq!(
+                entry["action"] == "SCMP_ACT_ERRNO",
+                entry["errnoRet"].is_u64(),
+                "{entry}"
+            );
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The workspace: a request's files, checked and packed as a tar.
+//!
+//! Names come from outside. The rules are those of the sandbox's file system, applied before
+//! anything is sent, so that a bad name is the caller's clear error and never the sandbox's.
+
+use std::collections::BTreeMap;
+
+use tar::{EntryType, Header};
+
+/// Longest name of one file or directory, in bytes: the limit of Linux file systems.
+const MAX_COMPONENT: usize = 255;
+
+/// Longest path below the workspace, in bytes. Linux takes 4096 from the root; nobody types more
+/// than this.
+const MAX_PATH: usize = 1024;
+
+/// How much a workspace may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkspaceLimits {
+    /// Number of files, the entrypoint included.
+    pub files: usize,
+    /// Contents of all files together, in bytes.
+    pub total: u64,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    /// The name has no characters.
+    #[error("the file name is empty")]
+    Empty,
+    /// The name starts at the root.
+    #[error("{0:?} is absolute; file names are relative to the workspace")]
+    Absolute(String),
+    /// The name climbs.
+    #[error("{0:?} contains \"..\"; file names stay inside the workspace")]
+    ParentDir(String),
+    /// The name holds a NUL character.
+    #[error("{0:?} contains a NUL character")]
+    Nul(String),
+    /// The name is that of a directory.
+    #[error("{0:?} names a directory, not a file")]
+    Directory(String),
+    /// A part of the name, or all of it, is too long.
+    #[error("{0:.60?}… is too long: at most {MAX_COMPONENT} bytes a part and {MAX_PATH} in all")]
+    TooLong(String),
+    /// Two files have the same name.
+    #[error("{0:?} is given twice")]
+    Duplicate(String),
+    /// A file would have to be a directory too.
+    #[error("{file:?} is a file, so {beneath:?} can't lie beneath it")]
+    BeneathFile {
+        /// The file.
+        file: String,
+        /// The name that makes it a directory.
+        beneath: String,
+    },
+    /// There are more files than allowed.
+    #[error("more than {0} files")]
+    TooMany(usize),
+    /// The contents are larger than allowed.
+    #[error("the files hold more than {0} bytes together")]
+    TooLarge(u64),
+}
+
+/// Files on their way into a workspace.
+#[derive(Debug)]
+pub struct WorkspaceBuilder {
+    limits: WorkspaceLimits,
+    files: BTreeMap<String, Vec<u8>>,
+    total: u64,
+}
+
+impl WorkspaceBuilder {
+    /// An empty workspace.
+    pub fn new(limits: WorkspaceLimits) -> Self {
+        Self { limits, files: BTreeMap::new(), total: 0 }
+    }
+
+    /// Adds a file and returns its normalised name.
+    ///
+    /// # Errors
+    ///
+    /// See [`FileError`]; the workspace is as it was before.
+    pub fn add(&mut self, name: &str, content: Vec<u8>) -> Result<String, FileError> {
+        let path = normalise(name)?;
+        if self.files.contains_key(&path) {
+            return Err(FileError::Duplicate(path));
+        }
+        self.refuse_file_as_directory(&path)?;
+        if self.files.len() >= self.limits.files {
+            return Err(FileError::TooMany(self.limits.files));
+        }
+        let total = self.total + content.len() as u64;
+        if total > self.limits.total {
+            return Err(FileError::TooLarge(self.limits.total));
+        }
+        self.total = total;
+        self.files.insert(path.clone(), content);
+        Ok(path)
+    }
+
+    fn refuse_file_as_directory(&self, path: &str) -> Result<(), FileError> {
+        let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        for directory in above {
+            if self.files.contains_key(directory) {
+                return Err(FileError::BeneathFile {
+                    file: directory.to_owned(),
+                    beneath: path.to_owned(),
+                });
+            }
+        }
+        let prefix = format!("{path}/");
+        match self.files.range(prefix.clone()..).next() {
+            Some((beneath, _)) if beneath.starts_with(&prefix) => Err(FileError::BeneathFile {
+                file: path.to_owned(),
+                beneath: beneath.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Packs the files.
+    pub fn build(self) -> Workspace {
+        let room = self.files.values().map(|content| content.len() + 1024).sum::<usize>() + 1024;
+        let mut archive = tar::Builder::new(Vec::with_capacity(room));
+        for (path, content) in &self.files {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(EntryType::Regular);
+            header.set_mode(0o644);
+            header.set_size(content.len() as u64);
+            archive
+                .append_data(&mut header, path, content.as_slice())
+                .expect("a checked name and a vector always fit a tar");
+        }
+        let tar = archive.into_inner().expect("writing to a vector can't fail");
+        Workspace { tar }
+    }
+}
+
+/// A packed workspace.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    tar: Vec<u8>,
+}
+
+impl Workspace {
+    /// The tar's bytes.
+    pub fn tar(&self) -> &[u8] {
+        &self.tar
+    }
+}
+
+/// The name without `.` and doubled slashes, so that two names of one file are equal.
+fn normalise(name: &str) -> Result<String, FileError> {
+    if name.is_empty() {
+        return Err(FileError::Empty);
+    }
+    if name.contains('\0') {
+        return Err(FileError::Nul(name.to_owned()));
+    }
+    if name.starts_with('/') {
+        return Err(FileError::Absolute(name.to_owned()));
+    }
+    let mut parts = Vec::new();
+    for part in name.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => return Err(FileError::ParentDir(name.to_owned())),
+            part if part.len() > MAX_COMPONENT => return Err(FileError::TooLong(name.to_owned())),
+            part => parts.push(part),
+        }
+    }
+    if parts.is_empty() || name.ends_with('/') || name.ends_with("/.") {
+        return Err(FileError::Directory(name.to_owned()));
+    }
+    let path = parts.join("/");
+    if path.len() > MAX_PATH {
+        return Err(FileError::TooLong(name.to_owned()));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn builder() -> WorkspaceBuilder {
+        WorkspaceBuilder::new(WorkspaceLimits { files: 4, total: 100 })
+    }
+
+    fn unpack(workspace: &Workspace) -> BTreeMap<String, Vec<u8>> {
+        let mut archive = tar::Archive::new(workspace.tar());
+        archive
+            .entries()
+            .unwrap()
+            .map(|entry| {
+                let mut entry = entry.unwrap();
+                let path = entry.path().unwrap().to_str().unwrap().to_owned();
+                let mut content = Vec::new();
+                entry.read_to_end(&mut content).unwrap();
+                (path, content)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn bad_names_are_refused_each_for_its_reason() {
+        let long = "x".repeat(256);
+        let deep = "d/".repeat(600) + "f";
+        let cases: [(&str, fn(&FileError) -> bool); 11] = [
+            ("", |e| matches!(e, FileError::Empty)),
+            ("/etc/passwd", |e| matches!(e, FileError::Absolute(_))),
+            ("../x", |e| matches!(e, FileError::ParentDir(_))),
+            ("a/../b", |e| matches!(e, FileError::ParentDir(_))),
+            ("a\0b", |e| matches!(e, FileError::Nul(_))),
+            (".", |e| matches!(e, FileError::Directory(_))),
+            ("a/", |e| matches!(e, FileError::Directory(_))),
+            ("a/.", |e| matches!(e, FileError::Directory(_))),
+            ("./", |e| matches!(e, FileError::Directory(_))),
+            (&long, |e| matches!(e, FileError::TooLong(_))),
+            (&deep, |e| matches!(e, FileError::TooLong(_))),
+        ];
+        for (name, expected) in cases {
+            let error = builder().add(name, vec![]).unwrap_err();
+            assert!(expected(&error), "{name:?} gave {error:?}");
+        }
+    }
+
+    #[test]
+    fn two_names_of_one_file_are_a_duplicate() {
+        for other in ["a/b", "./a/b", "a//b", "a/./b"] {
+            let mut workspace = builder();
+            workspace.add("a/b", vec![]).unwrap();
+            assert_eq!(workspace.add(other, vec![]), Err(FileError::Duplicate("a/b".into())));
+        }
+    }
+
+    #[test]
+    fn a_file_is_not_a_directory_in_either_order() {
+        let mut workspace = builder();
+        workspace.add("a", vec![]).unwrap();
+        assert!(matches!(workspace.add("a/b/c", vec![]), Err(FileError::BeneathFile { .. })));
+        let mut workspace = builder();
+        workspace.add("a/b/c", vec![]).unwrap();
+        assert!(matches!(workspace.add("a", vec![]), Err(FileError::BeneathFile { .. })));
+        assert!(workspace.add("a.b", vec![]).is_ok());
+    }
+
+    #[test]
+    fn limits_count_all_files() {
+        let mut workspace = builder();
+        workspace.add("a", vec![0; 60]).unwrap();
+        assert_eq!(workspace.add("b", vec![0; 41]), Err(FileError::TooLarge(100)));
+        for name in ["c", "d", "e"] {
+            workspace.add(name, vec![0; 10]).unwrap();
+        }
+        assert_eq!(workspace.add("f", vec![]), Err(FileError::TooMany(4)));
+    }
+
+    #[test]
+    fn contents_and_long_names_survive_the_tar() {
+        let name = format!("{}/{}.bin", "d".repeat(200), "ü".repeat(100));
+        let mut workspace = builder();
+        workspace.add(&name, vec![0, 255, 10]).unwrap();
+        workspace.add("./b", b"x".to_vec()).unwrap();
+        let files = unpack(&workspace.build());
+        assert_eq!(files[&name], [0, 255, 10]);
+        assert_eq!(files["b"], b"x");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_accepted_stays_inside_and_comes_out_again(
+            names in prop::collection::vec("[a.b/\\\\ü\\n ]{0,12}", 1..4),
+        ) {
+            let mut workspace = builder();
+            let mut accepted = BTreeMap::new();
+            for name in names {
+                if let Ok(path) = workspace.add(&name, name.clone().into_bytes()) {
+                    prop_assert!(!path.starts_with('/'));
+                    prop_assert!(path.split('/').all(|part| !matches!(part, "" | "." | "..")));
+                    accepted.insert(path, name.into_bytes());
+                }
+            }
+            prop_assert_eq!(unpack(&workspace.build()), accepted);
+        }
+    }
+}

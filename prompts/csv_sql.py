@@ -1,0 +1,84 @@
+"""Run one SQL query over CSV files, each loaded as an SQLite table named after the file.
+
+Usage: csv_sql [--json] QUERY [FILE ...]
+sales.csv becomes the table sales; without FILE standard input becomes the table stdin.
+The result is printed as CSV, or as one JSON object per line with --json.
+"""
+import argparse, codecs, csv, io, itertools, json, math, os, re, sqlite3, sys
+
+INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")
+NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+codecs.register_error("legacy", lambda e: (e.object[e.start:e.end].decode("cp1252", "replace"), e.end))
+
+
+def open_text(path):
+    raw = open(path, "rb") if path else sys.stdin.buffer
+    codec = "utf-16" if raw.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    return io.TextIOWrapper(raw, encoding=codec, errors="legacy", newline="")
+
+
+def quote(name):
+    return '"' + name.replace('"', '""') + '"'
+
+
+def unique(names):
+    seen = set()
+    for i, name in enumerate(names, 1):
+        name = name.strip().replace("\0", "") or f"column_{i}"
+        base, n = name, 2
+        while name.lower() in seen:  # SQLite compares column names without regard to case.
+            name, n = f"{base}_{n}", n + 1
+        seen.add(name.lower())
+        yield name
+
+
+def load(database, table, text):
+    first = text.readline()
+    delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", first).count)
+    reader = (row for row in csv.reader(itertools.chain([first], text), delimiter=delimiter) if row)
+    columns = list(unique(next(reader, ["empty"])))
+    kinds = ["INTEGER"] * len(columns)
+
+    def cells():
+        for row in reader:
+            row = [cell.strip() or None for cell in row[:len(columns)]] + [None] * (len(columns) - len(row))
+            for i, cell in enumerate(row):
+                if cell is None or kinds[i] == "TEXT":
+                    continue
+                if kinds[i] == "INTEGER" and not INTEGER.fullmatch(cell):
+                    kinds[i] = "REAL"
+                # A leading zero marks a code such as a postcode, so the column stays text.
+                if kinds[i] == "REAL" and not (NUMBER.fullmatch(cell) and math.isfinite(float(cell))):
+                    kinds[i] = "TEXT"
+            yield row
+
+    # The types are known only after the last row, so the rows first go to a table of plain text.
+    database.execute("CREATE TABLE _load (" + ", ".join(f"{quote(c)} TEXT" for c in columns) + ")")
+    database.executemany(f"INSERT INTO _load VALUES ({', '.join('?' * len(columns))})", cells())
+    database.execute(f"CREATE TABLE {quote(table)} (" + ", ".join(f"{quote(c)} {k}" for c, k in zip(columns, kinds)) + ")")
+    database.execute(f"INSERT INTO {quote(table)} SELECT * FROM _load")
+    database.execute("DROP TABLE _load")
+    return f"{table}({', '.join(f'{c} {k}' for c, k in zip(columns, kinds))})"
+
+
+parser = argparse.ArgumentParser(prog="csv_sql", description=__doc__.splitlines()[0])
+parser.add_argument("query")
+parser.add_argument("file", nargs="*")
+parser.add_argument("--json", action="store_true", help="print one JSON object per row")
+args = parser.parse_args()
+csv.field_size_limit(sys.maxsize)
+database, schema = sqlite3.connect(""), []  # The empty name lets a large table spill to disk.
+try:
+    for path in args.file or [None]:
+        table = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0]) if path else "stdin"
+        schema.append(load(database, table, open_text(path)))
+    cursor = database.execute(args.query)
+    names = [column[0] for column in cursor.description or []]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names) if names and not args.json else None
+    for row in cursor:
+        print(json.dumps(dict(zip(names, row)), ensure_ascii=False)) if args.json else writer.writerow(row)
+except OSError as error:
+    parser.error(f"cannot read {path}: {error.strerror}")
+except (sqlite3.Error, sqlite3.Warning, csv.Error) as error:
+    sys.exit(f"csv_sql: {error}\ntables: {'; '.join(schema) or 'none loaded'}")

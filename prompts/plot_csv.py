@@ -1,0 +1,101 @@
+"""Plot columns of a CSV file as a line, scatter, bar or histogram chart and save it as a PNG (needs matplotlib).
+
+Usage: plot_csv [--x COLUMN] [--y COLUMN ...] [--kind line|scatter|bar|hist] [--out plot.png] [--title T] [FILE]
+By default the first column is x and every other numeric column is y; without FILE standard input is read.
+"""
+import argparse, codecs, csv, datetime, io, itertools, math, os, re, sys, tempfile
+
+codecs.register_error("legacy", lambda e: (e.object[e.start:e.end].decode("cp1252", "replace"), e.end))
+
+
+def open_text(path):
+    raw = open(path, "rb") if path else sys.stdin.buffer
+    codec = "utf-16" if raw.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    return io.TextIOWrapper(raw, encoding=codec, errors="legacy", newline="")
+
+
+def number(cell):
+    try:
+        value = float(cell)
+        return value if math.isfinite(value) else math.nan
+    except ValueError:
+        return math.nan
+
+
+def axis(cells):
+    """Return numbers if every cell is one, else dates, else the plain labels."""
+    values = [number(cell) for cell in cells]
+    if not any(map(math.isnan, values)):
+        return values
+    try:
+        return [datetime.datetime.fromisoformat(cell.replace("Z", "+00:00")) for cell in cells]
+    except ValueError:
+        return cells
+
+
+parser = argparse.ArgumentParser(prog="plot_csv", description=__doc__.splitlines()[0])
+parser.add_argument("file", nargs="?")
+parser.add_argument("--x", metavar="COLUMN")
+parser.add_argument("--y", metavar="COLUMN", action="append", default=[], help="may be repeated")
+parser.add_argument("--kind", choices=["line", "scatter", "bar", "hist"], default="line")
+parser.add_argument("--out", default="plot.png")
+parser.add_argument("--title", default="")
+args = parser.parse_args()
+csv.field_size_limit(sys.maxsize)
+try:
+    text = open_text(args.file)
+    first = text.readline()
+    delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", first).count)
+    rows = [[c.strip() for c in r] for r in csv.reader(itertools.chain([first], text), delimiter=delimiter) if r]
+except OSError as error:
+    parser.error(f"cannot read {args.file}: {error.strerror}")
+except csv.Error as error:
+    sys.exit(f"plot_csv: this is not valid CSV: {error}")
+if len(rows) < 2:
+    sys.exit("plot_csv: the input needs a header and at least one row")
+names, width = rows[0], len(rows[0])
+columns = dict(zip(names, zip(*((row + [""] * width)[:width] for row in rows[1:]))))
+for name in args.y + ([args.x] if args.x else []):
+    if name not in columns:
+        parser.error(f"no column {name!r}; the columns are: {', '.join(names)}")
+x = None if args.kind == "hist" else args.x or (names[0] if names[0] not in args.y and len(names) > 1 else None)
+numeric = [n for n in columns if n != x and not all(math.isnan(number(c)) for c in columns[n])]
+ys = args.y or numeric
+if not ys:
+    sys.exit("plot_csv: no numeric column to plot")
+
+# The library wants a writable directory for its cache, and the home directory may not be one.
+os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("plot_csv: matplotlib is not installed here")
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+figure, axes = pyplot.subplots(figsize=(10, 6), layout="constrained")
+positions = axis(list(columns[x])) if x else list(range(1, len(rows)))
+labels = args.kind == "bar" or (positions and isinstance(positions[0], str))
+places = list(range(len(positions))) if labels else positions
+for i, name in enumerate(ys):
+    values = [number(cell) for cell in columns[name]]
+    plotted = sum(not math.isnan(v) for v in values)
+    print(f"{name}: {plotted} plotted, {len(values) - plotted} skipped")
+    if args.kind == "hist":
+        axes.hist([v for v in values if not math.isnan(v)], bins="auto" if plotted < 10_000 else 100, alpha=0.6, label=name)
+    elif args.kind == "bar":
+        axes.bar([p + 0.8 * (i + 0.5) / len(ys) - 0.4 for p in places], values, 0.8 / len(ys), label=name)
+    else:
+        style = {"linestyle": "", "marker": "."} if args.kind == "scatter" else {"marker": "." if plotted < 100 else ""}
+        axes.plot(places, values, label=name, **style)
+if labels:
+    shown = places[::max(1, len(places) // 30)]  # More labels than this would overlap.
+    axes.set_xticks(shown, [str(columns[x][p])[:30] if x else str(p + 1) for p in shown], rotation=45, ha="right")
+axes.set(title=args.title, xlabel=x or ("value" if args.kind == "hist" else "row"), ylabel=ys[0] if len(ys) == 1 and args.kind != "hist" else "")
+axes.legend() if len(ys) > 1 or args.kind == "hist" else None
+axes.grid(alpha=0.3)
+try:
+    figure.savefig(args.out, format="png", dpi=120)
+except OSError as error:
+    parser.error(f"cannot write {args.out}: {error.strerror}")
+print(f"saved {args.out}")

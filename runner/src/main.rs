@@ -1,0 +1,43 @@
+//! The runner: the program that waits in every sandbox.
+//!
+//! `isolator-runner hold` is process 1 of a sandbox and does nothing: without a handler no signal
+//! from inside ends it, so the sandbox lives until it is removed from outside.
+//! `isolator-runner park` says *ready* on its standard output, waits for one job on its standard
+//! input, runs it, reports, and ends. A sandbox is used once, so a runner is too.
+
+mod cgroup;
+mod output;
+mod park;
+mod program;
+mod unpack;
+mod usage;
+
+use std::process::ExitCode;
+
+/// Name of the binary inside the sandbox, and so of process 1. The kernel keeps 15 characters.
+const NAME: &str = "isolator-runner";
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("hold") => loop {
+            rustix::event::pause();
+        },
+        Some("park") => match park::park() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format!("{NAME}: {error}"));
+                ExitCode::FAILURE
+            }
+        },
+        _ => {
+            complain(&format!("usage: {NAME} hold | park (it works only inside a sandbox)"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Standard error is the runner's log; the engine passes it on to the server's.
+#[allow(clippy::print_stderr, reason = "standard output carries frames, this is the other stream")]
+fn complain(message: &str) {
+    eprintln!("{message}");
+}

@@ -1,0 +1,137 @@
+//! The runner's side of the conversation: ready, one job, one report.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use isolator_runner::wire::{
+    self, Exit, Failed, FailedCause, Job, Kind, Ready, VERSION, WireError,
+};
+use rustix::process::{DumpableBehavior, set_child_subreaper, set_dumpable_behavior};
+
+use crate::program::{self, OomScore};
+use crate::{NAME, cgroup, unpack};
+
+/// Everything that was said before *go*.
+struct Request {
+    job: Job,
+    stdin: Vec<u8>,
+    unpack: std::time::Duration,
+}
+
+/// Why there is nothing to run.
+enum NoRequest {
+    /// The server closed the stream without a job: the sandbox is not needed any more.
+    Closed,
+    /// The job can't be done, and the server shall know.
+    Failed(Failed),
+}
+
+/// Waits for one job and does it.
+///
+/// # Errors
+///
+/// When the process is not inside a sandbox, or the server's end of the stream is gone.
+pub(crate) fn park() -> io::Result<()> {
+    refuse_to_run_outside_a_sandbox()?;
+    let oom_score = OomScore::open();
+    // From here on no process of the same user can read this one's memory or descriptors.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // Orphans of the program become children of the runner, which reaps them: process 1 does not.
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+
+    // Plain files: what is written must leave at once, and a line buffer would only copy it.
+    let mut to_server = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let from_server = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    send(&mut to_server, Kind::Ready, &Ready { version: VERSION })?;
+
+    let mut from_server = BufReader::with_capacity(64 * 1024, from_server);
+    match receive(&mut from_server) {
+        Ok(request) => match run(request, &oom_score, &mut to_server)? {
+            Ok(exit) => send(&mut to_server, Kind::Exit, &exit),
+            Err(failed) => send(&mut to_server, Kind::Failed, &failed),
+        },
+        Err(NoRequest::Closed) => Ok(()),
+        Err(NoRequest::Failed(failed)) => send(&mut to_server, Kind::Failed, &failed),
+    }
+}
+
+/// The end of a run kills every process it may signal. Inside a sandbox that is the program and
+/// what it left behind; anywhere else it would be the machine.
+fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
+    let first = std::fs::read_to_string("/proc/1/comm")?;
+    if first.trim_end() == NAME {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("process 1 is {:?}, this is not a sandbox", first.trim_end())))
+}
+
+fn receive(stream: &mut impl io::Read) -> Result<Request, NoRequest> {
+    let protocol = |error: WireError| {
+        NoRequest::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
+    };
+    let job: Job = match wire::read_frame(stream).map_err(protocol)? {
+        None => return Err(NoRequest::Closed),
+        Some((Kind::Job, payload)) => {
+            wire::parse_message(Kind::Job, &payload).map_err(protocol)?
+        }
+        Some((kind, _)) => return Err(protocol(WireError::Unexpected(kind))),
+    };
+
+    let began = Instant::now();
+    let mut frames = unpack::TarFrames::new(stream);
+    unpack::unpack(&mut frames, &job.workdir).map_err(NoRequest::Failed)?;
+    let unpack = began.elapsed();
+
+    let mut stdin = Vec::new();
+    let mut next = frames.finish().map_err(protocol)?;
+    loop {
+        match next {
+            Some((Kind::Stdin, payload)) => stdin.extend_from_slice(&payload),
+            Some((Kind::Go, _)) => return Ok(Request { job, stdin, unpack }),
+            Some((kind, _)) => return Err(protocol(WireError::Unexpected(kind))),
+            None => return Err(NoRequest::Closed),
+        }
+        next = wire::read_frame(stream).map_err(protocol)?;
+    }
+}
+
+/// Runs the program. The outer error is the stream's, the inner one says why nothing ran.
+fn run(
+    request: Request,
+    oom_score: &OomScore,
+    to_server: &mut File,
+) -> io::Result<Result<Exit, Failed>> {
+    let Request { job, stdin, unpack } = request;
+    let before = cgroup::Counters::read();
+    let program = match program::start(&job, stdin, oom_score) {
+        Ok(program) => program,
+        Err(error) => {
+            let message = format!("{}: {error}", job.argv.first().map_or("", String::as_str));
+            return Ok(Err(Failed { cause: FailedCause::Command, message }));
+        }
+    };
+    let ended = program.supervise(&job, to_server)?;
+    let after = cgroup::Counters::read();
+    Ok(Ok(Exit {
+        end: ended.end,
+        killed: ended.killed,
+        wall: ended.wall,
+        cpu: crate::usage::children_cpu(),
+        peak_memory: cgroup::peak_memory(),
+        oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
+        refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
+        full_disks: job.disks.into_iter().filter(|path| unpack::is_full(path)).collect(),
+        stdout: ended.stdout,
+        stderr: ended.stderr,
+        unpack,
+        spawn: ended.spawn,
+    }))
+}
+
+fn send<T: serde::Serialize>(stream: &mut File, kind: Kind, message: &T) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    wire::push_message(&mut buffer, kind, message).map_err(io::Error::other)?;
+    stream.write_all(&buffer)
+}

@@ -1,0 +1,267 @@
+//! The program: started in its own process group, watched until it ends or has to.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use isolator_runner::wire::{self, End, Job, Kind, KillReason, StreamCount};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open};
+
+use crate::output::Keeper;
+
+/// Read from a pipe at once: what a Linux pipe holds by default.
+const CHUNK: usize = 64 * 1024;
+
+/// How often orphans are reaped while the program is silent. They count against the process limit
+/// until then.
+const REAP_EVERY: Duration = Duration::from_millis(100);
+
+/// Longest wait for the pipes to close once every process was killed. Their ends are closed as
+/// soon as the kernel is done with the processes; this is for one that is stuck in the kernel.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// How much sooner than the runner the program is chosen when memory runs out. If the kernel
+/// killed the runner, nobody could say what happened.
+const OOM_SCORE: &str = "500";
+
+/// The runner's own `oom_score_adj`, opened while it may still be.
+pub(crate) struct OomScore(Option<File>);
+
+impl OomScore {
+    /// Must be called before the process stops being dumpable: its `/proc` files are root's then.
+    pub(crate) fn open() -> Self {
+        Self(File::options().write(true).open("/proc/self/oom_score_adj").ok())
+    }
+
+    /// Sets the score that the next child inherits. Where the kernel refuses, the choice of the
+    /// process to kill is the kernel's alone, and a lost runner is reported by the server.
+    fn set(&self, score: &str) {
+        if let Some(mut file) = self.0.as_ref() {
+            let _ = file.write_all(score.as_bytes());
+        }
+    }
+}
+
+/// A started program.
+pub(crate) struct Program {
+    pid: Pid,
+    pidfd: OwnedFd,
+    stdin: Option<Feed>,
+    stdout: Option<File>,
+    stderr: Option<File>,
+    started: Instant,
+    spawn: Duration,
+}
+
+/// Standard input on its way to the program.
+struct Feed {
+    pipe: File,
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+/// How the program ended.
+pub(crate) struct Ended {
+    pub(crate) end: End,
+    pub(crate) killed: Option<KillReason>,
+    pub(crate) wall: Duration,
+    pub(crate) spawn: Duration,
+    pub(crate) stdout: StreamCount,
+    pub(crate) stderr: StreamCount,
+}
+
+/// Starts the job's program. An empty `stdin` is `/dev/null`.
+pub(crate) fn start(job: &Job, stdin: Vec<u8>, oom_score: &OomScore) -> io::Result<Program> {
+    let (name, args) = job
+        .argv
+        .split_first()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
+    let mut command = Command::new(name);
+    command
+        .args(args)
+        .envs(&job.env)
+        .current_dir(&job.workdir)
+        .process_group(0)
+        .stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+
+    let began = Instant::now();
+    oom_score.set(OOM_SCORE);
+    let spawned = command.spawn();
+    oom_score.set("0");
+    let mut child = spawned?;
+
+    let pid = Pid::from_child(&child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let stdin = match child.stdin.take() {
+        Some(pipe) => Some(Feed { pipe: nonblocking(pipe.into())?, bytes: stdin, at: 0 }),
+        None => None,
+    };
+    let stdout = child.stdout.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
+    let stderr = child.stderr.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
+    Ok(Program { pid, pidfd, stdin, stdout, stderr, started: began, spawn: began.elapsed() })
+}
+
+fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
+    rustix::io::ioctl_fionbio(&pipe, true)?;
+    Ok(File::from(pipe))
+}
+
+impl Program {
+    /// Passes output on until the program has ended by itself or was killed, and everything that
+    /// it left behind with it.
+    ///
+    /// # Errors
+    ///
+    /// When the server's end of the stream is gone.
+    pub(crate) fn supervise(mut self, job: &Job, to_server: &mut File) -> io::Result<Ended> {
+        let mut stdout = Keeper::new(job.output.head, job.output.tail);
+        let mut stderr = Keeper::new(job.output.head, job.output.tail);
+        let deadline = self.started.checked_add(job.deadline);
+        let mut killed = None;
+        let mut end = None;
+        let mut drain_until: Option<Instant> = None;
+
+        loop {
+            let now = Instant::now();
+            let until = if end.is_some() { drain_until } else { deadline };
+            let left = until.map_or(REAP_EVERY, |until| until.saturating_duration_since(now));
+            self.wait_for_events(end.is_none(), left.min(REAP_EVERY))?;
+
+            self.feed();
+            pass_on(&mut self.stdout, &mut stdout, Kind::Stdout, to_server)?;
+            pass_on(&mut self.stderr, &mut stderr, Kind::Stderr, to_server)?;
+
+            if end.is_none() && killed.is_none() {
+                killed = if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    Some(KillReason::Deadline)
+                } else if stdout.total() + stderr.total() > job.output.kill {
+                    Some(KillReason::OutputLimit)
+                } else {
+                    None
+                };
+                if killed.is_some() {
+                    kill_everything();
+                }
+            }
+            if end.is_none() {
+                end = self.reap();
+                if end.is_some() {
+                    // Background children end with the program, as they do with a container.
+                    kill_everything();
+                    drain_until = Some(Instant::now() + DRAIN);
+                    self.stdin = None;
+                }
+            }
+            let drained = self.stdout.is_none() && self.stderr.is_none();
+            let expired = drain_until.is_some_and(|until| Instant::now() >= until);
+            if let Some(end) = end
+                && (drained || expired)
+            {
+                // A program that ended by itself in the very moment of its kill was not killed.
+                let killed = killed.filter(|_| matches!(end, End::Signal(_)));
+                let wall = self.started.elapsed();
+                let spawn = self.spawn;
+                let stdout = send_tail(stdout, Kind::Stdout, to_server)?;
+                let stderr = send_tail(stderr, Kind::Stderr, to_server)?;
+                return Ok(Ended { end, killed, wall, spawn, stdout, stderr });
+            }
+        }
+    }
+
+    fn wait_for_events(&self, running: bool, timeout: Duration) -> io::Result<()> {
+        let mut fds = Vec::with_capacity(4);
+        for pipe in [&self.stdout, &self.stderr].into_iter().flatten() {
+            fds.push(PollFd::new(pipe, PollFlags::IN));
+        }
+        if let Some(feed) = &self.stdin {
+            fds.push(PollFd::new(&feed.pipe, PollFlags::OUT));
+        }
+        if running {
+            fds.push(PollFd::from_borrowed_fd(self.pidfd.as_fd(), PollFlags::IN));
+        }
+        let timeout = timeout.try_into().map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes what the pipe takes; closes it when all was written or nobody reads.
+    fn feed(&mut self) {
+        let Some(feed) = &mut self.stdin else { return };
+        match feed.pipe.write(&feed.bytes[feed.at..]) {
+            Ok(count) => feed.at += count,
+            Err(error) if would_wait(&error) => return,
+            Err(_) => feed.at = feed.bytes.len(),
+        }
+        if feed.at == feed.bytes.len() {
+            self.stdin = None;
+        }
+    }
+
+    /// Reaps every child that has ended; tells the program's own end.
+    fn reap(&self) -> Option<End> {
+        let mut end = None;
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            if pid == self.pid {
+                end = status
+                    .exit_status()
+                    .map(End::Code)
+                    .or_else(|| status.terminating_signal().map(End::Signal));
+            }
+        }
+        end
+    }
+}
+
+/// Reads what a pipe holds, a chunk at most, so that neither stream starves the other. Sends what
+/// belongs to the head.
+fn pass_on(
+    pipe: &mut Option<File>,
+    keeper: &mut Keeper,
+    kind: Kind,
+    to_server: &mut File,
+) -> io::Result<()> {
+    let Some(file) = pipe else { return Ok(()) };
+    let mut buffer = [0; CHUNK];
+    match file.read(&mut buffer) {
+        Ok(0) => *pipe = None,
+        Ok(count) => send_bytes(keeper.push(&buffer[..count]), kind, to_server)?,
+        Err(error) if would_wait(&error) => {}
+        Err(_) => *pipe = None,
+    }
+    Ok(())
+}
+
+fn send_tail(keeper: Keeper, kind: Kind, to_server: &mut File) -> io::Result<StreamCount> {
+    let (tail, count) = keeper.finish();
+    send_bytes(&tail, kind, to_server)?;
+    Ok(count)
+}
+
+fn send_bytes(bytes: &[u8], kind: Kind, to_server: &mut File) -> io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let mut frames = Vec::with_capacity(wire::HEADER_LEN + bytes.len());
+    wire::push_bytes(&mut frames, kind, bytes);
+    to_server.write_all(&frames)
+}
+
+fn would_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Kills every process of the sandbox but the runner and process 1, at one stroke, so that a fork
+/// bomb can't outrun it. The group of process 1, negated as `kill` wants it, is −1: everything the
+/// caller may signal. [`crate::park`] made sure that this is a sandbox.
+fn kill_everything() {
+    // An error means that nobody was left.
+    let _ = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
+}

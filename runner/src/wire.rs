@@ -1,0 +1,399 @@
+//! The wire protocol between the server and the runner, version [`VERSION`].
+//!
+//! Both directions carry frames: one byte of kind, four bytes of payload length (big endian), the
+//! payload. Control payloads are JSON, bulk payloads are raw bytes.
+//!
+//! ```text
+//! runner                                server
+//!   Ready {version}          ──────▶             parked from here on, possibly frozen
+//!                            ◀──────  Job        what to run, and its limits
+//!                            ◀──────  Tar …      the workspace, in chunks of one tar stream
+//!                            ◀──────  Stdin …    the program's whole standard input, in chunks
+//!                            ◀──────  Go         unpack, start, the deadline begins
+//!   Stdout … Stderr …        ──────▶             heads as they are printed
+//!   Stdout … Stderr …        ──────▶             tails, once the program has ended
+//!   Exit | Failed            ──────▶             the last frame
+//! ```
+//!
+//! Neither side trusts the other with memory: a frame longer than [`MAX_PAYLOAD`] is an error, and
+//! so is a kind that does not belong to the direction.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
+pub const VERSION: u32 = 1;
+
+/// Longest payload of a frame, in bytes.
+pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// Bytes of a frame before its payload.
+pub const HEADER_LEN: usize = 5;
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Server to runner: a [`Job`].
+    Job = 1,
+    /// Server to runner: a chunk of the workspace's tar stream.
+    Tar = 2,
+    /// Server to runner: a chunk of the program's standard input.
+    Stdin = 3,
+    /// Server to runner: everything was sent, start.
+    Go = 4,
+    /// Runner to server: a [`Ready`].
+    Ready = 64,
+    /// Runner to server: bytes that the program wrote to its standard output.
+    Stdout = 65,
+    /// Runner to server: bytes that the program wrote to its standard error.
+    Stderr = 66,
+    /// Runner to server: an [`Exit`].
+    Exit = 67,
+    /// Runner to server: a [`Failed`].
+    Failed = 68,
+}
+
+impl TryFrom<u8> for Kind {
+    type Error = WireError;
+
+    fn try_from(byte: u8) -> Result<Self, WireError> {
+        Ok(match byte {
+            1 => Self::Job,
+            2 => Self::Tar,
+            3 => Self::Stdin,
+            4 => Self::Go,
+            64 => Self::Ready,
+            65 => Self::Stdout,
+            66 => Self::Stderr,
+            67 => Self::Exit,
+            68 => Self::Failed,
+            other => return Err(WireError::UnknownKind(other)),
+        })
+    }
+}
+
+/// A stream that does not follow the protocol.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The first byte of a frame names no [`Kind`].
+    #[error("unknown frame kind {0}")]
+    UnknownKind(u8),
+    /// A frame announces more than [`MAX_PAYLOAD`] bytes.
+    #[error("a frame of {0} bytes is longer than the limit of {MAX_PAYLOAD} bytes")]
+    TooLong(usize),
+    /// A frame that is fine by itself came at the wrong moment.
+    #[error("unexpected {0:?} frame")]
+    Unexpected(Kind),
+    /// A control payload is not the JSON it should be.
+    #[error("a {kind:?} frame can't be read: {source}")]
+    Payload {
+        /// Kind of the frame.
+        kind: Kind,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The stream itself failed, or ended inside a frame.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The runner is parked and can take a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// The runner's [`VERSION`].
+    pub version: u32,
+}
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// The program and its arguments; the program is looked up in the job's `PATH`.
+    pub argv: Vec<String>,
+    /// Variables added to those that the image sets.
+    pub env: BTreeMap<String, String>,
+    /// Absolute path of the workspace, where the tar is unpacked and the program starts.
+    pub workdir: String,
+    /// Directories whose file systems count when the disk limit is reported.
+    pub disks: Vec<String>,
+    /// From start to kill.
+    pub deadline: Duration,
+    /// What is kept of what the program prints.
+    pub output: OutputLimits,
+}
+
+/// How much of each of the two output streams is kept, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputLimits {
+    /// Kept from the beginning of a stream; sent as it comes.
+    pub head: usize,
+    /// Kept from the end of a stream; sent when the program has ended.
+    pub tail: usize,
+    /// Both streams together; a program that prints more is killed.
+    pub kill: u64,
+}
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It exited with this code.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+}
+
+/// Why the runner killed the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KillReason {
+    /// The job's deadline passed.
+    Deadline,
+    /// It printed more than [`OutputLimits::kill`].
+    OutputLimit,
+}
+
+/// What became of one output stream, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamCount {
+    /// Written by the program.
+    pub total: u64,
+    /// Neither in the head nor in the tail.
+    pub dropped: u64,
+}
+
+/// The program ran; the last frame of the stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// How it ended.
+    pub end: End,
+    /// Why the runner ended it, if it did.
+    pub killed: Option<KillReason>,
+    /// From start to end.
+    pub wall: Duration,
+    /// User and system time of the program and of those of its children that ended.
+    pub cpu: Duration,
+    /// Highest memory use of the sandbox, in bytes, where the kernel tells.
+    pub peak_memory: Option<u64>,
+    /// Processes of the sandbox that the kernel killed because the memory limit was reached.
+    pub oom_kills: u64,
+    /// Processes and threads that could not start because the process limit was reached.
+    pub refused_forks: u64,
+    /// Directories of [`Job::disks`] that have no room left.
+    pub full_disks: Vec<String>,
+    /// Standard output.
+    pub stdout: StreamCount,
+    /// Standard error.
+    pub stderr: StreamCount,
+    /// Time that unpacking the workspace took.
+    pub unpack: Duration,
+    /// Time that starting the program took.
+    pub spawn: Duration,
+}
+
+/// The program did not run; the last frame of the stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// What could not be done.
+    pub cause: FailedCause,
+    /// The system's own words.
+    pub message: String,
+}
+
+/// Why a program could not be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailedCause {
+    /// The workspace has no room for the request's files.
+    WorkspaceFull,
+    /// The workspace could not be unpacked for another reason.
+    Workspace,
+    /// The program is not in the image, or can't be executed.
+    Command,
+    /// The server's frames were not understood.
+    Protocol,
+}
+
+/// The header of a frame.
+///
+/// # Panics
+///
+/// If `len` is above [`MAX_PAYLOAD`]: that is a mistake of the sender, not an input.
+pub fn header(kind: Kind, len: usize) -> [u8; HEADER_LEN] {
+    assert!(len <= MAX_PAYLOAD, "a frame of {len} bytes must be cut by its sender");
+    let len = (len as u32).to_be_bytes();
+    [kind as u8, len[0], len[1], len[2], len[3]]
+}
+
+/// Reads a frame's header.
+///
+/// # Errors
+///
+/// [`WireError::UnknownKind`] and [`WireError::TooLong`].
+pub fn parse_header(bytes: [u8; HEADER_LEN]) -> Result<(Kind, usize), WireError> {
+    let kind = Kind::try_from(bytes[0])?;
+    let len = u32::from_be_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]) as usize;
+    if len > MAX_PAYLOAD {
+        return Err(WireError::TooLong(len));
+    }
+    Ok((kind, len))
+}
+
+/// Appends a frame with a JSON payload to `buffer`.
+///
+/// # Errors
+///
+/// [`WireError::TooLong`] if the message is longer than a frame may be.
+pub fn push_message<T: Serialize>(
+    buffer: &mut Vec<u8>,
+    kind: Kind,
+    message: &T,
+) -> Result<(), WireError> {
+    let payload =
+        serde_json::to_vec(message).map_err(|source| WireError::Payload { kind, source })?;
+    if payload.len() > MAX_PAYLOAD {
+        return Err(WireError::TooLong(payload.len()));
+    }
+    buffer.extend_from_slice(&header(kind, payload.len()));
+    buffer.extend_from_slice(&payload);
+    Ok(())
+}
+
+/// Appends `bytes` to `buffer`, as many frames of `kind` as they need; none if there are no bytes.
+pub fn push_bytes(buffer: &mut Vec<u8>, kind: Kind, bytes: &[u8]) {
+    for chunk in bytes.chunks(MAX_PAYLOAD) {
+        buffer.extend_from_slice(&header(kind, chunk.len()));
+        buffer.extend_from_slice(chunk);
+    }
+}
+
+/// Reads the payload of a control frame.
+///
+/// # Errors
+///
+/// [`WireError::Payload`] if it is not the JSON of a `T`.
+pub fn parse_message<'a, T: Deserialize<'a>>(kind: Kind, payload: &'a [u8]) -> Result<T, WireError> {
+    serde_json::from_slice(payload).map_err(|source| WireError::Payload { kind, source })
+}
+
+/// Reads one whole frame from a blocking stream; `None` at the end of the stream.
+///
+/// # Errors
+///
+/// As [`parse_header`], and [`WireError::Io`] where the stream fails or ends inside a frame.
+pub fn read_frame(stream: &mut impl Read) -> Result<Option<(Kind, Vec<u8>)>, WireError> {
+    let mut head = [0; HEADER_LEN];
+    loop {
+        match stream.read(&mut head[..1]) {
+            Ok(0) => return Ok(None),
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    stream.read_exact(&mut head[1..])?;
+    let (kind, len) = parse_header(head)?;
+    let mut payload = vec![0; len];
+    stream.read_exact(&mut payload)?;
+    Ok(Some((kind, payload)))
+}
+
+/// Cuts frames out of a stream that arrives in pieces of any size.
+#[derive(Debug, Default)]
+pub struct FrameDecoder {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl FrameDecoder {
+    /// Takes the next piece of the stream.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse_header`]. The stream is of no use after an error.
+    pub fn next_frame(&mut self) -> Result<Option<(Kind, Vec<u8>)>, WireError> {
+        let rest = &self.buffer[self.start..];
+        let Some((head, rest)) = rest.split_first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let (kind, len) = parse_header(*head)?;
+        let Some(payload) = rest.get(..len) else {
+            return Ok(None);
+        };
+        let payload = payload.to_vec();
+        self.start += HEADER_LEN + len;
+        Ok(Some((kind, payload)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_frame_above_the_limit_is_refused_before_it_is_read() {
+        let mut decoder = FrameDecoder::default();
+        decoder.feed(&[Kind::Stdout as u8, 0xff, 0xff, 0xff, 0xff]);
+        assert!(matches!(decoder.next_frame(), Err(WireError::TooLong(_))));
+    }
+
+    #[test]
+    fn an_unknown_kind_is_refused() {
+        let mut decoder = FrameDecoder::default();
+        decoder.feed(&[200, 0, 0, 0, 0]);
+        assert!(matches!(decoder.next_frame(), Err(WireError::UnknownKind(200))));
+    }
+
+    #[test]
+    fn a_stream_that_ends_inside_a_frame_is_an_error() {
+        let mut stream: &[u8] = &[Kind::Tar as u8, 0, 0, 0, 9, 1, 2];
+        assert!(matches!(read_frame(&mut stream), Err(WireError::Io(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_cut(
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..8),
+            cut in 1_usize..64,
+        ) {
+            let mut stream = Vec::new();
+            for payload in &payloads {
+                stream.extend_from_slice(&header(Kind::Stdout, payload.len()));
+                stream.extend_from_slice(payload);
+            }
+            let mut decoder = FrameDecoder::default();
+            let mut seen = Vec::new();
+            for piece in stream.chunks(cut) {
+                decoder.feed(piece);
+                while let Some((kind, payload)) = decoder.next_frame().unwrap() {
+                    prop_assert_eq!(kind, Kind::Stdout);
+                    seen.push(payload);
+                }
+            }
+            prop_assert_eq!(seen, payloads);
+        }
+
+        #[test]
+        fn any_bytes_are_frames_or_an_error_but_never_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut decoder = FrameDecoder::default();
+            decoder.feed(&bytes);
+            while let Ok(Some(_)) = decoder.next_frame() {}
+        }
+    }
+}
