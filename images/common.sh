@@ -2,6 +2,14 @@
 # from its own folder; it is plain POSIX shell and needs no container engine.
 # shellcheck shell=sh
 
+# These scripts strip the system they run in. Asking for this one place keeps a
+# host from harm on which somebody starts them by mistake.
+if [ "$here" != /build ]; then
+    echo "install.sh: this has to run as /build/install.sh in a fresh Debian root" >&2
+    exit 1
+fi
+
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export DEBIAN_FRONTEND=noninteractive
 export LC_ALL=C.UTF-8
 # The builder may hand over settings for a user who is not in here, and pip
@@ -90,6 +98,7 @@ PYTHON
 
     # These are a package manager and parts of a system that boots or logs
     # somebody in. There is no network and no root, so none of it can be used.
+    # Not every release has all of them, which is no reason to stop.
     dpkg --purge --force-depends apt sqv debian-archive-keyring login login.defs \
         libapt-pkg7.0 libapt-pkg6.0 \
         >/dev/null 2>&1 || :

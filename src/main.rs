@@ -1,1 +1,58 @@
-fn main(){}
+//! The binary: reads the command line, loads the configuration, runs the command.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use isolator::cli::{Cli, Command};
+use isolator::commands;
+use isolator::config::Config;
+
+/// For errors of our own, as `docker run` has it: a program's codes stay its own.
+const FAILED: u8 = 125;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(&cli);
+    match run(cli).await {
+        Ok(code) => code,
+        Err(error) => {
+            commands::complain(&format!("isolator: {error:#}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let load = || -> anyhow::Result<Config> {
+        let mut config = Config::load(cli.config.as_deref())?;
+        if let Some(engine) = cli.engine {
+            config.engine.kind = engine;
+        }
+        Ok(config)
+    };
+    match cli.command {
+        Command::Serve => commands::serve::serve(load()?).await,
+        Command::Run(arguments) => commands::run::run(load()?, arguments).await,
+        Command::Doctor => commands::doctor::doctor(load()?).await,
+        Command::Image(command) => commands::image::image(load()?, command).await,
+        Command::Gc => commands::gc::gc(load()?).await,
+        Command::Config(command) => commands::config::config(cli.config.as_deref(), command),
+        Command::Completions { shell } => Ok(commands::completions::completions(shell)),
+    }
+}
+
+/// Standard output belongs to the protocol and to programs; the log goes to standard error.
+fn log_to_stderr(cli: &Cli) {
+    let quiet = if matches!(cli.command, Command::Serve) {
+        "info"
+    } else {
+        "warn"
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| format!("warn,isolator={quiet},isolator_pool={quiet}").into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Go toolchain into a fresh Debian root and compiles the standard
-# library ahead. Runs as root, with network, from a folder it may write to.
+# library ahead. Runs as root, with network, as /build/install.sh.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs CPython and the packages of requirements.txt into a fresh Debian
-# root. Runs as root, with network, from a folder it may write to.
+# root. Runs as root, with network, as /build/install.sh.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
@@ -52,7 +52,8 @@ finish
 
 # The root is read-only at run time, so all bytecode has to be there. It is not
 # checked against the sources: these cannot change, and their times may when
-# the root is copied.
+# the root is copied. Some packages carry templates that are no valid Python,
+# over which the command complains after it has done the rest.
 find /usr/lib/python3* "$site" -depth -type d -name __pycache__ -exec rm -rf {} +
 python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python3* "$site" || :
 

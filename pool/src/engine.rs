@@ -40,7 +40,7 @@ impl fmt::Display for SandboxName {
 }
 
 /// An image as the engine knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Image {
     /// What the operator calls it.
     pub name: String,
@@ -127,6 +127,10 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::Unreachable`] if nothing answers.
     async fn check(&self) -> Result<String, EngineError>;
 
+    /// What an operator should know about the engine: limits that it does not hold, known mistakes
+    /// of its version.
+    async fn warnings(&self) -> Result<Vec<String>, EngineError>;
+
     /// Makes ready what all sandboxes of this instance share, with the help of an image where the
     /// engine needs one. Called before the first `create`,
     /// and again when a `create` failed: what the engine lost meanwhile is made anew.
@@ -164,10 +168,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Removes what instances made besides sandboxes (volumes) whose labels `dead` accepts, and
     /// returns how many there were.
-    async fn sweep_shared(
-        &self,
-        dead: Whose<'_>,
-    ) -> Result<usize, EngineError>;
+    async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError>;
 }
 
 /// Why an engine did not do what it was asked.

@@ -1,10 +1,11 @@
 //! Images: found, built or pulled before the first sandbox is made from them.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::engine::{Call, Engine, EngineError, Image, bounded};
+use crate::engine::{Call, Engine, EngineError, Image, Progress, bounded};
 
 /// When an image is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +25,7 @@ pub trait ImageBuilder: Send + Sync + 'static {
     fn makes(&self, name: &str) -> bool;
 
     /// Makes the image on the engine.
-    async fn build(
-        &self,
-        name: &str,
-        progress: crate::engine::Progress<'_>,
-    ) -> Result<(), EngineError>;
+    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError>;
 }
 
 /// Gets images onto an engine, as the policy says.
@@ -37,6 +34,8 @@ pub struct ImageProvider {
     engine: Arc<dyn Engine>,
     builder: Arc<dyn ImageBuilder>,
     policy: PullPolicy,
+    /// What was fetched since the start: `Always` means once, not before every sandbox.
+    fetched: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl ImageProvider {
@@ -46,7 +45,12 @@ impl ImageProvider {
         builder: Arc<dyn ImageBuilder>,
         policy: PullPolicy,
     ) -> Self {
-        Self { engine, builder, policy }
+        Self {
+            engine,
+            builder,
+            policy,
+            fetched: Arc::default(),
+        }
     }
 
     /// The image, fetched if it has to be. What happens meanwhile is logged.
@@ -55,7 +59,7 @@ impl ImageProvider {
     ///
     /// The engine's, and [`EngineError::NoSuchImage`] where the policy forbids to fetch.
     pub async fn ensure(&self, name: &str) -> Result<Image, EngineError> {
-        if self.policy != PullPolicy::Always
+        if (self.policy != PullPolicy::Always || self.was_fetched(name))
             && let Some(image) = self.find(name).await?
         {
             return Ok(image);
@@ -63,7 +67,8 @@ impl ImageProvider {
         if self.policy == PullPolicy::Never {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         }
-        self.fetch(name, &|line| tracing::info!(image = name, "{line}")).await
+        self.fetch(name, &|line| tracing::info!(image = name, "{line}"))
+            .await
     }
 
     /// Builds or pulls the image, whether it is there or not.
@@ -71,17 +76,29 @@ impl ImageProvider {
     /// # Errors
     ///
     /// The engine's.
-    pub async fn fetch(
-        &self,
-        name: &str,
-        progress: crate::engine::Progress<'_>,
-    ) -> Result<Image, EngineError> {
+    pub async fn fetch(&self, name: &str, progress: Progress<'_>) -> Result<Image, EngineError> {
         if self.builder.makes(name) {
             bounded(Call::FetchImage, self.builder.build(name, progress)).await?;
         } else {
             bounded(Call::FetchImage, self.engine.pull_image(name, progress)).await?;
         }
-        self.find(name).await?.ok_or_else(|| EngineError::NoSuchImage(name.to_owned()))
+        let image = self.find(name).await?;
+        let image = image.ok_or_else(|| EngineError::NoSuchImage(name.to_owned()))?;
+        let mut fetched = self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        fetched.insert(name.to_owned());
+        Ok(image)
+    }
+
+    fn was_fetched(&self, name: &str) -> bool {
+        self.fetched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(name)
+    }
+
+    /// Whether the image is built here and not pulled.
+    pub fn is_built(&self, name: &str) -> bool {
+        self.builder.makes(name)
     }
 
     /// The image, if the engine has it.

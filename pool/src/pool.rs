@@ -85,7 +85,9 @@ pub enum CheckoutError {
 }
 
 fn last_error(last: &Option<String>) -> String {
-    last.as_ref().map(|error| format!("; the last attempt failed: {error}")).unwrap_or_default()
+    last.as_ref()
+        .map(|error| format!("; the last attempt failed: {error}"))
+        .unwrap_or_default()
 }
 
 /// A pool at one moment.
@@ -155,15 +157,24 @@ impl Pool {
             starts: Default::default(),
             shared,
         });
-        pool.shared.tasks.spawn(keep(Arc::downgrade(&pool), pool.shared.stop.clone()));
+        pool.shared
+            .tasks
+            .spawn(keep(Arc::downgrade(&pool), pool.shared.stop.clone()));
         pool
     }
 
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.
-    pub(crate) async fn checkout(self: &Arc<Self>) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        let (sandbox, start) = tokio::time::timeout(PATIENCE, self.find()).await.unwrap_or_else(
-            |_| Err(CheckoutError::Waited { waited: PATIENCE, last: self.last_error() }),
-        )?;
+    pub(crate) async fn checkout(
+        self: &Arc<Self>,
+    ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
+        let (sandbox, start) = tokio::time::timeout(PATIENCE, self.find())
+            .await
+            .unwrap_or_else(|_| {
+                Err(CheckoutError::Waited {
+                    waited: PATIENCE,
+                    last: self.last_error(),
+                })
+            })?;
         self.starts[start as usize].fetch_add(1, Ordering::Relaxed);
         Ok((sandbox, start))
     }
@@ -180,7 +191,9 @@ impl Pool {
         }
         let (sender, made) = oneshot::channel();
         let pool = Arc::clone(self);
-        self.shared.tasks.spawn(async move { pool.make_for(sender).await });
+        self.shared
+            .tasks
+            .spawn(async move { pool.make_for(sender).await });
         let mut made = std::pin::pin!(made);
         loop {
             tokio::select! {
@@ -203,7 +216,10 @@ impl Pool {
     }
 
     /// Makes a sandbox for a request; shelves it if the request was served or has gone meanwhile.
-    async fn make_for(self: Arc<Self>, request: oneshot::Sender<Result<Sandbox<Armed>, SandboxError>>) {
+    async fn make_for(
+        self: Arc<Self>,
+        request: oneshot::Sender<Result<Sandbox<Armed>, SandboxError>>,
+    ) {
         if let Err(Ok(unwanted)) = request.send(self.make().await) {
             self.shelve(unwanted).await;
         }
@@ -230,7 +246,10 @@ impl Pool {
     async fn try_make(&self) -> Result<Sandbox<Armed>, SandboxError> {
         let spec = self.resolve().await?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-        let lease = self.shared.reaper.lease(self.shared.owner.sandbox_name(number));
+        let lease = self
+            .shared
+            .reaper
+            .lease(self.shared.owner.sandbox_name(number));
         let engine = Arc::clone(&self.shared.engine);
         let wake = Arc::clone(&self.wake);
         let on_close = move || wake.notify_one();
@@ -240,20 +259,29 @@ impl Pool {
     async fn resolve(&self) -> Result<Arc<SandboxSpec>, EngineError> {
         // One at a time: the first fetches the image, the others find it.
         let _resolving = self.resolving.lock().await;
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ready = self
+            .ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(spec) = ready {
             return Ok(spec);
         }
         let image = self.shared.images.ensure(&self.template.image.name).await?;
         bounded(Call::Prepare, self.shared.engine.prepare(&image)).await?;
-        let spec = Arc::new(SandboxSpec { image, ..self.template.clone() });
+        let spec = Arc::new(SandboxSpec {
+            image,
+            ..self.template.clone()
+        });
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&spec));
         Ok(spec)
     }
 
     /// Puts a fresh sandbox where it is missing; without a place for it, it goes.
     async fn shelve(&self, sandbox: Sandbox<Armed>) {
-        let Err(sandbox) = self.shelf.put_hot(sandbox) else { return };
+        let Err(sandbox) = self.shelf.put_hot(sandbox) else {
+            return;
+        };
         match sandbox.pause().await {
             Ok(paused) => drop(self.shelf.put_paused(paused)),
             Err(error) => tracing::warn!(%error, "a sandbox could not be paused"),
@@ -261,7 +289,9 @@ impl Pool {
     }
 
     async fn refill_one(self: Arc<Self>, _place: Making) {
-        let Ok(_slot) = self.shared.refills.acquire().await else { return };
+        let Ok(_slot) = self.shared.refills.acquire().await else {
+            return;
+        };
         if self.shared.stop.is_cancelled() {
             return;
         }
@@ -302,7 +332,11 @@ impl Pool {
     }
 
     fn last_error(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
+        self.trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .last
+            .clone()
     }
 
     pub(crate) fn status(&self) -> PoolStatus {
@@ -312,7 +346,10 @@ impl Pool {
             paused,
             making: self.making.load(Ordering::Relaxed),
             size: self.size.size,
-            starts: self.starts.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            starts: self
+                .starts
+                .each_ref()
+                .map(|count| count.load(Ordering::Relaxed)),
             last_error: self.last_error(),
         }
     }

@@ -79,7 +79,10 @@ impl Reaper {
         self.known.change(|names| {
             names.insert(name.clone());
         });
-        Lease { name, reaper: self.clone() }
+        Lease {
+            name,
+            reaper: self.clone(),
+        }
     }
 
     /// Takes over a sandbox that nobody holds.
@@ -89,7 +92,11 @@ impl Reaper {
 
     /// Whether the name is leased or about to be removed.
     pub(crate) fn knows(&self, name: &SandboxName) -> bool {
-        self.known.names.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        self.known
+            .names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(name)
     }
 
     /// Waits until nothing is leased and everything was removed.
@@ -108,7 +115,9 @@ async fn reap(
 ) {
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     while let Some(name) = names.recv().await {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return;
+        };
         let engine = Arc::clone(&engine);
         let known = Arc::clone(&known);
         tasks.spawn(async move {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Exit, Failed, FailedCause, Job, Kind, KillReason, OutputLimits, WireError,
+    self, Exit, Failed, FailedCause, Job, KillReason, Kind, OutputLimits, WireError,
 };
 
 use crate::connection::{ConnectionError, Receiver};
@@ -95,23 +95,42 @@ pub(crate) async fn run(
             }
             report
         };
-        tokio::time::timeout(patience, exchange).await.unwrap_or(Ok(Report::Late))?
+        tokio::time::timeout(patience, exchange)
+            .await
+            .unwrap_or(Ok(Report::Late))?
     };
     let total = sent.elapsed();
 
     match report {
         Report::Exit(exit) => {
-            let times = RunTimes { limit, unpack: exit.unpack, spawn: exit.spawn, total };
+            let times = RunTimes {
+                limit,
+                unpack: exit.unpack,
+                spawn: exit.spawn,
+                total,
+            };
             Ok((from_exit(exit, output), times))
         }
         Report::Failed(failed) => Err(from_failed(failed)),
-        Report::Late => {
-            Ok((unseen(Status::Timeout, output, total), RunTimes { limit, total, ..RunTimes::default() }))
-        }
+        Report::Late => Ok((
+            unseen(Status::Timeout, output, total),
+            RunTimes {
+                limit,
+                total,
+                ..RunTimes::default()
+            },
+        )),
         Report::Silence if sandbox.still_runs().await? => {
             // The sandbox is there but its runner is not: the program killed it, or the kernel
             // did in want of memory.
-            Ok((unseen(Status::Killed, output, total), RunTimes { limit, total, ..RunTimes::default() }))
+            Ok((
+                unseen(Status::Killed, output, total),
+                RunTimes {
+                    limit,
+                    total,
+                    ..RunTimes::default()
+                },
+            ))
         }
         Report::Silence => Err(SandboxError::Lost.into()),
     }
@@ -122,7 +141,11 @@ fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, Run
         argv: request.argv.clone(),
         env: request.env.clone(),
         workdir: sandbox.spec.workdir.clone(),
-        disks: vec![sandbox.spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()],
+        disks: vec![
+            sandbox.spec.workdir.clone(),
+            "/tmp".to_owned(),
+            "/dev/shm".to_owned(),
+        ],
         deadline: request.timeout,
         output: request.output,
     };
@@ -154,11 +177,19 @@ struct Output {
 
 impl Output {
     fn new(limits: OutputLimits) -> Self {
-        Self { limits, stdout: Captured::default(), stderr: Captured::default() }
+        Self {
+            limits,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+        }
     }
 
     fn push(&mut self, kind: Kind, bytes: &[u8]) {
-        let stream = if kind == Kind::Stdout { &mut self.stdout } else { &mut self.stderr };
+        let stream = if kind == Kind::Stdout {
+            &mut self.stdout
+        } else {
+            &mut self.stderr
+        };
         let to_head = (self.limits.head - stream.head.len()).min(bytes.len());
         let (head, rest) = bytes.split_at(to_head);
         stream.head.extend_from_slice(head);
@@ -167,12 +198,11 @@ impl Output {
     }
 }
 
-async fn collect(
-    mut receiver: Receiver<'_>,
-    output: &mut Output,
-) -> Result<Report, SandboxError> {
+async fn collect(mut receiver: Receiver<'_>, output: &mut Output) -> Result<Report, SandboxError> {
     loop {
-        let Some(frame) = receiver.next().await else { return Ok(Report::Silence) };
+        let Some(frame) = receiver.next().await else {
+            return Ok(Report::Silence);
+        };
         let (kind, payload) = match frame {
             Ok(frame) => frame,
             // A stream that breaks is one that ends; whether the sandbox is there is asked next.
@@ -186,10 +216,14 @@ async fn collect(
         match kind {
             Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
             Kind::Exit => {
-                return Ok(Report::Exit(wire::parse_message(kind, &payload).map_err(broken)?));
+                return Ok(Report::Exit(
+                    wire::parse_message(kind, &payload).map_err(broken)?,
+                ));
             }
             Kind::Failed => {
-                return Ok(Report::Failed(wire::parse_message(kind, &payload).map_err(broken)?));
+                return Ok(Report::Failed(
+                    wire::parse_message(kind, &payload).map_err(broken)?,
+                ));
             }
             other => return Err(broken(WireError::Unexpected(other))),
         }
@@ -198,7 +232,11 @@ async fn collect(
 
 fn from_exit(exit: Exit, output: Output) -> Outcome {
     let status = status(&exit);
-    let Output { mut stdout, mut stderr, .. } = output;
+    let Output {
+        mut stdout,
+        mut stderr,
+        ..
+    } = output;
     stdout.dropped = exit.stdout.dropped;
     stderr.dropped = exit.stderr.dropped;
     Outcome {

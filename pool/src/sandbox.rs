@@ -56,8 +56,22 @@ impl<State> Sandbox<State> {
     }
 
     fn into_state<Next>(self, state: Next) -> Sandbox<Next> {
-        let Self { lease, engine, spec, connection, created, _state } = self;
-        Sandbox { lease, engine, spec, connection, created, _state: state }
+        let Self {
+            lease,
+            engine,
+            spec,
+            connection,
+            created,
+            _state,
+        } = self;
+        Sandbox {
+            lease,
+            engine,
+            spec,
+            connection,
+            created,
+            _state: state,
+        }
     }
 }
 
@@ -78,7 +92,14 @@ impl Sandbox<Armed> {
             Ok(Connection::open(channel, tasks, on_close).await)
         })
         .await??;
-        Ok(Self { lease, engine, spec, connection, created: Instant::now(), _state: Armed })
+        Ok(Self {
+            lease,
+            engine,
+            spec,
+            connection,
+            created: Instant::now(),
+            _state: Armed,
+        })
     }
 
     /// Freezes the sandbox.
@@ -88,15 +109,19 @@ impl Sandbox<Armed> {
     }
 
     /// Changes what the program may use, if it differs from what the sandbox was made with.
-    pub(crate) async fn limit(&self, resources: Resources) -> Result<(), SandboxError> {
+    pub(crate) async fn limit(&mut self, resources: Resources) -> Result<(), SandboxError> {
         if resources == self.spec.resources {
             return Ok(());
         }
-        Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
+        Ok(bounded(
+            Call::Update,
+            self.engine.update(self.lease.name(), resources),
+        )
+        .await?)
     }
 
     /// Asks the engine whether the sandbox is still there. For when its stream has ended.
-    pub(crate) async fn still_runs(&self) -> Result<bool, SandboxError> {
+    pub(crate) async fn still_runs(&mut self) -> Result<bool, SandboxError> {
         let state = bounded(Call::State, self.engine.state(self.lease.name())).await?;
         Ok(state == SandboxState::Running)
     }

@@ -45,7 +45,8 @@ impl Shelf {
     pub(crate) fn take(&self) -> Option<Shelved> {
         let _sorting = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
         let hot = self.hot.try_remove().map(Shelved::Hot);
-        hot.or_else(|_| self.paused.try_remove().map(Shelved::Paused)).ok()
+        hot.or_else(|_| self.paused.try_remove().map(Shelved::Paused))
+            .ok()
     }
 
     /// Waits for a sandbox. Dropping the future takes none.
@@ -61,7 +62,11 @@ impl Shelf {
     /// Takes a paused sandbox if there is one and a place among the hot ones.
     pub(crate) fn take_for_promotion(&self) -> Option<Sandbox<Paused>> {
         let hot = self.hot.status();
-        if hot.size < hot.max_size { self.paused.try_remove().ok() } else { None }
+        if hot.size < hot.max_size {
+            self.paused.try_remove().ok()
+        } else {
+            None
+        }
     }
 
     /// Puts a thawed sandbox among the hot ones; gives it back if there is no place.
@@ -95,9 +100,9 @@ impl Shelf {
 fn sort_through<State>(pool: &unmanaged::Pool<Sandbox<State>>, max_age: Duration) -> usize {
     let now = Instant::now();
     let all: Vec<_> = std::iter::from_fn(|| pool.try_remove().ok()).collect();
-    let (keep, stale): (Vec<_>, Vec<_>) = all.into_iter().partition(|sandbox| {
-        sandbox.is_alive() && now.duration_since(sandbox.created()) < max_age
-    });
+    let (keep, stale): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|sandbox| sandbox.is_alive() && now.duration_since(sandbox.created()) < max_age);
     // The pool hands out the last that came; the order is kept.
     for sandbox in keep.into_iter().rev() {
         // There is no place only if the pool was closed meanwhile, and then it shall go.

@@ -34,10 +34,7 @@ pub async fn sweep_own(engine: &dyn Engine, owner: &Owner) -> Result<Swept, Engi
     remove_where(engine, &|labels| owner.owns(labels)).await
 }
 
-async fn remove_where(
-    engine: &dyn Engine,
-    ours: Whose<'_>,
-) -> Result<Swept, EngineError> {
+async fn remove_where(engine: &dyn Engine, ours: Whose<'_>) -> Result<Swept, EngineError> {
     let mut swept = Swept::default();
     for found in bounded(Call::List, engine.list()).await? {
         if ours(&found.labels) {

@@ -74,7 +74,11 @@ pub struct WorkspaceBuilder {
 impl WorkspaceBuilder {
     /// An empty workspace.
     pub fn new(limits: WorkspaceLimits) -> Self {
-        Self { limits, files: BTreeMap::new(), total: 0 }
+        Self {
+            limits,
+            files: BTreeMap::new(),
+            total: 0,
+        }
     }
 
     /// Adds a file and returns its normalised name.
@@ -122,7 +126,12 @@ impl WorkspaceBuilder {
 
     /// Packs the files.
     pub fn build(self) -> Workspace {
-        let room = self.files.values().map(|content| content.len() + 1024).sum::<usize>() + 1024;
+        let room = self
+            .files
+            .values()
+            .map(|content| content.len() + 1024)
+            .sum::<usize>()
+            + 1024;
         let mut archive = tar::Builder::new(Vec::with_capacity(room));
         for (path, content) in &self.files {
             let mut header = Header::new_gnu();
@@ -133,7 +142,9 @@ impl WorkspaceBuilder {
                 .append_data(&mut header, path, content.as_slice())
                 .expect("a checked name and a vector always fit a tar");
         }
-        let tar = archive.into_inner().expect("writing to a vector can't fail");
+        let tar = archive
+            .into_inner()
+            .expect("writing to a vector can't fail");
         Workspace { tar }
     }
 }
@@ -190,7 +201,10 @@ mod tests {
     use super::*;
 
     fn builder() -> WorkspaceBuilder {
-        WorkspaceBuilder::new(WorkspaceLimits { files: 4, total: 100 })
+        WorkspaceBuilder::new(WorkspaceLimits {
+            files: 4,
+            total: 100,
+        })
     }
 
     fn unpack(workspace: &Workspace) -> BTreeMap<String, Vec<u8>> {
@@ -236,7 +250,10 @@ mod tests {
         for other in ["a/b", "./a/b", "a//b", "a/./b"] {
             let mut workspace = builder();
             workspace.add("a/b", vec![]).unwrap();
-            assert_eq!(workspace.add(other, vec![]), Err(FileError::Duplicate("a/b".into())));
+            assert_eq!(
+                workspace.add(other, vec![]),
+                Err(FileError::Duplicate("a/b".into()))
+            );
         }
     }
 
@@ -244,10 +261,16 @@ mod tests {
     fn a_file_is_not_a_directory_in_either_order() {
         let mut workspace = builder();
         workspace.add("a", vec![]).unwrap();
-        assert!(matches!(workspace.add("a/b/c", vec![]), Err(FileError::BeneathFile { .. })));
+        assert!(matches!(
+            workspace.add("a/b/c", vec![]),
+            Err(FileError::BeneathFile { .. })
+        ));
         let mut workspace = builder();
         workspace.add("a/b/c", vec![]).unwrap();
-        assert!(matches!(workspace.add("a", vec![]), Err(FileError::BeneathFile { .. })));
+        assert!(matches!(
+            workspace.add("a", vec![]),
+            Err(FileError::BeneathFile { .. })
+        ));
         assert!(workspace.add("a.b", vec![]).is_ok());
     }
 
@@ -255,7 +278,10 @@ mod tests {
     fn limits_count_all_files() {
         let mut workspace = builder();
         workspace.add("a", vec![0; 60]).unwrap();
-        assert_eq!(workspace.add("b", vec![0; 41]), Err(FileError::TooLarge(100)));
+        assert_eq!(
+            workspace.add("b", vec![0; 41]),
+            Err(FileError::TooLarge(100))
+        );
         for name in ["c", "d", "e"] {
             workspace.add(name, vec![0; 10]).unwrap();
         }

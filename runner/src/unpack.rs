@@ -16,7 +16,13 @@ pub(crate) struct TarFrames<'a, R> {
 
 impl<'a, R: Read> TarFrames<'a, R> {
     pub(crate) fn new(stream: &'a mut R) -> Self {
-        Self { stream, payload: Vec::new(), at: 0, next: None, ended: false }
+        Self {
+            stream,
+            payload: Vec::new(),
+            at: 0,
+            next: None,
+            ended: false,
+        }
     }
 
     /// Passes over what is left of the tar and returns the first frame behind it.
@@ -81,7 +87,10 @@ fn is_no_room(error: &io::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = cause {
         if let Some(io) = current.downcast_ref::<io::Error>()
-            && matches!(io.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            && matches!(
+                io.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
         {
             return true;
         }

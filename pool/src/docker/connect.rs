@@ -19,6 +19,8 @@ use crate::engine::{Call, EngineError};
 /// of images, which is the longest.
 const LIBRARY_TIMEOUT_S: u64 = Call::FetchImage.deadline().as_secs();
 
+const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
+
 /// Where an engine is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineAddress {
@@ -57,6 +59,13 @@ pub enum ConnectError {
     },
 }
 
+impl Default for EngineAddress {
+    /// Where an engine is after an ordinary installation.
+    fn default() -> Self {
+        Self::Unix(DEFAULT_SOCKET.into())
+    }
+}
+
 impl fmt::Display for EngineAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,7 +86,10 @@ impl EngineAddress {
         if let Some(address) = given {
             return Self::parse(address, tls_from_environment());
         }
-        if let Some(address) = env::var("DOCKER_HOST").ok().filter(|address| !address.is_empty()) {
+        if let Some(address) = env::var("DOCKER_HOST")
+            .ok()
+            .filter(|address| !address.is_empty())
+        {
             return Self::parse(&address, tls_from_environment());
         }
         if let Some(address) = from_context()? {
@@ -90,7 +102,10 @@ impl EngineAddress {
         match usual.iter().find(is_socket) {
             Some(path) => Ok(Self::Unix(path.clone())),
             None => Err(ConnectError::NotFound(
-                usual.iter().map(|path| path.display().to_string()).collect(),
+                usual
+                    .iter()
+                    .map(|path| path.display().to_string())
+                    .collect(),
             )),
         }
     }
@@ -104,7 +119,9 @@ impl EngineAddress {
         if let Some(path) = address.strip_prefix("unix://") {
             return Ok(Self::Unix(path.into()));
         }
-        let host = address.strip_prefix("tcp://").or_else(|| address.strip_prefix("http://"));
+        let host = address
+            .strip_prefix("tcp://")
+            .or_else(|| address.strip_prefix("http://"));
         match (host, address.strip_prefix("https://"), certificates) {
             (Some(host), None, None) => Ok(Self::Tcp(host.trim_end_matches('/').to_owned())),
             (Some(host), None, Some(certificates)) | (None, Some(host), Some(certificates)) => {
@@ -136,7 +153,7 @@ fn home() -> Option<PathBuf> {
 }
 
 fn usual_sockets() -> Vec<PathBuf> {
-    let mut sockets = vec![PathBuf::from("/var/run/docker.sock")];
+    let mut sockets = vec![PathBuf::from(DEFAULT_SOCKET)];
     if let Some(home) = home() {
         sockets.push(home.join(".docker/run/docker.sock"));
     }
@@ -177,12 +194,17 @@ fn from_context() -> Result<Option<EngineAddress>, ConnectError> {
     let directory = docker_directory();
     let selected = env::var("DOCKER_CONTEXT").ok().or_else(|| {
         let text = fs::read_to_string(directory.join("config.json")).ok()?;
-        serde_json::from_str::<DockerConfig>(&text).ok()?.current_context
+        serde_json::from_str::<DockerConfig>(&text)
+            .ok()?
+            .current_context
     });
     let Some(name) = selected.filter(|name| !name.is_empty() && name != "default") else {
         return Ok(None);
     };
-    let wrong = |message: String| ConnectError::Context { name: name.clone(), message };
+    let wrong = |message: String| ConnectError::Context {
+        name: name.clone(),
+        message,
+    };
     let (id, meta) = find_context(&directory, &name)
         .ok_or_else(|| wrong("it is not in docker's list of contexts".to_owned()))?;
     let host = meta
@@ -211,11 +233,16 @@ fn find_context(directory: &Path, name: &str) -> Option<(String, ContextMeta)> {
 /// Opens a client and agrees on the version of the API.
 pub(super) async fn connect(address: &EngineAddress) -> Result<Docker, EngineError> {
     let shown = address.to_string();
-    let translate = Translate { call: Call::Check, address: &shown };
+    let translate = Translate {
+        call: Call::Check,
+        address: &shown,
+    };
     let docker = match address {
-        EngineAddress::Unix(path) => {
-            Docker::connect_with_unix(&path.to_string_lossy(), LIBRARY_TIMEOUT_S, API_DEFAULT_VERSION)
-        }
+        EngineAddress::Unix(path) => Docker::connect_with_unix(
+            &path.to_string_lossy(),
+            LIBRARY_TIMEOUT_S,
+            API_DEFAULT_VERSION,
+        ),
         EngineAddress::Tcp(host) => Docker::connect_with_http(
             &format!("tcp://{host}"),
             LIBRARY_TIMEOUT_S,
@@ -231,7 +258,10 @@ pub(super) async fn connect(address: &EngineAddress) -> Result<Docker, EngineErr
         ),
     }
     .map_err(|e| translate.error(e))?;
-    docker.negotiate_version().await.map_err(|e| translate.error(e))
+    docker
+        .negotiate_version()
+        .await
+        .map_err(|e| translate.error(e))
 }
 
 #[cfg(test)]
@@ -246,9 +276,18 @@ mod tests {
         assert_eq!(tcp, Ok(EngineAddress::Tcp("127.0.0.1:2375".into())));
         let tls = EngineAddress::parse("tcp://engine:2376", Some("/certs".into()));
         let host = "engine:2376".to_owned();
-        assert_eq!(tls, Ok(EngineAddress::Tls { host, certificates: "/certs".into() }));
+        assert_eq!(
+            tls,
+            Ok(EngineAddress::Tls {
+                host,
+                certificates: "/certs".into()
+            })
+        );
         for unsupported in ["ssh://somewhere", "https://engine:2376", "engine:2375", ""] {
-            assert!(EngineAddress::parse(unsupported, None).is_err(), "{unsupported:?}");
+            assert!(
+                EngineAddress::parse(unsupported, None).is_err(),
+                "{unsupported:?}"
+            );
         }
     }
 
@@ -260,7 +299,10 @@ mod tests {
         let text = r#"{"Name":"lab","Metadata":{},"Endpoints":{"docker":{"Host":"tcp://lab:2375","SkipTLSVerify":false}}}"#;
         fs::write(meta.join("meta.json"), text).unwrap();
         let (id, meta) = find_context(directory.path(), "lab").unwrap();
-        assert_eq!((id.as_str(), meta.endpoints["docker"].host.as_deref()), ("abc", Some("tcp://lab:2375")));
+        assert_eq!(
+            (id.as_str(), meta.endpoints["docker"].host.as_deref()),
+            ("abc", Some("tcp://lab:2375"))
+        );
         assert!(find_context(directory.path(), "other").is_none());
     }
 }

@@ -87,7 +87,11 @@ fn host_config(spec: &SandboxSpec, volume: &str) -> HostConfig {
 }
 
 fn ulimit(name: &str, limit: i64) -> ResourcesUlimits {
-    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(limit), hard: Some(limit) }
+    ResourcesUlimits {
+        name: Some(name.to_owned()),
+        soft: Some(limit),
+        hard: Some(limit),
+    }
 }
 
 /// The places that can be written. Programs are started from both (a compiled program lies in

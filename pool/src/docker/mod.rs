@@ -20,8 +20,8 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
 pub use self::connect::{ConnectError, EngineAddress};
-pub use self::images::ImageBuild;
 use self::error::Translate;
+pub use self::images::ImageBuild;
 use self::volume::RunnerVolume;
 use crate::engine::{
     Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
@@ -56,7 +56,9 @@ impl DockerEngine {
     }
 
     async fn docker(&self) -> Result<&Docker, EngineError> {
-        self.docker.get_or_try_init(|| connect::connect(&self.address)).await
+        self.docker
+            .get_or_try_init(|| connect::connect(&self.address))
+            .await
     }
 
     fn all_labels(&self) -> HashMap<String, String> {
@@ -64,21 +66,51 @@ impl DockerEngine {
     }
 
     fn translate(&self, call: Call) -> Translate<'_> {
-        Translate { call, address: &self.shown }
+        Translate {
+            call,
+            address: &self.shown,
+        }
     }
 }
 
 #[async_trait]
 impl Engine for DockerEngine {
     async fn check(&self) -> Result<String, EngineError> {
-        let version = self.docker().await?.version().await.map_err(|e| self.translate(Call::Check).error(e))?;
+        let version = self
+            .docker()
+            .await?
+            .version()
+            .await
+            .map_err(|e| self.translate(Call::Check).error(e))?;
+        let platform = version.platform.map(|platform| platform.name);
+        let platform = platform.filter(|name| !name.is_empty());
         Ok(format!(
             "{} {}, API {}, at {}",
-            version.platform.map_or_else(|| "Docker Engine".to_owned(), |platform| platform.name),
+            platform.unwrap_or_else(|| "Docker Engine".to_owned()),
             version.version.unwrap_or_default(),
             version.api_version.unwrap_or_default(),
             self.shown,
         ))
+    }
+
+    async fn warnings(&self) -> Result<Vec<String>, EngineError> {
+        let translate = self.translate(Call::Check);
+        let docker = self.docker().await?;
+        let mut warnings = docker
+            .info()
+            .await
+            .map_err(|e| translate.error(e))?
+            .warnings;
+        let version = docker.version().await.map_err(|e| translate.error(e))?;
+        for component in version.components.unwrap_or_default() {
+            if component.name == "runc" && has_stuck_execs(&component.version) {
+                warnings.get_or_insert_default().push(format!(
+                    "runc {} can leave an exec stuck for ever; 1.3.6 and later do not",
+                    component.version
+                ));
+            }
+        }
+        Ok(warnings.unwrap_or_default())
     }
 
     async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
@@ -95,18 +127,28 @@ impl Engine for DockerEngine {
 
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
         let translate = self.translate(Call::Create);
-        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
+        let options = CreateContainerOptionsBuilder::new()
+            .name(name.as_str())
+            .build();
         let body = container::body(spec, self.volume.name(), self.all_labels());
-        self.docker().await?.create_container(Some(options), body).await.map_err(|error| {
-            match translate.error(error) {
-                // A 404 here is about the image: nothing else is looked up.
-                EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
-                    EngineError::NoSuchImage(spec.image.name.clone())
+        self.docker()
+            .await?
+            .create_container(Some(options), body)
+            .await
+            .map_err(|error| {
+                match translate.error(error) {
+                    // A 404 here is about the image: nothing else is looked up.
+                    EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
+                        EngineError::NoSuchImage(spec.image.name.clone())
+                    }
+                    other => other,
                 }
-                other => other,
-            }
-        })?;
-        let started = self.docker().await?.start_container(name.as_str(), None).await;
+            })?;
+        let started = self
+            .docker()
+            .await?
+            .start_container(name.as_str(), None)
+            .await;
         started.map_err(|e| translate.error(e))
     }
 
@@ -119,20 +161,39 @@ impl Engine for DockerEngine {
             cmd: Some(vec![container::RUNNER.to_owned(), "park".to_owned()]),
             ..CreateExecOptions::default()
         };
-        let exec = self.docker().await?.create_exec(name.as_str(), options).await;
+        let exec = self
+            .docker()
+            .await?
+            .create_exec(name.as_str(), options)
+            .await;
         let exec = exec.map_err(|e| translate.error(e))?;
-        match self.docker().await?.start_exec(&exec.id, None).await.map_err(|e| translate.error(e))? {
+        match self
+            .docker()
+            .await?
+            .start_exec(&exec.id, None)
+            .await
+            .map_err(|e| translate.error(e))?
+        {
             StartExecResults::Attached { output, input } => {
                 let address = self.shown.clone();
                 let name = name.clone();
                 let output = output
-                    .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
+                    .map_err(move |e| {
+                        Translate {
+                            call: Call::Arm,
+                            address: &address,
+                        }
+                        .error(e)
+                    })
                     .try_filter_map(move |piece| {
                         let name = name.clone();
                         async move { Ok(standard_output(&name, piece)) }
                     })
                     .boxed();
-                Ok(Channel { input: Box::new(input), output })
+                Ok(Channel {
+                    input: Box::new(input),
+                    output,
+                })
             }
             StartExecResults::Detached => Err(EngineError::Refused {
                 call: Call::Arm,
@@ -142,13 +203,19 @@ impl Engine for DockerEngine {
     }
 
     async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
-        let Err(error) = self.docker().await?.pause_container(name.as_str()).await else { return Ok(()) };
-        self.unless_in_state(name, SandboxState::Paused, Call::Pause, error).await
+        let Err(error) = self.docker().await?.pause_container(name.as_str()).await else {
+            return Ok(());
+        };
+        self.unless_in_state(name, SandboxState::Paused, Call::Pause, error)
+            .await
     }
 
     async fn resume(&self, name: &SandboxName) -> Result<(), EngineError> {
-        let Err(error) = self.docker().await?.unpause_container(name.as_str()).await else { return Ok(()) };
-        self.unless_in_state(name, SandboxState::Running, Call::Resume, error).await
+        let Err(error) = self.docker().await?.unpause_container(name.as_str()).await else {
+            return Ok(());
+        };
+        self.unless_in_state(name, SandboxState::Running, Call::Resume, error)
+            .await
     }
 
     async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
@@ -158,12 +225,21 @@ impl Engine for DockerEngine {
             nano_cpus: Some(resources.cpu.as_nano_cpus()),
             ..ContainerUpdateBody::default()
         };
-        let updated = self.docker().await?.update_container(name.as_str(), body).await;
+        let updated = self
+            .docker()
+            .await?
+            .update_container(name.as_str(), body)
+            .await;
         updated.map_err(|e| self.translate(Call::Update).error(e))
     }
 
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
-        let inspected = match self.docker().await?.inspect_container(name.as_str(), None).await {
+        let inspected = match self
+            .docker()
+            .await?
+            .inspect_container(name.as_str(), None)
+            .await
+        {
             Ok(inspected) => inspected,
             Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
             Err(error) => return Err(self.translate(Call::State).error(error)),
@@ -176,8 +252,16 @@ impl Engine for DockerEngine {
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
-        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-        match self.docker().await?.remove_container(name.as_str(), Some(options)).await {
+        let options = RemoveContainerOptionsBuilder::new()
+            .force(true)
+            .v(true)
+            .build();
+        match self
+            .docker()
+            .await?
+            .remove_container(name.as_str(), Some(options))
+            .await
+        {
             Err(error) if error::status(&error) == Some(404) => Ok(()),
             removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
         }
@@ -185,7 +269,10 @@ impl Engine for DockerEngine {
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
         let filters = HashMap::from([("label", vec![LABEL])]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let options = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&filters)
+            .build();
         let containers = self.docker().await?.list_containers(Some(options)).await;
         let containers = containers.map_err(|e| self.translate(Call::List).error(e))?;
         Ok(containers
@@ -194,15 +281,15 @@ impl Engine for DockerEngine {
                 // Names come with a slash in front; a container that is being removed has none.
                 let name = container.names?.into_iter().next()?;
                 let name = SandboxName::new(name.trim_start_matches('/'));
-                Some(Found { name, labels: container.labels?.into_iter().collect() })
+                Some(Found {
+                    name,
+                    labels: container.labels?.into_iter().collect(),
+                })
             })
             .collect())
     }
 
-    async fn sweep_shared(
-        &self,
-        dead: Whose<'_>,
-    ) -> Result<usize, EngineError> {
+    async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError> {
         volume::sweep(self, dead).await
     }
 }
@@ -224,6 +311,17 @@ impl DockerEngine {
     }
 }
 
+/// Whether this runc is one of those that were seen to leave execs stuck: 1.3.0 to 1.3.5.
+fn has_stuck_execs(version: &str) -> bool {
+    let patch = version.strip_prefix("1.3.").map(|rest| {
+        rest.chars()
+            .take_while(char::is_ascii_digit)
+            .collect::<String>()
+            .parse::<u32>()
+    });
+    matches!(patch, Some(Ok(0..=5)))
+}
+
 /// The runner's frames come on its standard output; what it says on standard error is for the log.
 fn standard_output(name: &SandboxName, piece: LogOutput) -> Option<bytes::Bytes> {
     match piece {
@@ -234,5 +332,18 @@ fn standard_output(name: &SandboxName, piece: LogOutput) -> Option<bytes::Bytes>
             None
         }
         LogOutput::StdIn { .. } | LogOutput::Console { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_stuck_execs;
+
+    #[test]
+    fn only_the_versions_with_the_mistake_are_warned_of() {
+        assert!(has_stuck_execs("1.3.0") && has_stuck_execs("1.3.5+ds1"));
+        assert!(
+            !has_stuck_execs("1.3.6") && !has_stuck_execs("1.1.5") && !has_stuck_execs("1.30.1")
+        );
     }
 }

@@ -1,0 +1,106 @@
+//! Puts the parts together: the engine, the images, the identity, the pools.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use isolator_pool::docker::{ConnectError, DockerEngine, EngineAddress};
+use isolator_pool::engine::Engine;
+use isolator_pool::images::ImageProvider;
+use isolator_pool::owner::Owner;
+use isolator_pool::pools::{PoolSpec, Pools};
+use isolator_pool::sweep;
+
+use crate::config::{Config, EngineKind};
+use crate::images::LanguageImages;
+
+/// The static program that waits in every sandbox.
+pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
+
+/// What every command needs of the world outside.
+pub struct App {
+    /// This process's identity.
+    pub owner: Arc<Owner>,
+    /// The engine.
+    pub engine: Arc<dyn Engine>,
+    /// The images on it.
+    pub images: ImageProvider,
+}
+
+impl App {
+    /// Finds the engine and registers this process. Nothing is asked of the engine yet.
+    ///
+    /// # Errors
+    ///
+    /// When no engine's address is known, or this user has no place for its state.
+    pub fn new(config: &Config) -> anyhow::Result<Self> {
+        let directory = state_directory().context("neither XDG_STATE_HOME nor HOME is set")?;
+        let owner = Owner::register(&directory)
+            .with_context(|| format!("{} can't be used", directory.display()))?;
+        let engine = match config.engine.kind {
+            EngineKind::Auto | EngineKind::Docker => {
+                let address = match EngineAddress::find(config.engine.host.as_deref()) {
+                    // An engine that is started later will most likely be there.
+                    Err(ConnectError::NotFound(_)) => EngineAddress::default(),
+                    found => found?,
+                };
+                Arc::new(DockerEngine::new(address, &owner, RUNNER))
+            }
+        };
+        let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
+        let engine: Arc<dyn Engine> = engine;
+        let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
+        Ok(Self {
+            owner: Arc::new(owner),
+            engine,
+            images,
+        })
+    }
+
+    /// Removes what dead instances left behind. A failure is logged: it costs space, not service.
+    pub async fn sweep(&self) {
+        match sweep::sweep(&*self.engine, &self.owner).await {
+            Ok(swept) if swept != sweep::Swept::default() => {
+                tracing::info!(?swept, "removed what dead instances left behind");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "leftovers could not be swept"),
+        }
+    }
+
+    /// Starts the pools of a configuration.
+    pub fn start_pools(&self, config: &Config) -> Pools {
+        let specs: BTreeMap<String, PoolSpec> = config
+            .languages
+            .values()
+            .map(|language| {
+                let sandbox = language.sandbox.clone();
+                (
+                    language.name.clone(),
+                    PoolSpec {
+                        sandbox,
+                        size: language.pool,
+                    },
+                )
+            })
+            .collect();
+        Pools::start(
+            Arc::clone(&self.engine),
+            self.images.clone(),
+            Arc::clone(&self.owner),
+            config.pools,
+            specs,
+        )
+    }
+}
+
+/// Where instances of one user find each other.
+fn state_directory() -> Option<PathBuf> {
+    let base = env::var_os("XDG_STATE_HOME")
+        .filter(|base| !base.is_empty())
+        .map(PathBuf::from);
+    let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/state")))?;
+    Some(base.join("isolator/instances"))
+}

@@ -1,0 +1,160 @@
+//! The arguments of `execute_code`, as a caller writes them.
+//!
+//! They are read strictly: a wrong type or an unknown name is the caller's mistake and is told with
+//! the name of the field. What the fields mean is decided in [`crate::source`].
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Arguments of `execute_code`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Arguments {
+    /// Language of entrypoint_code. Required unless snippet_name is given.
+    #[schemars(with = "String")]
+    pub language: Option<String>,
+    /// The complete source of the program. Required unless snippet_name is given.
+    #[schemars(with = "String")]
+    pub entrypoint_code: Option<String>,
+    /// File name of the program, relative to the working directory, where the language's usual
+    /// name does not fit.
+    #[schemars(with = "String")]
+    pub entrypoint_filename: Option<String>,
+    /// Further files for the working directory: modules that the program imports, data that it
+    /// reads.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub additional_files: Vec<AdditionalFile>,
+    /// Name of a stored program to run instead of entrypoint_code.
+    #[schemars(with = "String")]
+    pub snippet_name: Option<String>,
+    /// Command-line arguments of the program.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub args: Vec<String>,
+    /// Text for the program's standard input, which is empty otherwise.
+    #[schemars(with = "String")]
+    pub stdin: Option<String>,
+    /// Environment variables of the program.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub env: BTreeMap<String, String>,
+    /// Longest run time as a duration with its unit, such as "500ms", "5s" or "2m".
+    #[schemars(with = "String")]
+    pub timeout: Option<String>,
+    /// Memory limit in MiB, where the usual one does not fit.
+    #[schemars(with = "u64", range(min = 16))]
+    pub memory_mb: Option<u64>,
+    /// CPU limit in cores, where the usual one does not fit.
+    #[schemars(with = "f64")]
+    pub cpus: Option<f64>,
+}
+
+/// A file that comes with the program.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub struct AdditionalFile {
+    /// Name relative to the working directory; may lie in folders, which are made.
+    pub filename: String,
+    /// The file's content.
+    pub content: String,
+    /// How content is written: "utf-8" as it is, "base64" for binary files.
+    #[serde(default)]
+    pub encoding: Encoding,
+}
+
+/// How a file's content is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum Encoding {
+    /// As it is.
+    #[default]
+    #[serde(rename = "utf-8", alias = "utf8")]
+    Utf8,
+    /// In base64, for binary files.
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+/// An argument that can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct InvalidArgument {
+    /// Path of the field, as `additional_files[2].filename`.
+    pub field: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl InvalidArgument {
+    /// An argument that can't be used.
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl Arguments {
+    /// Reads the arguments of a call.
+    ///
+    /// # Errors
+    ///
+    /// The first field that is wrong.
+    pub fn parse(arguments: Value) -> Result<Self, InvalidArgument> {
+        serde_path_to_error::deserialize(arguments).map_err(|error| {
+            let field = error.path().to_string();
+            let field = if field == "." {
+                "arguments".to_owned()
+            } else {
+                field
+            };
+            InvalidArgument::new(field, error.into_inner().to_string())
+        })
+    }
+}
+
+/// Models write `null` for what they leave out.
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_type_is_named_with_its_place() {
+        let arguments = json!({"additional_files": [{"filename": "a", "content": 5}]});
+        let error = Arguments::parse(arguments).unwrap_err();
+        assert_eq!(error.field, "additional_files[0].content");
+        assert!(error.message.contains("expected a string"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_with_the_names_there_are() {
+        let error = Arguments::parse(json!({"code": "1"})).unwrap_err();
+        assert_eq!(error.field, "code");
+        assert!(error.message.contains("entrypoint_code"), "{error}");
+        let encoding =
+            json!({"additional_files": [{"filename": "a", "content": "", "encoding": "hex"}]});
+        let error = Arguments::parse(encoding).unwrap_err();
+        assert_eq!(error.field, "additional_files[0].encoding");
+        assert!(error.message.contains("base64"), "{error}");
+    }
+
+    #[test]
+    fn null_is_what_is_left_out() {
+        let arguments =
+            json!({"language": null, "additional_files": null, "args": null, "env": null});
+        assert_eq!(Arguments::parse(arguments), Ok(Arguments::default()));
+    }
+}

@@ -1,0 +1,109 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::config::EngineKind;
+
+/// Runs code in a fresh, pre-warmed sandbox per request.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub struct Cli {
+    /// Configuration file [default: $ISOLATOR_CONFIG, ./isolator_config.json, or the one in the
+    /// user's configuration directory]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Engine that makes the sandboxes, instead of the configured one
+    #[arg(long, global = true, value_enum, value_name = "KIND")]
+    pub engine: Option<EngineKind>,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve MCP on standard input and output
+    Serve,
+    /// Run a program in a new sandbox; the exit code is the program's, 124 after a timeout, 125 if
+    /// the sandbox failed
+    Run(RunArguments),
+    /// Check what is there, what is missing, and say what mends it
+    Doctor,
+    /// List, build or pull the images of the languages
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Remove what servers that died left behind
+    Gc,
+    /// Check, describe or create the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a shell's completions
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// Arguments of `isolator run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// The program, or - to read it from standard input
+    pub file: PathBuf,
+    /// Its language, where the file's extension does not tell
+    #[arg(long)]
+    pub language: Option<String>,
+    /// A further file for the workspace, as PATH or NAME=PATH
+    #[arg(long = "file", value_name = "[NAME=]PATH")]
+    pub files: Vec<String>,
+    /// A variable for the program
+    #[arg(long = "env", value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Longest run time, such as 5s
+    #[arg(long)]
+    pub timeout: Option<String>,
+    /// Memory limit in MiB
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// CPU limit in cores
+    #[arg(long, value_name = "CORES")]
+    pub cpus: Option<f64>,
+    /// Arguments of the program
+    #[arg(last = true)]
+    pub args: Vec<String>,
+}
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// List the images of the languages and whether they are there
+    Ls,
+    /// Build the images that Isolator describes itself
+    Build {
+        /// The languages; all that have such an image if none is named
+        languages: Vec<String>,
+    },
+    /// Pull the images that come from a registry
+    Pull {
+        /// The languages; all that have such an image if none is named
+        languages: Vec<String>,
+    },
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Say whether it is valid, and what is wrong where
+    Check,
+    /// Print its JSON schema
+    Schema,
+    /// Write a configuration with the defaults, and the snippets that come with Isolator
+    Init {
+        /// The directory to write to
+        #[arg(default_value = ".")]
+        directory: PathBuf,
+    },
+}

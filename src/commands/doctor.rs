@@ -1,0 +1,148 @@
+//! `isolator doctor`: what is there, what is missing, and the command that mends it.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use isolator_pool::outcome::Status;
+use isolator_pool::run::RunRequest;
+use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
+
+use crate::app::App;
+use crate::commands::say;
+use crate::config::{Config, Language};
+
+/// Collects what was found.
+#[derive(Default)]
+struct Findings {
+    problems: usize,
+}
+
+impl Findings {
+    fn fine(&self, what: &str) {
+        say(&format!("  ok       {what}"));
+    }
+
+    fn warn(&self, what: &str, mend: &str) {
+        say(&format!("  warning  {what}\n           {mend}"));
+    }
+
+    fn missing(&mut self, what: &str, mend: &str) {
+        self.problems += 1;
+        say(&format!("  MISSING  {what}\n           {mend}"));
+    }
+}
+
+/// Checks everything that a request needs, and makes one in each language.
+pub async fn doctor(config: Config) -> anyhow::Result<ExitCode> {
+    let mut findings = Findings::default();
+    say("configuration");
+    match &config.file {
+        Some(file) => findings.fine(&format!("{} is valid", file.display())),
+        None => findings.fine("no file, the defaults hold (isolator config init writes one)"),
+    }
+    if !config.prompts.is_dir() {
+        let what = format!(
+            "{} does not exist, so there are no snippets",
+            config.prompts.display()
+        );
+        findings.warn(
+            &what,
+            "isolator config init writes those that come with Isolator",
+        );
+    }
+
+    say("engine");
+    let app = App::new(&config)?;
+    match app.engine.check().await {
+        Ok(engine) => {
+            findings.fine(&engine);
+            for warning in app.engine.warnings().await.unwrap_or_default() {
+                findings.warn(&warning, "see the engine's documentation");
+            }
+            images(&config, &app, &mut findings).await;
+            if findings.problems == 0 {
+                sandboxes(&config, &app, &mut findings).await;
+            }
+        }
+        Err(error) => findings.missing(
+            &error.to_string(),
+            "install and start one (Debian: apt-get install docker.io), let this user reach its \
+             socket, or name its address in engine.host or DOCKER_HOST",
+        ),
+    }
+    if findings.problems == 0 {
+        say("everything is there");
+        Ok(ExitCode::SUCCESS)
+    } else {
+        say(&format!("{} thing(s) missing", findings.problems));
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+async fn images(config: &Config, app: &App, findings: &mut Findings) {
+    say("images");
+    for language in config.languages.values() {
+        let name = &language.sandbox.image.name;
+        let language = &language.name;
+        match app.images.find(name).await {
+            Ok(Some(_)) => findings.fine(&format!("{language}: {name}")),
+            Ok(None) => {
+                let how = if app.images.is_built(name) {
+                    "build"
+                } else {
+                    "pull"
+                };
+                let mend = format!("isolator image {how} {language}");
+                findings.missing(&format!("{language}: {name}"), &mend);
+            }
+            Err(error) => findings.missing(&format!("{language}: {error}"), "see the error"),
+        }
+    }
+}
+
+/// Starts each language's own command in a sandbox of its own, with an empty program.
+async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
+    say("sandboxes");
+    let pools = app.start_pools(config);
+    for language in config.languages.values() {
+        let name = &language.name;
+        match pools.execute(name, &probe(language, config)).await {
+            Ok((outcome, receipt)) => {
+                let took = receipt.checkout + receipt.run.total;
+                let what = format!("{name}: a sandbox works, its program took {took:.0?}");
+                if outcome.status == Status::Timeout {
+                    findings.warn(&what, "that is long; is the machine busy?");
+                } else {
+                    findings.fine(&what);
+                }
+            }
+            Err(error) => findings.missing(&format!("{name}: {error}"), "see the error"),
+        }
+    }
+    if let Err(error) = pools.close(Duration::ZERO).await {
+        findings.missing(
+            &format!("sandboxes can't be removed: {error}"),
+            "isolator gc",
+        );
+    }
+}
+
+/// An empty file is a program in most languages, and in the others it at least starts the command.
+fn probe(language: &Language, config: &Config) -> RunRequest {
+    let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 0 });
+    // The name was validated with the configuration.
+    let file = workspace
+        .add(&language.default_file, Vec::new())
+        .unwrap_or_default();
+    let argv = language.argv(&file, std::slice::from_ref(&file));
+    RunRequest {
+        argv,
+        env: BTreeMap::clone(&language.env),
+        workspace: workspace.build(),
+        stdin: Vec::new(),
+        timeout: config.limits.default_timeout,
+        resources: language.sandbox.resources,
+        output: config.limits.output,
+    }
+}

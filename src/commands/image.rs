@@ -1,0 +1,105 @@
+//! `isolator image`: the images of the configured languages.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use isolator_pool::limits::ByteSize;
+
+use crate::app::App;
+use crate::cli::ImageCommand;
+use crate::commands::{complain, say};
+use crate::config::{Config, Language};
+
+/// Does what the command says.
+pub async fn image(config: Config, command: ImageCommand) -> anyhow::Result<ExitCode> {
+    let app = App::new(&config)?;
+    match command {
+        ImageCommand::Ls => list(&config, &app).await,
+        ImageCommand::Build { languages } => fetch(&config, &app, languages, Origin::Built).await,
+        ImageCommand::Pull { languages } => fetch(&config, &app, languages, Origin::Pulled).await,
+    }
+}
+
+/// How an image comes to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Built,
+    Pulled,
+}
+
+async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
+    say(&format!(
+        "{:<14}{:<32}{:<10}DIGEST",
+        "LANGUAGE", "IMAGE", "SIZE"
+    ));
+    for language in config.languages.values() {
+        let name = &language.sandbox.image.name;
+        let (size, digest) = match app.images.find(name).await? {
+            Some(image) => {
+                let size = ByteSize::mib(image.size >> 20);
+                (size.to_string(), image.digest.chars().take(19).collect())
+            }
+            None => ("-".to_owned(), "missing".to_owned()),
+        };
+        say(&format!(
+            "{:<14}{name:<32}{size:<10}{digest}",
+            language.name
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn fetch(
+    config: &Config,
+    app: &App,
+    names: Vec<String>,
+    origin: Origin,
+) -> anyhow::Result<ExitCode> {
+    for language in choose(config, app, names, origin)? {
+        let name = &language.sandbox.image.name;
+        let image = app.images.fetch(name, &|line| complain(line)).await?;
+        say(&format!("{name} {}", image.digest));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The languages that are named, or all whose images come to be that way.
+fn choose(
+    config: &Config,
+    app: &App,
+    names: Vec<String>,
+    origin: Origin,
+) -> anyhow::Result<Vec<Arc<Language>>> {
+    let origin_of = |language: &Language| {
+        if app.images.is_built(&language.sandbox.image.name) {
+            Origin::Built
+        } else {
+            Origin::Pulled
+        }
+    };
+    if names.is_empty() {
+        let fits = |language: &&Arc<Language>| origin_of(language) == origin;
+        return Ok(config.languages.values().filter(fits).cloned().collect());
+    }
+    let mut chosen = Vec::new();
+    for name in names {
+        let Some(language) = config.languages.get(&name) else {
+            let known: Vec<_> = config.languages.keys().cloned().collect();
+            bail!(
+                "{name:?} is not a language here: use some of {}",
+                known.join(", ")
+            );
+        };
+        match (origin_of(language), origin) {
+            (Origin::Built, Origin::Pulled) => {
+                bail!("the image of {name} is built, not pulled: isolator image build {name}")
+            }
+            (Origin::Pulled, Origin::Built) => {
+                bail!("the image of {name} is pulled, not built: isolator image pull {name}")
+            }
+            _ => chosen.push(Arc::clone(language)),
+        }
+    }
+    Ok(chosen)
+}

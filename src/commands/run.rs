@@ -1,0 +1,187 @@
+//! `isolator run`: one program from the command line, in a sandbox made for it.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::outcome::{End, Outcome, Status};
+use isolator_pool::pool::PoolSize;
+use isolator_pool::run::RunRequest;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::app::App;
+use crate::arguments::{AdditionalFile, Arguments, Encoding};
+use crate::cli::RunArguments;
+use crate::commands::complain;
+use crate::config::{Config, Language};
+use crate::explain::{self, Context};
+use crate::snippets::Snippets;
+use crate::source::{self, Request};
+
+/// The exit code after a timeout, as `timeout` has it.
+const TIMED_OUT: u8 = 124;
+
+/// The exit code of a program that a signal ended, as shells have it, without the signal.
+const SIGNALLED: i32 = 128;
+
+/// Runs the program and passes its output and its exit code on.
+pub async fn run(mut config: Config, command: RunArguments) -> anyhow::Result<ExitCode> {
+    let arguments = arguments(&config, command)?;
+    let request = source::resolve(arguments, &config, &Snippets::new(&config))?;
+    // Nothing but this program's sandbox is needed.
+    let name = request.language.name.clone();
+    config.languages.retain(|language, _| *language == name);
+    without_waiting(&mut config);
+
+    let app = App::new(&config)?;
+    let pools = app.start_pools(&config);
+    let executed = tokio::select! {
+        executed = pools.execute(&name, &request.run) => Some(executed),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    let closed = pools.close(Duration::ZERO).await;
+    let (outcome, _) = executed.ok_or_else(|| anyhow!("interrupted"))??;
+    closed?;
+    Ok(pass_on(&outcome, &config, &request))
+}
+
+fn without_waiting(config: &mut Config) {
+    for language in config.languages.values_mut() {
+        let pool = PoolSize {
+            size: 0,
+            hot: 0,
+            ..language.pool
+        };
+        if let Some(language) = Arc::get_mut(language) {
+            language.pool = pool;
+        }
+    }
+}
+
+fn arguments(config: &Config, command: RunArguments) -> anyhow::Result<Arguments> {
+    let (code, name) = read_program(&command.file)?;
+    let language = match (command.language, &name) {
+        (Some(language), _) => language,
+        (None, Some(name)) => language_of(config, name)?,
+        (None, None) => bail!("--language is required for a program from standard input"),
+    };
+    let env = command.env.iter().map(|variable| {
+        let (name, value) = variable
+            .split_once('=')
+            .ok_or_else(|| anyhow!("--env {variable}: write it as NAME=VALUE"))?;
+        Ok((name.to_owned(), value.to_owned()))
+    });
+    Ok(Arguments {
+        language: Some(language),
+        entrypoint_code: Some(code),
+        entrypoint_filename: name,
+        additional_files: command
+            .files
+            .iter()
+            .map(|file| additional_file(file))
+            .collect::<anyhow::Result<_>>()?,
+        args: command.args,
+        env: env.collect::<anyhow::Result<_>>()?,
+        timeout: command.timeout,
+        memory_mb: command.memory,
+        cpus: command.cpus,
+        ..Arguments::default()
+    })
+}
+
+/// The program's source, and its name unless it comes from standard input.
+fn read_program(file: &Path) -> anyhow::Result<(String, Option<String>)> {
+    if file == Path::new("-") {
+        let mut code = String::new();
+        std::io::stdin()
+            .read_to_string(&mut code)
+            .context("standard input")?;
+        return Ok((code, None));
+    }
+    let code = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let name = file
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    Ok((code, name))
+}
+
+fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
+    let speaks = |language: &&Arc<Language>| {
+        language
+            .extensions
+            .iter()
+            .any(|extension| name.ends_with(extension.as_str()))
+    };
+    config
+        .languages
+        .values()
+        .find(speaks)
+        .map(|language| language.name.clone())
+        .ok_or_else(|| {
+            let known: Vec<_> = config.languages.keys().cloned().collect();
+            anyhow!(
+                "the language of {name} is not known: name one with --language: {}",
+                known.join(", ")
+            )
+        })
+}
+
+/// A file given as `PATH` or `NAME=PATH`.
+fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
+    let (name, path) = match argument.split_once('=') {
+        Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
+        None => {
+            let path = PathBuf::from(argument);
+            let name = path
+                .file_name()
+                .context("--file needs the path of a file")?;
+            (name.to_string_lossy().into_owned(), path)
+        }
+    };
+    let content = std::fs::read(&path).with_context(|| path.display().to_string())?;
+    Ok(AdditionalFile {
+        filename: name,
+        content: BASE64.encode(content),
+        encoding: Encoding::Base64,
+    })
+}
+
+fn pass_on(outcome: &Outcome, config: &Config, request: &Request) -> ExitCode {
+    // A reader that went away changes nothing about the exit code.
+    let _ = std::io::stdout().write_all(&outcome.stdout.to_bytes());
+    let _ = std::io::stdout().flush();
+    let _ = std::io::stderr().write_all(&outcome.stderr.to_bytes());
+    let Request {
+        language,
+        run: RunRequest {
+            timeout, resources, ..
+        },
+    } = request;
+    let context = Context {
+        config,
+        language,
+        timeout: *timeout,
+        resources: *resources,
+    };
+    let is_plain_exit =
+        outcome.status == Status::Error && matches!(outcome.end, Some(End::Code(_)));
+    if let Some(cause) = explain::cause(outcome, &context).filter(|_| !is_plain_exit) {
+        complain(&format!("isolator: {}: {cause}", outcome.status.as_str()));
+    }
+    exit_code(outcome)
+}
+
+fn exit_code(outcome: &Outcome) -> ExitCode {
+    let code = match (outcome.status, outcome.end) {
+        (Status::Timeout, _) => return ExitCode::from(TIMED_OUT),
+        (_, Some(End::Code(code))) => code,
+        (_, Some(End::Signal(signal))) => SIGNALLED + signal,
+        // Everything was killed with the signal that can't be caught.
+        (_, None) => SIGNALLED + 9,
+    };
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}

@@ -1,0 +1,247 @@
+//! The configuration: found, read strictly, validated once, never changed afterwards.
+
+mod raw;
+mod validate;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolator_pool::OutputLimits;
+use isolator_pool::engine::SandboxSpec;
+use isolator_pool::images::PullPolicy;
+use isolator_pool::limits::{ByteSize, CpuShare};
+use isolator_pool::pool::PoolSize;
+use isolator_pool::pools::PoolsLimits;
+use isolator_pool::workspace::WorkspaceLimits;
+use regex::Regex;
+
+pub use raw::EngineKind;
+
+/// Name of the file.
+pub const FILE_NAME: &str = "isolator_config.json";
+
+/// The languages that need no configuration, in the form of `languageSettings`.
+const BUILT_IN_LANGUAGES: &str = include_str!("languages.json");
+
+/// A validated configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// The file it came from; `None` for the defaults.
+    pub file: Option<PathBuf>,
+    /// Folder of the snippets. It need not exist.
+    pub prompts: PathBuf,
+    /// The container engine.
+    pub engine: EngineConfig,
+    /// When images are fetched.
+    pub pull_policy: PullPolicy,
+    /// What holds for all pools together.
+    pub pools: PoolsLimits,
+    /// What a request may ask for.
+    pub limits: RequestLimits,
+    /// The languages by name.
+    pub languages: BTreeMap<String, Arc<Language>>,
+}
+
+/// The container engine to use.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Its kind.
+    pub kind: EngineKind,
+    /// Its address, where the operator gives one.
+    pub host: Option<String>,
+}
+
+/// What a request may ask for.
+#[derive(Debug, Clone)]
+pub struct RequestLimits {
+    /// Run time where the request does not say.
+    pub default_timeout: Duration,
+    /// Longest run time.
+    pub max_timeout: Duration,
+    /// Most memory.
+    pub max_memory: ByteSize,
+    /// Most CPU time.
+    pub max_cpu: CpuShare,
+    /// Most files.
+    pub files: WorkspaceLimits,
+    /// Most output.
+    pub output: OutputLimits,
+}
+
+/// A language.
+#[derive(Debug)]
+pub struct Language {
+    /// Its name in requests.
+    pub name: String,
+    /// What is in its image, in a few words.
+    pub description: String,
+    /// Extensions of its files with the dot, the usual one first.
+    pub extensions: Vec<String>,
+    /// Name of the entrypoint where the request does not say.
+    pub default_file: String,
+    /// The program and its arguments.
+    pub command: Vec<CommandPart>,
+    /// Variables for its programs.
+    pub env: BTreeMap<String, String>,
+    /// Explanations of its error messages.
+    pub hints: Vec<Hint>,
+    /// Its sandboxes, but for the image's digest.
+    pub sandbox: SandboxSpec,
+    /// Its pool.
+    pub pool: PoolSize,
+}
+
+impl Language {
+    /// The command for a program of which `file` is the entrypoint and `sources` all files.
+    pub fn argv(&self, file: &str, sources: &[String]) -> Vec<String> {
+        let mut argv = Vec::new();
+        for part in &self.command {
+            match part {
+                CommandPart::Word(word) => argv.push(word.clone()),
+                CommandPart::File => argv.push(file.to_owned()),
+                CommandPart::Sources => argv.extend(sources.iter().cloned()),
+            }
+        }
+        argv
+    }
+}
+
+/// A part of a language's command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandPart {
+    /// A word as it is.
+    Word(String),
+    /// The entrypoint's name.
+    File,
+    /// The names of the entrypoint and of the files beside it in the same language.
+    Sources,
+}
+
+/// An explanation of an error message.
+#[derive(Debug)]
+pub struct Hint {
+    /// Finds the message.
+    pub pattern: Regex,
+    /// What it means, with `$1` for the first group.
+    pub advice: String,
+}
+
+/// Something wrong in a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key, as `languageSettings.python.cpus`.
+    pub path: String,
+    /// What is wrong with it and what would be right.
+    pub message: String,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("{}: {source}", .file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{}:\n{}", .file.display(), list(.problems))]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// All that is wrong with it.
+        problems: Vec<Problem>,
+    },
+}
+
+fn list(problems: &[Problem]) -> String {
+    let line = |problem: &Problem| format!("  {}: {}", problem.path, problem.message);
+    problems.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+impl Config {
+    /// Loads the file, or the one that [`find`] finds, or the defaults if there is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConfigError`].
+    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(file) = file.map(Path::to_owned).or_else(find) else {
+            let prompts = user_directory().unwrap_or_default();
+            return Self::parse("{}", None, &prompts).map_err(|problems| ConfigError::Invalid {
+                file: FILE_NAME.into(),
+                problems,
+            });
+        };
+        let text = std::fs::read_to_string(&file).map_err(|source| ConfigError::Read {
+            file: file.clone(),
+            source,
+        })?;
+        let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+        Self::parse(&text, Some(file.clone()), &directory)
+            .map_err(|problems| ConfigError::Invalid { file, problems })
+    }
+
+    /// Reads and validates a configuration whose relative paths start at `directory`.
+    ///
+    /// # Errors
+    ///
+    /// All problems that were found.
+    pub fn parse(
+        text: &str,
+        file: Option<PathBuf>,
+        directory: &Path,
+    ) -> Result<Self, Vec<Problem>> {
+        let raw = read_strictly(text).map_err(|problem| vec![problem])?;
+        let built_in = read_strictly(BUILT_IN_LANGUAGES).map_err(|problem| vec![problem])?;
+        validate::validate(raw, built_in, file, directory)
+    }
+}
+
+/// Where the configuration lies if nobody says: the variable `ISOLATOR_CONFIG`, the current
+/// directory, the user's configuration directory.
+fn find() -> Option<PathBuf> {
+    if let Some(file) = env::var_os("ISOLATOR_CONFIG") {
+        return Some(file.into());
+    }
+    let here = PathBuf::from(FILE_NAME);
+    let users = user_directory().map(|directory| directory.join(FILE_NAME));
+    [Some(here), users]
+        .into_iter()
+        .flatten()
+        .find(|file| file.exists())
+}
+
+fn user_directory() -> Option<PathBuf> {
+    let base = env::var_os("XDG_CONFIG_HOME")
+        .filter(|base| !base.is_empty())
+        .map(PathBuf::from);
+    let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")))?;
+    Some(base.join("isolator"))
+}
+
+/// The file's JSON schema.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(raw::RawConfig).to_value()
+}
+
+fn read_strictly<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| Problem {
+        path: error.path().to_string(),
+        message: error.into_inner().to_string(),
+    })?;
+    reader.end().map_err(|error| Problem {
+        path: "the end of the file".to_owned(),
+        message: error.to_string(),
+    })?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests;

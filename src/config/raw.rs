@@ -1,0 +1,218 @@
+//! The configuration file as it is written: every key, strictly, with no meaning yet.
+//!
+//! The keys at the top are those of isolator-mcp's file, so that an existing file works unchanged;
+//! the sections beside them are ours. A key left out is `None` here; what it then means is decided
+//! in one place, the validation.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `isolator_config.json`.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(title = "Isolator configuration")]
+pub(super) struct RawConfig {
+    /// Where editors find the schema of this file.
+    #[serde(rename = "$schema")]
+    pub(super) schema: Option<String>,
+    /// Path of the program that isolator-mcp called. Accepted and not needed.
+    pub(super) isolator_path: Option<String>,
+    /// Seconds that a program may run where the request does not say. Default: 60.
+    pub(super) default_timeout_seconds: Option<f64>,
+    /// Memory of a sandbox in MiB, its files included. Default: 256.
+    #[serde(rename = "defaultMemoryMB")]
+    pub(super) default_memory_mb: Option<u64>,
+    /// CPU time of a sandbox, in cores. Default: 0.5.
+    pub(super) default_cpus: Option<f64>,
+    /// Processes and threads of a sandbox. Default: 64.
+    pub(super) default_pids_limit: Option<u32>,
+    /// Network of a sandbox: "none", "bridge", or the name of a network of the engine.
+    /// Default: "none".
+    pub(super) default_network_mode: Option<String>,
+    /// Capabilities that a sandbox does not get. Default: ["ALL"].
+    pub(super) default_cap_drop: Option<Vec<String>>,
+    /// Whether a sandbox can only write to its workspace and to /tmp. Default: true.
+    #[serde(rename = "defaultReadOnlyRootfs")]
+    pub(super) default_read_only_rootfs: Option<bool>,
+    /// Where a request's files go and where its program starts. Default: "/workspace".
+    pub(super) default_container_workdir: Option<String>,
+    /// The languages. Those that are built in need only what shall differ.
+    #[serde(default)]
+    pub(super) language_settings: BTreeMap<String, RawLanguage>,
+    /// Folder of the snippets, relative to this file. Default: "./prompts".
+    pub(super) prompts_dir: Option<String>,
+    /// The container engine.
+    #[serde(default)]
+    pub(super) engine: RawEngine,
+    /// Where images come from.
+    #[serde(default)]
+    pub(super) images: RawImages,
+    /// How many sandboxes wait for requests, for languages that do not say.
+    #[serde(default)]
+    pub(super) pool: RawPool,
+    /// How many requests run, and how many wait.
+    #[serde(default)]
+    pub(super) requests: RawRequests,
+    /// What a request may ask for.
+    #[serde(default)]
+    pub(super) limits: RawLimits,
+}
+
+/// One language.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawLanguage {
+    /// Whether requests may use it. Default: true.
+    pub(super) enabled: Option<bool>,
+    /// Image of its sandboxes: any with a Linux userland.
+    pub(super) image: Option<String>,
+    /// What is in the image that a program may want to know, in a few words for the model.
+    pub(super) description: Option<String>,
+    /// Extensions of its files, the usual one first, such as [".py"].
+    pub(super) extensions: Option<Vec<String>>,
+    /// Name of the entrypoint where the request does not say, such as "main.py".
+    pub(super) default_file: Option<String>,
+    /// The program and its arguments. "{file}" stands for the entrypoint, "{sources}" for it and
+    /// the request's other files with the language's extensions in the same folder. The request's
+    /// own arguments follow.
+    pub(super) command: Option<Vec<String>>,
+    /// Variables set for its programs.
+    pub(super) env: Option<BTreeMap<String, String>>,
+    /// Numeric user and group of its programs. Default: "1000:1000".
+    pub(super) user: Option<String>,
+    /// Memory in MiB instead of the default.
+    #[serde(rename = "memoryMB")]
+    pub(super) memory_mb: Option<u64>,
+    /// CPU time in cores instead of the default.
+    pub(super) cpus: Option<f64>,
+    /// Processes and threads instead of the default.
+    pub(super) pids_limit: Option<u32>,
+    /// Size of the workspace in MiB. Default: a quarter of the memory, which it is part of.
+    #[serde(rename = "workspaceMB")]
+    pub(super) workspace_mb: Option<u64>,
+    /// Size of /tmp in MiB. Default: a quarter of the memory, which it is part of.
+    #[serde(rename = "tmpMB")]
+    pub(super) tmp_mb: Option<u64>,
+    /// How many of its sandboxes wait for requests.
+    #[serde(default)]
+    pub(super) pool: RawPool,
+    /// Explanations of what its programs print when they fail.
+    pub(super) hints: Option<Vec<RawHint>>,
+}
+
+/// An explanation of an error message.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawHint {
+    /// Regular expression that finds the message on standard error.
+    pub(super) pattern: String,
+    /// What it means and what to do, with $1 for the first group.
+    pub(super) advice: String,
+}
+
+/// The container engine.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawEngine {
+    /// Which engine makes the sandboxes. Default: "auto".
+    pub(super) kind: Option<EngineKind>,
+    /// Its address in the form of DOCKER_HOST. Default: DOCKER_HOST, the docker context, or one
+    /// of the usual sockets.
+    pub(super) host: Option<String>,
+    /// OCI runtime to use instead of the engine's default, such as "runsc".
+    pub(super) runtime: Option<String>,
+}
+
+/// A kind of engine.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// The best that is there.
+    Auto,
+    /// A Docker engine, or one that speaks its API.
+    Docker,
+}
+
+/// Where images come from.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawImages {
+    /// When an image is built or pulled. Default: "missing".
+    pub(super) policy: Option<RawPolicy>,
+}
+
+/// When an image is built or pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawPolicy {
+    /// When it is not there.
+    Missing,
+    /// Never.
+    Never,
+    /// At every start of the server.
+    Always,
+}
+
+/// A pool.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawPool {
+    /// Sandboxes that wait for requests; 0 makes every start a cold one. Default: 2.
+    pub(super) size: Option<usize>,
+    /// How many of them stay thawed, which saves the time of thawing. Default: 1.
+    pub(super) hot: Option<usize>,
+    /// Age at which an unused sandbox is replaced, such as "30m". Default: "1h".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub(super) max_age: Option<Duration>,
+}
+
+/// How many requests run, and how many wait.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawRequests {
+    /// Requests that run at the same time. Default: 8.
+    pub(super) max_running: Option<usize>,
+    /// Requests that may wait for one of those to end. Default: 64.
+    pub(super) max_queue: Option<usize>,
+    /// Longest wait, such as "30s". Default: "30s".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub(super) queue_timeout: Option<Duration>,
+    /// Sandboxes made at the same time for all pools together. Default: 2.
+    pub(super) refills: Option<usize>,
+}
+
+/// What a request may ask for.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawLimits {
+    /// Longest run, such as "5m". Default: "5m", or the default timeout if that is longer.
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub(super) max_timeout: Option<Duration>,
+    /// Most memory in MiB. Default: 1024, or what a language has if that is more.
+    #[serde(rename = "maxMemoryMB")]
+    pub(super) max_memory_mb: Option<u64>,
+    /// Most CPU time in cores. Default: 2, or what a language has if that is more.
+    pub(super) max_cpus: Option<f64>,
+    /// Most files, the entrypoint included. Default: 200.
+    pub(super) max_files: Option<usize>,
+    /// Most KiB in all files together. Default: 10240.
+    #[serde(rename = "maxFilesKB")]
+    pub(super) max_files_kb: Option<u64>,
+    /// KiB kept of each of standard output and standard error, half of them from the beginning
+    /// and half from the end. Default: 64.
+    #[serde(rename = "maxOutputKB")]
+    pub(super) max_output_kb: Option<u64>,
+    /// MiB after which a program that prints on is killed. Default: 64.
+    #[serde(rename = "killOutputMB")]
+    pub(super) kill_output_mb: Option<u64>,
+    /// Open files of a process. Default: 1024.
+    pub(super) open_files: Option<u32>,
+}

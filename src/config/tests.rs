@@ -1,0 +1,242 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, Vec<Problem>> {
+    Config::parse(text, None, Path::new("/conf"))
+}
+
+/// The path and message of the only problem.
+fn problem(text: &str) -> (String, String) {
+    let problems = parse(text).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    (problems[0].path.clone(), problems[0].message.clone())
+}
+
+#[test]
+fn an_existing_isolator_mcp_file_works_unchanged() {
+    let config = parse(
+        r#"{
+            "isolatorPath": "/usr/local/bin/isolator",
+            "defaultTimeoutSeconds": 10,
+            "defaultMemoryMB": 128,
+            "defaultCpus": 0.25,
+            "defaultPidsLimit": 32,
+            "defaultNetworkMode": "none",
+            "defaultCapDrop": ["ALL"],
+            "defaultReadOnlyRootfs": true,
+            "defaultContainerWorkdir": "/workdir",
+            "languageSettings": {
+                "python": { "image": "python:3.12-alpine" },
+                "go": { "image": "golang:1.22-alpine" },
+                "javascript": { "image": "node:20-alpine" }
+            },
+            "promptsDir": "./snippets"
+        }"#,
+    )
+    .unwrap();
+    let python = &config.languages["python"];
+    assert_eq!(python.sandbox.image.name, "python:3.12-alpine");
+    assert_eq!(python.sandbox.resources.memory, ByteSize::mib(128));
+    assert_eq!(python.sandbox.resources.cpu, CpuShare::millis(250));
+    assert_eq!(python.sandbox.limits.pids, 32);
+    assert_eq!(python.sandbox.workdir, "/workdir");
+    assert_eq!(python.default_file, "main.py");
+    assert_eq!(config.limits.default_timeout, Duration::from_secs(10));
+    assert_eq!(config.prompts, Path::new("/conf/./snippets"));
+}
+
+#[test]
+fn the_defaults_are_those_of_isolator_mcp() {
+    let config = parse("{}").unwrap();
+    let python = &config.languages["python"].sandbox;
+    assert_eq!(config.limits.default_timeout, Duration::from_secs(60));
+    assert_eq!(python.resources.memory, ByteSize::mib(256));
+    assert_eq!(python.resources.cpu, CpuShare::millis(500));
+    assert_eq!(python.limits.pids, 64);
+    assert_eq!(python.network, "none");
+    assert_eq!(python.cap_drop, ["ALL"]);
+    assert!(python.readonly_root);
+    assert_eq!(python.workdir, "/workspace");
+    let names: Vec<_> = config.languages.keys().collect();
+    assert_eq!(names, ["go", "javascript", "python"]);
+}
+
+#[test]
+fn the_shipped_file_is_valid_and_changes_nothing() {
+    let shipped = parse(include_str!("../../isolator_config.json")).unwrap();
+    let default = parse("{}").unwrap();
+    assert_eq!(format!("{shipped:?}"), format!("{default:?}"));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_place_and_the_keys_there_are() {
+    let (path, message) = problem(r#"{"languageSettings": {"python": {"imgae": "x"}}}"#);
+    assert_eq!(path, "languageSettings.python.imgae");
+    assert!(
+        message.contains("unknown field `imgae`") && message.contains("`image`"),
+        "{message}"
+    );
+}
+
+#[test]
+fn wrong_types_and_durations_are_named_with_their_place() {
+    let (path, _) = problem(r#"{"defaultCpus": "half"}"#);
+    assert_eq!(path, "defaultCpus");
+    let (path, _) = problem(r#"{"limits": {"maxTimeout": "5 parsecs"}}"#);
+    assert_eq!(path, "limits.maxTimeout");
+    let (path, _) = problem(r#"{"pool": {"maxAge": 5}}"#);
+    assert_eq!(path, "pool.maxAge");
+    let (path, message) = problem(r#"{"pool": {"maxAge": "0s"}}"#);
+    assert!(
+        path == "pool.maxAge" && message.contains("zero"),
+        "{path}: {message}"
+    );
+    let (path, _) = problem("{} trailing");
+    assert_eq!(path, "the end of the file");
+}
+
+#[test]
+fn zeroes_and_absurd_sizes_are_refused_with_what_is_allowed() {
+    for (text, path) in [
+        (r#"{"defaultMemoryMB": 0}"#, "defaultMemoryMB"),
+        (r#"{"defaultCpus": 0}"#, "defaultCpus"),
+        (r#"{"defaultPidsLimit": 0}"#, "defaultPidsLimit"),
+        (r#"{"defaultTimeoutSeconds": 0}"#, "defaultTimeoutSeconds"),
+        (r#"{"defaultTimeoutSeconds": -1}"#, "defaultTimeoutSeconds"),
+        (r#"{"requests": {"maxRunning": 0}}"#, "requests.maxRunning"),
+        (r#"{"requests": {"refills": 0}}"#, "requests.refills"),
+        (r#"{"limits": {"maxFiles": 0}}"#, "limits.maxFiles"),
+        (r#"{"limits": {"maxFilesKB": 0}}"#, "limits.maxFilesKB"),
+        (r#"{"limits": {"maxOutputKB": 0}}"#, "limits.maxOutputKB"),
+        (r#"{"pool": {"size": 100000}}"#, "pool.size"),
+        (
+            r#"{"languageSettings":{"go":{"memoryMB":0}}}"#,
+            "languageSettings.go.memoryMB",
+        ),
+        (
+            r#"{"languageSettings":{"go":{"tmpMB":4096}}}"#,
+            "languageSettings.go.tmpMB",
+        ),
+    ] {
+        let problems = parse(text).unwrap_err();
+        assert!(
+            problems.iter().any(|p| p.path == path),
+            "{text}: {problems:?}"
+        );
+        assert!(problems[0].message.contains("must be from"), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_network_or_a_workdir_that_breaks_the_sandbox_is_refused() {
+    for network in ["host", "container:abc", ""] {
+        let text = format!(r#"{{"defaultNetworkMode": {network:?}}}"#);
+        assert_eq!(problem(&text).0, "defaultNetworkMode");
+    }
+    for workdir in [
+        "workspace",
+        "/",
+        "/tmp",
+        "/proc/x",
+        "/etc",
+        "/a/../b",
+        "/a:b",
+        "/a//b",
+    ] {
+        let text = format!(r#"{{"defaultContainerWorkdir": {workdir:?}}}"#);
+        assert_eq!(problem(&text).0, "defaultContainerWorkdir", "{workdir}");
+    }
+    assert!(parse(r#"{"defaultContainerWorkdir": "/var/work"}"#).is_ok());
+}
+
+#[test]
+fn a_language_is_an_edit_of_the_file() {
+    let config = parse(
+        r#"{"languageSettings": {"bash": {
+            "image": "isolator/python", "extensions": [".sh"], "command": ["bash", "-eu", "{file}"]
+        }}}"#,
+    )
+    .unwrap();
+    let bash = &config.languages["bash"];
+    assert_eq!(bash.default_file, "main.sh");
+    assert_eq!(bash.command[2], CommandPart::File);
+    assert_eq!(bash.env["HOME"], "/tmp");
+}
+
+#[test]
+fn a_language_without_its_parts_says_which_are_missing() {
+    let problems = parse(r#"{"languageSettings": {"ruby": {"image": "ruby:3"}}}"#).unwrap_err();
+    let paths: Vec<_> = problems.iter().map(|p| p.path.as_str()).collect();
+    assert!(
+        paths.contains(&"languageSettings.ruby.extensions"),
+        "{paths:?}"
+    );
+    assert!(
+        paths.contains(&"languageSettings.ruby.command"),
+        "{paths:?}"
+    );
+    assert_eq!(
+        problem(r#"{"languageSettings": {"ruby": {}}}"#).0,
+        "languageSettings.ruby.image"
+    );
+    assert_eq!(
+        problem(r#"{"languageSettings": {"python": {"user": "0:0"}}}"#).0,
+        "languageSettings.python.user"
+    );
+}
+
+#[test]
+fn a_language_can_be_switched_off_but_not_all_of_them() {
+    let off = r#"{"languageSettings": {"go": {"enabled": false}}}"#;
+    assert!(!parse(off).unwrap().languages.contains_key("go"));
+    let all = r#"{"languageSettings": {"go": {"enabled": false},
+        "python": {"enabled": false}, "javascript": {"enabled": false}}}"#;
+    assert_eq!(problem(all).0, "languageSettings");
+}
+
+#[test]
+fn a_timeout_above_the_maximum_is_refused_and_a_long_default_raises_it() {
+    let text = r#"{"defaultTimeoutSeconds": 90, "limits": {"maxTimeout": "1m"}}"#;
+    assert_eq!(problem(text).0, "limits.maxTimeout");
+    let config = parse(r#"{"defaultTimeoutSeconds": 900}"#).unwrap();
+    assert_eq!(config.limits.max_timeout, Duration::from_secs(900));
+}
+
+#[test]
+fn a_pool_takes_its_size_from_the_common_one_unless_it_says() {
+    let config = parse(
+        r#"{"pool": {"size": 4, "hot": 3}, "languageSettings": {"go": {"pool": {"size": 1}}}}"#,
+    )
+    .unwrap();
+    assert_eq!(
+        (
+            config.languages["python"].pool.size,
+            config.languages["python"].pool.hot
+        ),
+        (4, 3)
+    );
+    assert_eq!(
+        (
+            config.languages["go"].pool.size,
+            config.languages["go"].pool.hot
+        ),
+        (1, 1)
+    );
+    assert_eq!(problem(r#"{"pool": {"size": 1, "hot": 2}}"#).0, "pool.hot");
+}
+
+#[test]
+fn every_key_of_the_file_is_in_the_schema() {
+    let schema = schema();
+    let keys = schema["properties"].as_object().unwrap();
+    for key in [
+        "defaultMemoryMB",
+        "languageSettings",
+        "promptsDir",
+        "limits",
+        "pool",
+        "engine",
+    ] {
+        assert!(keys.contains_key(key), "{key}");
+    }
+    assert_eq!(schema["additionalProperties"], false);
+}

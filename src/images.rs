@@ -1,0 +1,249 @@
+//! The language images: described once, in the folder `images/`, and carried in the binary, so that
+//! they can be built wherever it is started.
+
+use std::collections::HashMap;
+use std::env;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use include_dir::{Dir, include_dir};
+use isolator_pool::docker::{DockerEngine, ImageBuild};
+use isolator_pool::engine::{Call, Engine, EngineError, Progress};
+use isolator_pool::images::ImageBuilder;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio_util::io::ReaderStream;
+
+static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/images");
+
+/// What the names of our images start with.
+const PREFIX: &str = "isolator/";
+
+/// The image that the language images start from, once it was made.
+const BASE: &str = "isolator/base";
+
+/// What they start from where images can be pulled.
+const PUBLIC_BASE: &str = "debian:trixie-slim";
+
+/// Certificates of the machine that builds: the way to the package registries may lead through a
+/// proxy that only this machine knows.
+const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Builds the language images on a Docker engine.
+pub struct LanguageImages {
+    engine: Arc<DockerEngine>,
+    /// Two builds at once would both make the base.
+    building: tokio::sync::Mutex<()>,
+}
+
+impl LanguageImages {
+    /// A builder that uses the engine.
+    pub fn new(engine: Arc<DockerEngine>) -> Self {
+        Self {
+            engine,
+            building: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// The image to start from: the one made before, a public one, or one made now.
+    async fn base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
+        for name in [BASE, PUBLIC_BASE] {
+            if self.engine.find_image(name).await?.is_some() {
+                return Ok(name);
+            }
+        }
+        progress(&format!("pulling {PUBLIC_BASE}"));
+        match self.engine.pull_image(PUBLIC_BASE, progress).await {
+            Ok(()) => return Ok(PUBLIC_BASE),
+            Err(error @ EngineError::Unreachable { .. }) => return Err(error),
+            Err(error) => {
+                progress(&format!(
+                    "{error}; making the base image from Debian's packages instead"
+                ));
+            }
+        }
+        self.make_base(progress).await?;
+        Ok(BASE)
+    }
+
+    async fn make_base(&self, progress: Progress<'_>) -> Result<(), EngineError> {
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let script = folder.path().join("build.sh");
+        tokio::fs::write(&script, content("base/build.sh"))
+            .await
+            .map_err(failed)?;
+        let tar = folder.path().join("base.tar");
+        run_script(&script, &tar, progress).await?;
+        let file = tokio::fs::File::open(&tar).await.map_err(failed)?;
+        self.engine
+            .import_image(BASE, ReaderStream::new(file), progress)
+            .await
+    }
+}
+
+#[async_trait]
+impl ImageBuilder for LanguageImages {
+    fn makes(&self, name: &str) -> bool {
+        folder(name).is_some()
+    }
+
+    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+        let Some(folder) = folder(name) else {
+            return Err(EngineError::NoSuchImage(name.to_owned()));
+        };
+        let _building = self.building.lock().await;
+        let base = self.base(progress).await?;
+        progress(&format!("building {name} from {base}"));
+        let context = context(folder).map_err(failed)?;
+        let arguments = HashMap::from([("BASE".to_owned(), base.to_owned())]);
+        self.engine
+            .build_image(
+                ImageBuild {
+                    name,
+                    context,
+                    arguments,
+                },
+                progress,
+            )
+            .await
+    }
+}
+
+/// The folder of an image of ours.
+fn folder(name: &str) -> Option<&'static Dir<'static>> {
+    let name = name.strip_suffix(":latest").unwrap_or(name);
+    let folder = IMAGES.get_dir(name.strip_prefix(PREFIX)?)?;
+    folder
+        .get_file(folder.path().join("Dockerfile"))
+        .map(|_| folder)
+}
+
+/// The build context: the image's own files, what all have in common, and the certificates.
+fn context(folder: &Dir<'_>) -> std::io::Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for file in folder.files() {
+        let name = file.path().file_name().unwrap_or_default();
+        append(&mut archive, Path::new(name), file.contents())?;
+    }
+    append(&mut archive, Path::new("common.sh"), content("common.sh"))?;
+    let certificates = env::var_os("SSL_CERT_FILE").unwrap_or_else(|| CERTIFICATES.into());
+    // Without them the image's own are used.
+    let certificates = std::fs::read(certificates).unwrap_or_default();
+    append(
+        &mut archive,
+        Path::new("ca-certificates.crt"),
+        &certificates,
+    )?;
+    archive.into_inner()
+}
+
+fn append(archive: &mut tar::Builder<Vec<u8>>, name: &Path, content: &[u8]) -> std::io::Result<()> {
+    let is_script = name.extension().is_some_and(|extension| extension == "sh");
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(if is_script { 0o755 } else { 0o644 });
+    header.set_size(content.len() as u64);
+    archive.append_data(&mut header, name, content)
+}
+
+fn content(path: &str) -> &'static [u8] {
+    IMAGES
+        .get_file(path)
+        .map(include_dir::File::contents)
+        .unwrap_or_default()
+}
+
+async fn run_script(
+    script: &Path,
+    output: &Path,
+    progress: Progress<'_>,
+) -> Result<(), EngineError> {
+    let mut child = Command::new("sh")
+        .arg(script)
+        .arg(output)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let mut last = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        let mut lines = BufReader::new(stderr).lines();
+        while let Some(line) = lines.next_line().await.map_err(failed)? {
+            progress(&line);
+            last = line;
+        }
+    }
+    let status = child.wait().await.map_err(failed)?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(refused(format!("{status}: {last}")))
+    }
+}
+
+fn failed(error: std::io::Error) -> EngineError {
+    refused(error.to_string())
+}
+
+fn refused(message: String) -> EngineError {
+    EngineError::Refused {
+        call: Call::FetchImage,
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_language_has_an_image_of_ours() {
+        for name in [
+            "isolator/python",
+            "isolator/javascript",
+            "isolator/go:latest",
+        ] {
+            assert!(folder(name).is_some(), "{name}");
+        }
+        for name in [
+            "isolator/base",
+            "isolator/unknown",
+            "python",
+            "isolator/../python",
+        ] {
+            assert!(folder(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_context_holds_what_the_build_needs() {
+        let context = context(folder("isolator/python").unwrap()).unwrap();
+        let mut archive = tar::Archive::new(context.as_slice());
+        let names: Vec<_> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| {
+                entry
+                    .unwrap()
+                    .path()
+                    .unwrap()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect();
+        for name in [
+            "Dockerfile",
+            "install.sh",
+            "common.sh",
+            "ca-certificates.crt",
+        ] {
+            assert!(
+                names.iter().any(|n| n == name),
+                "{name} is not in {names:?}"
+            );
+        }
+    }
+}

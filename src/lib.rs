@@ -1,0 +1,23 @@
+//! Isolator: an MCP server that runs code in a fresh, pre-warmed sandbox per request.
+//!
+//! # Layout
+//!
+//! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a
+//! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
+//! [`report`] word the result. [`tool`] is what hosts see of it.
+//!
+//! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
+//! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
+
+pub mod app;
+pub mod arguments;
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod explain;
+pub mod images;
+pub mod report;
+pub mod server;
+pub mod snippets;
+pub mod source;
+pub mod tool;

@@ -1,0 +1,234 @@
+//! What the caller sees of a run: a text, and the same as data.
+
+use std::time::Duration;
+
+use isolator_pool::outcome::{End, Outcome, Status};
+use isolator_pool::pools::Receipt;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::explain::{self, Context};
+
+/// The result of `execute_code`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Report {
+    /// success, error, timeout, out_of_memory, killed or output_limit.
+    #[schemars(with = "StatusName")]
+    pub status: &'static str,
+    /// Exit code of the program, unless a signal ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub exit_code: Option<i32>,
+    /// Signal that ended the program, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub signal: Option<i32>,
+    /// Why it failed and what to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub message: Option<String>,
+    /// What else the author should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Standard output. Bytes that are not UTF-8 are replaced.
+    pub stdout: String,
+    /// Standard error. Bytes that are not UTF-8 are replaced.
+    pub stderr: String,
+    /// Bytes of standard output that are missing from its middle.
+    pub stdout_missing_bytes: u64,
+    /// Bytes of standard error that are missing from its middle.
+    pub stderr_missing_bytes: u64,
+    /// User and system time of the program, in milliseconds.
+    pub cpu_ms: f64,
+    /// Highest memory use of the sandbox in bytes, its files included, where the kernel tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    pub peak_memory_bytes: Option<u64>,
+    /// How the request was served.
+    pub receipt: ReceiptReport,
+}
+
+/// The names of a status, for the schema.
+#[derive(JsonSchema)]
+#[schemars(inline, rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum StatusName {
+    Success,
+    Error,
+    Timeout,
+    OutOfMemory,
+    Killed,
+    OutputLimit,
+}
+
+/// How a request was served.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct ReceiptReport {
+    /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: the next that was
+    /// ready; cold: made for this request.
+    pub start: &'static str,
+    /// Digest of the image.
+    pub image: String,
+    /// Where the time went, in milliseconds.
+    pub ms: Stages,
+}
+
+/// Where the time of a request went, in milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Stages {
+    /// Waiting for other requests to end.
+    pub queue: f64,
+    /// Getting a sandbox.
+    pub checkout: f64,
+    /// Changing its limits, where the request asked for others.
+    pub limit: f64,
+    /// Unpacking the files.
+    pub unpack: f64,
+    /// Starting the program.
+    pub spawn: f64,
+    /// The program, from its start to its end.
+    pub program: f64,
+    /// From sending the job to receiving the last of the result; unpack, spawn and program are
+    /// part of it.
+    pub run: f64,
+    /// All of it.
+    pub total: f64,
+}
+
+impl Report {
+    /// Describes a run.
+    pub fn new(outcome: &Outcome, receipt: &Receipt, context: &Context<'_>) -> Self {
+        let (exit_code, signal) = match outcome.end {
+            Some(End::Code(code)) => (Some(code), None),
+            Some(End::Signal(signal)) => (None, Some(signal)),
+            None => (None, None),
+        };
+        let run = receipt.run;
+        Self {
+            status: outcome.status.as_str(),
+            exit_code,
+            signal,
+            message: explain::cause(outcome, context),
+            notes: explain::notes(outcome),
+            stdout: text(&outcome.stdout.to_bytes()),
+            stderr: text(&outcome.stderr.to_bytes()),
+            stdout_missing_bytes: outcome.stdout.dropped,
+            stderr_missing_bytes: outcome.stderr.dropped,
+            cpu_ms: ms(outcome.cpu),
+            peak_memory_bytes: outcome.peak_memory,
+            receipt: ReceiptReport {
+                start: receipt.start.as_str(),
+                image: receipt.image.clone(),
+                ms: Stages {
+                    queue: ms(receipt.queue),
+                    checkout: ms(receipt.checkout),
+                    limit: ms(run.limit),
+                    unpack: ms(run.unpack),
+                    spawn: ms(run.spawn),
+                    program: ms(outcome.wall),
+                    run: ms(run.total),
+                    total: ms(receipt.queue + receipt.checkout + run.limit + run.total),
+                },
+            },
+        }
+    }
+
+    /// Whether the program failed.
+    pub fn is_failure(&self) -> bool {
+        self.status != Status::Success.as_str()
+    }
+
+    /// The text for the model. Its form is a promise: callers take it apart.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        if self.is_failure() {
+            let message = self.message.as_deref().unwrap_or_default();
+            text = format!("Execution Failed ({}): {message}\n\n", self.status);
+        }
+        text.push_str("--- stdout ---\n");
+        text.push_str(&self.stdout);
+        text.push_str("\n--- stderr ---\n");
+        text.push_str(&self.stderr);
+        text
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Milliseconds to the microsecond.
+fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(status: Status) -> Report {
+        Report {
+            status: status.as_str(),
+            exit_code: Some(0),
+            signal: None,
+            message: (status != Status::Success).then(|| "exit code 3".to_owned()),
+            notes: Vec::new(),
+            stdout: "out\n".to_owned(),
+            stderr: "err".to_owned(),
+            stdout_missing_bytes: 0,
+            stderr_missing_bytes: 0,
+            cpu_ms: 1.0,
+            peak_memory_bytes: None,
+            receipt: ReceiptReport {
+                start: "hot",
+                image: "sha256:0".to_owned(),
+                ms: Stages {
+                    queue: 0.0,
+                    checkout: 0.0,
+                    limit: 0.0,
+                    unpack: 0.0,
+                    spawn: 0.0,
+                    program: 0.0,
+                    run: 0.0,
+                    total: 0.0,
+                },
+            },
+        }
+    }
+
+    #[test]
+    fn the_text_has_its_promised_form_to_the_byte() {
+        assert_eq!(
+            report(Status::Success).to_text(),
+            "--- stdout ---\nout\n\n--- stderr ---\nerr"
+        );
+        assert_eq!(
+            report(Status::Error).to_text(),
+            "Execution Failed (error): exit code 3\n\n--- stdout ---\nout\n\n--- stderr ---\nerr"
+        );
+    }
+
+    #[test]
+    fn the_schema_names_every_status() {
+        let schema = schemars::schema_for!(Report).to_value();
+        let names = schema["properties"]["status"]["enum"]
+            .as_array()
+            .unwrap()
+            .clone();
+        for status in [
+            Status::Success,
+            Status::Error,
+            Status::Timeout,
+            Status::OutOfMemory,
+            Status::Killed,
+            Status::OutputLimit,
+        ] {
+            assert!(
+                names.iter().any(|name| name == status.as_str()),
+                "{status:?}: {names:?}"
+            );
+        }
+    }
+}

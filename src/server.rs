@@ -1,0 +1,154 @@
+//! The MCP server: takes calls, hands them on, words the answers. Nothing below it knows of MCP.
+
+use std::sync::Arc;
+
+use isolator_pool::pools::{ExecuteError, Pools};
+use isolator_pool::run::RunError;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
+    Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
+    Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler};
+use serde_json::{Value, json};
+
+use crate::arguments::{Arguments, InvalidArgument};
+use crate::config::Config;
+use crate::explain::Context;
+use crate::report::Report;
+use crate::snippets::Snippets;
+use crate::{source, tool};
+
+/// The server; cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    config: Arc<Config>,
+    snippets: Arc<Snippets>,
+    pools: Arc<Pools>,
+}
+
+impl Server {
+    /// A server on running pools.
+    pub fn new(config: Arc<Config>, pools: Arc<Pools>) -> Self {
+        Self {
+            snippets: Arc::new(Snippets::new(&config)),
+            config,
+            pools,
+        }
+    }
+
+    /// Runs one call. The outer error is the caller's mistake.
+    async fn execute_code(&self, arguments: Value) -> Result<CallToolResult, InvalidArgument> {
+        let arguments = Arguments::parse(arguments)?;
+        let request = source::resolve(arguments, &self.config, &self.snippets)?;
+        let executed = self
+            .pools
+            .execute(&request.language.name, &request.run)
+            .await;
+        let (outcome, receipt) = match executed {
+            Ok(executed) => executed,
+            Err(error) => return Ok(sandbox_fault(&error)),
+        };
+        let context = Context {
+            config: &self.config,
+            language: &request.language,
+            timeout: request.run.timeout,
+            resources: request.run.resources,
+        };
+        Ok(answer(&Report::new(&outcome, &receipt, &context)))
+    }
+}
+
+fn answer(report: &Report) -> CallToolResult {
+    let content = vec![ContentBlock::text(report.to_text())];
+    let mut result = if report.is_failure() {
+        CallToolResult::error(content)
+    } else {
+        CallToolResult::success(content)
+    };
+    match serde_json::to_value(report) {
+        Ok(value) => result.structured_content = Some(value),
+        Err(error) => tracing::error!(%error, "a report could not be written as JSON"),
+    }
+    result
+}
+
+/// The sandbox, not the program, has failed: the model shall not look for the mistake in its code.
+fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
+    tracing::warn!(%error, "a call got no sandbox");
+    let advice = match error {
+        ExecuteError::Admission(_) => "The program did not run.",
+        ExecuteError::Run(RunError::WorkspaceFull(_)) => {
+            "The program did not run. Send less, or ask the operator for a larger workspace."
+        }
+        _ => {
+            "The sandbox failed, not the program, which may not have run. Try again; if it goes on, \
+             tell the operator to run `isolator doctor`."
+        }
+    };
+    CallToolResult::error(vec![ContentBlock::text(format!(
+        "Sandbox error: {error}\n\n{advice}"
+    ))])
+}
+
+fn invalid(error: &InvalidArgument) -> ErrorData {
+    let data = json!({ "field": error.field, "message": error.message });
+    ErrorData::invalid_params(error.to_string(), Some(data))
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let implementation = Implementation::new("isolator", env!("CARGO_PKG_VERSION"))
+            .with_title("Isolator")
+            .with_description(env!("CARGO_PKG_DESCRIPTION"));
+        ServerConfig::new(capabilities)
+            .with_server_info(implementation)
+            .with_instructions(tool::instructions(&self.config))
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = vec![tool::execute_code(&self.config, &self.snippets)];
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        (name == tool::EXECUTE_CODE).then(|| tool::execute_code(&self.config, &self.snippets))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if request.name != tool::EXECUTE_CODE {
+            let message = format!(
+                "name: there is no tool {:?}; there is: {}",
+                request.name,
+                tool::EXECUTE_CODE
+            );
+            return Err(ErrorData::invalid_params(
+                message,
+                Some(json!({ "field": "name" })),
+            ));
+        }
+        let arguments = Value::Object(request.arguments.unwrap_or_default());
+        tokio::select! {
+            biased;
+            // Nobody reads the answer to a cancelled call; dropping the other branch ends the
+            // program and removes its sandbox.
+            () = context.ct.cancelled() => {
+                Err(ErrorData::internal_error("the call was cancelled", None))
+            }
+            result = self.execute_code(arguments) => match result {
+                Ok(result) => Ok(result.into()),
+                Err(error) => Err(invalid(&error)),
+            },
+        }
+    }
+}

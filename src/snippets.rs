@@ -1,0 +1,302 @@
+//! Snippets: stored programs, one file each, in one folder.
+//!
+//! The folder is read on every use, so a change on disk counts at once. A name is only ever compared
+//! with the names that the folder lists; no path is made from it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+
+/// Longest name.
+const MAX_NAME: usize = 64;
+
+/// Largest snippet, in bytes.
+const MAX_SIZE: u64 = 1 << 20;
+
+/// The folder of snippets.
+#[derive(Debug, Clone)]
+pub struct Snippets {
+    folder: PathBuf,
+    /// Languages by the extensions of their files.
+    extensions: BTreeMap<String, String>,
+}
+
+/// A stored program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snippet {
+    /// Its name.
+    pub name: String,
+    /// Its language.
+    pub language: String,
+    /// Its file's name.
+    pub file_name: String,
+    /// Its source.
+    pub code: String,
+}
+
+/// Why a snippet can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SnippetError {
+    /// The name is not one that a snippet can have.
+    #[error(
+        "{0:.80?} is not the name of a snippet: a name has letters, digits, - and _, and at most \
+         {MAX_NAME} of them"
+    )]
+    BadName(String),
+    /// There is no such snippet.
+    #[error("there is no snippet {name:?}; there are: {}", .known.join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// Several files have the name.
+    #[error("{name:?} names several files ({}); the operator has to rename one", .files.join(", "))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// The files.
+        files: Vec<String>,
+    },
+    /// The file can't be used.
+    #[error("snippet {name:?} can't be read: {message}")]
+    Unreadable {
+        /// The name.
+        name: String,
+        /// Why.
+        message: String,
+    },
+}
+
+/// A file of the folder that is a snippet.
+struct Entry {
+    name: String,
+    language: String,
+    file_name: String,
+    path: PathBuf,
+}
+
+impl Snippets {
+    /// The configuration's snippets.
+    pub fn new(config: &Config) -> Self {
+        let mut extensions = BTreeMap::new();
+        for language in config.languages.values() {
+            for extension in &language.extensions {
+                let extension = extension.trim_start_matches('.').to_owned();
+                extensions
+                    .entry(extension)
+                    .or_insert_with(|| language.name.clone());
+            }
+        }
+        Self {
+            folder: config.prompts.clone(),
+            extensions,
+        }
+    }
+
+    /// Names, languages and descriptions of all snippets, in order of their names.
+    pub fn list(&self) -> Vec<(String, String, String)> {
+        let describe = |entry: Entry| {
+            let description = read(&entry.path)
+                .map(|code| description(&code))
+                .unwrap_or_default();
+            (entry.name, entry.language, description)
+        };
+        self.entries().into_iter().map(describe).collect()
+    }
+
+    /// Reads a snippet.
+    ///
+    /// # Errors
+    ///
+    /// See [`SnippetError`].
+    pub fn get(&self, name: &str) -> Result<Snippet, SnippetError> {
+        if !is_name(name) {
+            return Err(SnippetError::BadName(name.to_owned()));
+        }
+        let all = self.entries();
+        let mut found: Vec<&Entry> = all.iter().filter(|entry| entry.name == name).collect();
+        let Some(entry) = found.pop() else {
+            let known = all.into_iter().map(|entry| entry.name).collect();
+            return Err(SnippetError::Unknown {
+                name: name.to_owned(),
+                known,
+            });
+        };
+        if !found.is_empty() {
+            found.push(entry);
+            let files = found
+                .into_iter()
+                .map(|entry| entry.file_name.clone())
+                .collect();
+            return Err(SnippetError::Ambiguous {
+                name: name.to_owned(),
+                files,
+            });
+        }
+        let code = read(&entry.path).map_err(|error| SnippetError::Unreadable {
+            name: name.to_owned(),
+            message: error.to_string(),
+        })?;
+        Ok(Snippet {
+            name: entry.name.clone(),
+            language: entry.language.clone(),
+            file_name: entry.file_name.clone(),
+            code,
+        })
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let folder = match fs::read_dir(&self.folder) {
+            Ok(folder) => folder,
+            Err(error) => {
+                // A server without snippets is fine.
+                let folder = self.folder.display();
+                tracing::debug!(%folder, %error, "there are no snippets");
+                return Vec::new();
+            }
+        };
+        let mut entries: Vec<Entry> = folder
+            .flatten()
+            .filter_map(|file| self.entry(&file))
+            .collect();
+        entries.sort_by(|a, b| a.file_name.cmp(&b.file_name));
+        entries
+    }
+
+    fn entry(&self, file: &fs::DirEntry) -> Option<Entry> {
+        // Not following links: a link could lead anywhere.
+        if !file.file_type().ok()?.is_file() {
+            return None;
+        }
+        let file_name = file.file_name().to_str()?.to_owned();
+        let (name, extension) = file_name.rsplit_once('.')?;
+        let language = self.extensions.get(extension)?.clone();
+        is_name(name).then(|| Entry {
+            name: name.to_owned(),
+            language,
+            path: file.path(),
+            file_name: file_name.clone(),
+        })
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(allowed)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    if fs::symlink_metadata(path)?.len() > MAX_SIZE {
+        return Err(io::Error::other(format!(
+            "it is larger than {MAX_SIZE} bytes"
+        )));
+    }
+    fs::read_to_string(path)
+}
+
+/// What a snippet's first line says of it, without the marks of a comment.
+fn description(code: &str) -> String {
+    let first = code
+        .lines()
+        .find(|line| !line.trim().is_empty() && !line.starts_with("#!"));
+    first
+        .unwrap_or_default()
+        .trim()
+        .trim_matches(['/', '#', '"', '\'', '*', ' '])
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, Snippets) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("prompts")).unwrap();
+        for (name, code) in files {
+            fs::write(folder.path().join("prompts").join(name), code).unwrap();
+        }
+        let config = Config::parse("{}", None, folder.path()).unwrap();
+        let snippets = Snippets::new(&config);
+        (folder, snippets)
+    }
+
+    #[test]
+    fn a_snippet_is_found_by_its_base_name_and_its_language_by_the_extension() {
+        let (_folder, snippets) = folder(&[("hello.mjs", "// Greets.\n"), ("notes.txt", "no")]);
+        let snippet = snippets.get("hello").unwrap();
+        assert_eq!(
+            (snippet.language.as_str(), snippet.file_name.as_str()),
+            ("javascript", "hello.mjs")
+        );
+        assert_eq!(
+            snippets.list(),
+            [(
+                "hello".to_owned(),
+                "javascript".to_owned(),
+                "Greets.".to_owned()
+            )]
+        );
+    }
+
+    #[test]
+    fn a_change_on_disk_is_seen_at_once() {
+        let (folder, snippets) = folder(&[]);
+        assert!(matches!(
+            snippets.get("new"),
+            Err(SnippetError::Unknown { .. })
+        ));
+        fs::write(folder.path().join("prompts/new.py"), "\"\"\"New.\"\"\"\n").unwrap();
+        assert_eq!(snippets.get("new").unwrap().code, "\"\"\"New.\"\"\"\n");
+        assert_eq!(snippets.list()[0].2, "New.");
+    }
+
+    #[test]
+    fn no_name_and_no_link_leads_outside() {
+        let (folder, snippets) = folder(&[]);
+        fs::write(folder.path().join("secret.py"), "secret").unwrap();
+        std::os::unix::fs::symlink("../secret.py", folder.path().join("prompts/link.py")).unwrap();
+        for name in [
+            "../secret",
+            "..",
+            "",
+            "a/b",
+            "secret.py",
+            "a\0b",
+            &"x".repeat(65),
+        ] {
+            assert!(
+                matches!(snippets.get(name), Err(SnippetError::BadName(_))),
+                "{name:?}"
+            );
+        }
+        assert!(matches!(
+            snippets.get("link"),
+            Err(SnippetError::Unknown { .. })
+        ));
+    }
+
+    #[test]
+    fn two_files_of_one_name_are_told_apart_by_nobody() {
+        let (_folder, snippets) = folder(&[("a.py", ""), ("a.js", "")]);
+        assert!(matches!(
+            snippets.get("a"),
+            Err(SnippetError::Ambiguous { .. })
+        ));
+    }
+
+    #[test]
+    fn a_snippet_that_is_no_text_is_an_error() {
+        let (folder, snippets) = folder(&[]);
+        fs::write(folder.path().join("prompts/bad.py"), [0xff, 0xfe]).unwrap();
+        assert!(matches!(
+            snippets.get("bad"),
+            Err(SnippetError::Unreadable { .. })
+        ));
+    }
+}

@@ -1,0 +1,430 @@
+//! From a caller's arguments to a request that can run: which program, in which language, with
+//! which files and limits.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::limits::{ByteSize, CpuShare, Resources};
+use isolator_pool::run::RunRequest;
+use isolator_pool::workspace::{FileError, Workspace, WorkspaceBuilder};
+
+use crate::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
+use crate::config::{Config, Language, RequestLimits};
+use crate::snippets::Snippets;
+
+/// The engine refuses less, and a runner needs some.
+const MIN_MEMORY: ByteSize = ByteSize::mib(16);
+
+/// A request whose every part was checked.
+#[derive(Debug)]
+pub struct Request {
+    /// The language, which names the pool.
+    pub language: Arc<Language>,
+    /// What to run.
+    pub run: RunRequest,
+}
+
+/// The program itself.
+struct Entrypoint {
+    language: Arc<Language>,
+    file_name: String,
+    code: String,
+    /// The argument that named the file.
+    field: &'static str,
+}
+
+/// Checks the arguments against the configuration and packs the files.
+///
+/// # Errors
+///
+/// The first argument that can't be used.
+pub fn resolve(
+    arguments: Arguments,
+    config: &Config,
+    snippets: &Snippets,
+) -> Result<Request, InvalidArgument> {
+    let entrypoint = entrypoint(&arguments, config, snippets)?;
+    let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
+    let resources = resources(&arguments, &entrypoint.language, &config.limits)?;
+    for (index, arg) in arguments.args.iter().enumerate() {
+        refuse_nul(&format!("args[{index}]"), arg)?;
+    }
+    let mut env = entrypoint.language.env.clone();
+    for (name, value) in arguments.env {
+        let field = format!("env.{name}");
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(InvalidArgument::new(
+                field,
+                "this is not the name of a variable",
+            ));
+        }
+        refuse_nul(&field, &value)?;
+        env.insert(name, value);
+    }
+    let Entrypoint {
+        language,
+        file_name,
+        code,
+        field,
+    } = entrypoint;
+    let (file_name, sources, workspace) = workspace(
+        config,
+        &language,
+        (field, &file_name, code),
+        arguments.additional_files,
+    )?;
+    let mut argv = language.argv(&file_name, &sources);
+    argv.extend(arguments.args);
+    let stdin = arguments.stdin.unwrap_or_default().into_bytes();
+    let output = config.limits.output;
+    let run = RunRequest {
+        argv,
+        env,
+        workspace,
+        stdin,
+        timeout,
+        resources,
+        output,
+    };
+    Ok(Request { language, run })
+}
+
+fn entrypoint(
+    arguments: &Arguments,
+    config: &Config,
+    snippets: &Snippets,
+) -> Result<Entrypoint, InvalidArgument> {
+    const BOTH: &str = "give either snippet_name, or language and entrypoint_code, not both";
+    let named = arguments.entrypoint_filename.clone();
+    if let Some(name) = &arguments.snippet_name {
+        if arguments.entrypoint_code.is_some() {
+            return Err(InvalidArgument::new("snippet_name", BOTH));
+        }
+        let snippet = snippets
+            .get(name)
+            .map_err(|error| InvalidArgument::new("snippet_name", error.to_string()))?;
+        if arguments
+            .language
+            .as_ref()
+            .is_some_and(|language| *language != snippet.language)
+        {
+            let message = format!(
+                "snippet {name:?} is written in {}: {BOTH}",
+                snippet.language
+            );
+            return Err(InvalidArgument::new("language", message));
+        }
+        return Ok(Entrypoint {
+            language: language(&snippet.language, config)?,
+            field: if named.is_some() {
+                "entrypoint_filename"
+            } else {
+                "snippet_name"
+            },
+            file_name: named.unwrap_or(snippet.file_name),
+            code: snippet.code,
+        });
+    }
+    match (&arguments.language, &arguments.entrypoint_code) {
+        (Some(name), Some(code)) => {
+            let language = language(name, config)?;
+            Ok(Entrypoint {
+                field: "entrypoint_filename",
+                file_name: named.unwrap_or_else(|| language.default_file.clone()),
+                code: code.clone(),
+                language,
+            })
+        }
+        (None, Some(_)) => Err(InvalidArgument::new(
+            "language",
+            format!("is required with entrypoint_code: one of {}", names(config)),
+        )),
+        (Some(_), None) => Err(InvalidArgument::new(
+            "entrypoint_code",
+            "is required with language: the source of the program",
+        )),
+        (None, None) => Err(InvalidArgument::new(
+            "entrypoint_code",
+            "there is nothing to run: give either snippet_name, or language and entrypoint_code",
+        )),
+    }
+}
+
+fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
+    config.languages.get(name).cloned().ok_or_else(|| {
+        let message = format!(
+            "{name:.80?} is not a language here: use one of {}",
+            names(config)
+        );
+        InvalidArgument::new("language", message)
+    })
+}
+
+fn names(config: &Config) -> String {
+    config
+        .languages
+        .keys()
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
+    let Some(text) = text else {
+        return Ok(limits.default_timeout);
+    };
+    let wrong = |message: String| InvalidArgument::new("timeout", message);
+    let timeout = humantime::parse_duration(text).map_err(|error| {
+        wrong(format!(
+            "{text:.80?} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"
+        ))
+    })?;
+    if timeout.is_zero() {
+        return Err(wrong("must be longer than zero".to_owned()));
+    }
+    if timeout > limits.max_timeout {
+        let most = humantime::format_duration(limits.max_timeout);
+        return Err(wrong(format!(
+            "{text:.80?} is longer than the maximum of {most}"
+        )));
+    }
+    Ok(timeout)
+}
+
+fn resources(
+    arguments: &Arguments,
+    language: &Language,
+    limits: &RequestLimits,
+) -> Result<Resources, InvalidArgument> {
+    let mut resources = language.sandbox.resources;
+    if let Some(mb) = arguments.memory_mb {
+        let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
+        if memory < MIN_MEMORY || memory > limits.max_memory {
+            let message = format!(
+                "{mb} is not allowed: from {MIN_MEMORY} to {}",
+                limits.max_memory
+            );
+            return Err(InvalidArgument::new("memory_mb", message));
+        }
+        resources.memory = memory;
+    }
+    if let Some(cores) = arguments.cpus {
+        match CpuShare::from_cores(cores) {
+            Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => {
+                resources.cpu = cpu;
+            }
+            _ => {
+                let message = format!("{cores} is not allowed: from 0.01 to {}", limits.max_cpu);
+                return Err(InvalidArgument::new("cpus", message));
+            }
+        }
+    }
+    Ok(resources)
+}
+
+/// The entrypoint's name, the names of the sources, and all files packed.
+fn workspace(
+    config: &Config,
+    language: &Language,
+    (field, file_name, code): (&str, &str, String),
+    additional: Vec<AdditionalFile>,
+) -> Result<(String, Vec<String>, Workspace), InvalidArgument> {
+    let mut builder = WorkspaceBuilder::new(config.limits.files);
+    let file_name = builder
+        .add(file_name, code.into_bytes())
+        .map_err(|error| file_error(field, "entrypoint_code", &error))?;
+    let mut sources = vec![file_name.clone()];
+    for (index, file) in additional.into_iter().enumerate() {
+        let at = format!("additional_files[{index}]");
+        let content_field = format!("{at}.content");
+        let content = match file.encoding {
+            Encoding::Utf8 => file.content.into_bytes(),
+            Encoding::Base64 => BASE64.decode(file.content.trim()).map_err(|error| {
+                InvalidArgument::new(&content_field, format!("this is not base64: {error}"))
+            })?,
+        };
+        let name = builder
+            .add(&file.filename, content)
+            .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
+        if is_source_beside(&name, &file_name, language) {
+            sources.push(name);
+        }
+    }
+    Ok((file_name, sources, builder.build()))
+}
+
+fn file_error(name_field: &str, content_field: &str, error: &FileError) -> InvalidArgument {
+    let field = match error {
+        FileError::TooLarge(_) => content_field,
+        FileError::TooMany(_) => "additional_files",
+        _ => name_field,
+    };
+    InvalidArgument::new(field, error.to_string())
+}
+
+/// Whether a file belongs to the same program as the entrypoint. Test files do not: compilers that
+/// take lists of sources refuse them.
+fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
+    let (name, entrypoint) = (Path::new(name), Path::new(entrypoint));
+    let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {
+        return false;
+    };
+    let extension = name
+        .extension()
+        .and_then(|extension| extension.to_str())
+        .unwrap_or_default();
+    name.parent() == entrypoint.parent()
+        && language
+            .extensions
+            .iter()
+            .any(|known| known[1..] == *extension)
+        && !stem.ends_with("_test")
+}
+
+fn refuse_nul(field: &str, text: &str) -> Result<(), InvalidArgument> {
+    if text.contains('\0') {
+        return Err(InvalidArgument::new(field, "contains a NUL character"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn resolve_json(arguments: Value) -> Result<Request, InvalidArgument> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("prompts")).unwrap();
+        std::fs::write(folder.path().join("prompts/greet.py"), "print('hi')").unwrap();
+        let config = Config::parse("{}", None, folder.path()).unwrap();
+        resolve(
+            Arguments::parse(arguments)?,
+            &config,
+            &Snippets::new(&config),
+        )
+    }
+
+    fn field(arguments: Value) -> String {
+        resolve_json(arguments).unwrap_err().field
+    }
+
+    fn with(extra: Value) -> Value {
+        let mut arguments = json!({"language": "python", "entrypoint_code": "pass"});
+        arguments
+            .as_object_mut()
+            .unwrap()
+            .extend(extra.as_object().unwrap().clone());
+        arguments
+    }
+
+    #[test]
+    fn code_gets_the_language_s_file_name_and_command() {
+        let request = resolve_json(with(json!({"args": ["-x", "1"]}))).unwrap();
+        assert_eq!(request.run.argv, ["python3", "main.py", "-x", "1"]);
+        assert_eq!(request.run.timeout, Duration::from_secs(60));
+        assert_eq!(request.run.env["PYTHONUNBUFFERED"], "1");
+    }
+
+    #[test]
+    fn a_snippet_brings_its_language_and_file_name() {
+        let request = resolve_json(json!({"snippet_name": "greet"})).unwrap();
+        assert_eq!(request.run.argv, ["python3", "greet.py"]);
+        assert!(resolve_json(json!({"snippet_name": "greet", "language": "python"})).is_ok());
+    }
+
+    #[test]
+    fn one_source_is_needed_and_only_one() {
+        assert_eq!(field(json!({})), "entrypoint_code");
+        assert_eq!(field(json!({"language": "python"})), "entrypoint_code");
+        assert_eq!(field(json!({"entrypoint_code": "1"})), "language");
+        assert_eq!(
+            field(with(json!({"snippet_name": "greet"}))),
+            "snippet_name"
+        );
+        assert_eq!(
+            field(json!({"snippet_name": "greet", "language": "go"})),
+            "language"
+        );
+        assert_eq!(field(json!({"snippet_name": "../greet"})), "snippet_name");
+        assert_eq!(field(json!({"snippet_name": "unknown"})), "snippet_name");
+        let error = resolve_json(json!({"language": "cobol", "entrypoint_code": ""})).unwrap_err();
+        assert!(error.message.contains("go, javascript, python"), "{error}");
+    }
+
+    #[test]
+    fn a_bad_file_is_named_by_its_place() {
+        let files = |files: Value| with(json!({"additional_files": files}));
+        let file = |name: &str| json!({"filename": name, "content": ""});
+        for name in [
+            "",
+            "/etc/passwd",
+            "../x",
+            "a\0b",
+            "main.py",
+            "./main.py",
+            "main.py/x",
+            "d/",
+        ] {
+            assert_eq!(
+                field(files(json!([file("ok"), file(name)]))),
+                "additional_files[1].filename",
+                "{name:?}"
+            );
+        }
+        let many: Vec<_> = (0..201).map(|n| file(&format!("f{n}"))).collect();
+        assert_eq!(field(files(json!(many))), "additional_files");
+        let large = json!([{"filename": "a", "content": "x".repeat(11 << 20)}]);
+        assert_eq!(field(files(large)), "additional_files[0].content");
+        let base64 = json!([{"filename": "a", "content": "%%", "encoding": "base64"}]);
+        assert_eq!(field(files(base64)), "additional_files[0].content");
+        assert_eq!(
+            field(with(json!({"entrypoint_filename": "../main.py"}))),
+            "entrypoint_filename"
+        );
+    }
+
+    #[test]
+    fn durations_and_resources_have_bounds() {
+        for timeout in ["", "5", "5 parsecs", "0s", "6m", "-1s"] {
+            assert_eq!(
+                field(with(json!({"timeout": timeout}))),
+                "timeout",
+                "{timeout:?}"
+            );
+        }
+        assert_eq!(field(with(json!({"memory_mb": 1}))), "memory_mb");
+        assert_eq!(field(with(json!({"memory_mb": u64::MAX}))), "memory_mb");
+        assert_eq!(field(with(json!({"cpus": 0}))), "cpus");
+        assert_eq!(field(with(json!({"cpus": 64}))), "cpus");
+        let request = resolve_json(with(json!({"timeout": "1500ms", "memory_mb": 300}))).unwrap();
+        assert_eq!(request.run.timeout, Duration::from_millis(1500));
+        assert_eq!(request.run.resources.memory, ByteSize::mib(300));
+    }
+
+    #[test]
+    fn arguments_and_variables_are_what_the_system_takes() {
+        assert_eq!(field(with(json!({"args": ["a\0b"]}))), "args[0]");
+        assert_eq!(field(with(json!({"env": {"A=B": "x"}}))), "env.A=B");
+        assert_eq!(field(with(json!({"env": {"A": "\u{0}"}}))), "env.A");
+    }
+
+    #[test]
+    fn compilers_get_all_sources_of_the_program_and_no_tests() {
+        let request = resolve_json(json!({
+            "language": "go", "entrypoint_code": "package main",
+            "additional_files": [
+                {"filename": "helper.go", "content": "package main"},
+                {"filename": "helper_test.go", "content": "package main"},
+                {"filename": "sub/other.go", "content": "package sub"},
+                {"filename": "data.txt", "content": ""},
+            ],
+        }))
+        .unwrap();
+        assert_eq!(request.run.argv, ["go", "run", "main.go", "helper.go"]);
+    }
+}

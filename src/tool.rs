@@ -1,0 +1,148 @@
+//! The tool `execute_code` as hosts see it: its schemas and what its description tells a model.
+
+use std::sync::Arc;
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use crate::arguments::Arguments;
+use crate::config::Config;
+use crate::report::Report;
+use crate::snippets::Snippets;
+
+/// The tool's name.
+pub const EXECUTE_CODE: &str = "execute_code";
+
+/// Instructions for the model, sent once. Hosts cut them at 2 KB.
+pub fn instructions(config: &Config) -> String {
+    format!(
+        "Runs programs in {} and returns what they print. Use it to compute, to analyse data and \
+         to try code instead of guessing. Every call runs in a new sandbox without network; \
+         nothing is kept between calls, so send everything that a program needs with the call, \
+         and print everything that you want to know.",
+        config
+            .languages
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ")
+    )
+}
+
+/// The tool's definition. It is made anew for each listing, because snippets change.
+pub fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
+    Tool::new(
+        EXECUTE_CODE,
+        description(config),
+        input_schema(config, snippets),
+    )
+    .with_title("Execute code")
+    .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
+    .with_annotations(
+        ToolAnnotations::with_title("Execute code")
+            .read_only(true)
+            .destructive(false)
+            .idempotent(false)
+            .open_world(false),
+    )
+}
+
+fn description(config: &Config) -> String {
+    let mut text = String::from(
+        "Runs a program in a new, empty sandbox without network and returns its standard output, \
+         standard error and exit status. Print results: nothing else comes back, and files vanish \
+         after the call. Nothing can be installed.",
+    );
+    for language in config.languages.values() {
+        text.push_str(&format!("\n- {}", language.name));
+        if !language.description.is_empty() {
+            text.push_str(&format!(": {}", language.description));
+        }
+    }
+    let timeout = humantime::format_duration(config.limits.default_timeout);
+    let most = humantime::format_duration(config.limits.max_timeout);
+    text.push_str(&format!(
+        "\nA program may run for {timeout}, or for up to {most} with timeout."
+    ));
+    text
+}
+
+fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
+    let mut schema = schemars::schema_for!(Arguments).to_value();
+    let properties = &mut schema["properties"];
+    properties["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
+    let snippets = snippets.list();
+    if let Some(snippet) = properties["snippet_name"].as_object_mut() {
+        let mut description = String::from(
+            "Name of a stored program to run instead of entrypoint_code; its arguments are args.",
+        );
+        for (name, language, about) in &snippets {
+            description.push_str(&format!("\n- {name} ({language}): {about}"));
+        }
+        snippet.insert("description".to_owned(), Value::String(description));
+    }
+    properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_bytes() >> 20);
+    properties["cpus"]["maximum"] = json!(f64::from(config.limits.max_cpu.as_millis()) / 1000.0);
+    properties["cpus"]["exclusiveMinimum"] = json!(0);
+    object(schema)
+}
+
+fn object(schema: Value) -> Arc<JsonObject> {
+    match schema {
+        Value::Object(mut object) => {
+            // The title is the name of a type here, which is nothing to a host.
+            object.remove("title");
+            Arc::new(object)
+        }
+        _ => Arc::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_schema_lists_the_configured_languages_and_all_arguments() {
+        let config = Config::parse("{}", None, Path::new("")).unwrap();
+        let tool = execute_code(&config, &Snippets::new(&config));
+        let schema = Value::Object((*tool.input_schema).clone());
+        assert_eq!(schema["type"], "object");
+        assert_eq!(
+            schema["properties"]["language"]["enum"],
+            json!(["go", "javascript", "python"])
+        );
+        for name in [
+            "language",
+            "entrypoint_code",
+            "entrypoint_filename",
+            "additional_files",
+            "snippet_name",
+            "args",
+            "stdin",
+            "env",
+            "timeout",
+            "memory_mb",
+            "cpus",
+        ] {
+            let argument = &schema["properties"][name];
+            assert!(
+                argument["type"].is_string(),
+                "{name} needs one plain type: {argument}"
+            );
+            assert!(
+                argument["description"].is_string(),
+                "{name} has no description"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_model_reads_is_short_enough_for_every_host() {
+        let config = Config::parse("{}", None, Path::new("")).unwrap();
+        assert!(instructions(&config).len() < 2000);
+        assert!(description(&config).len() < 2000);
+    }
+}
