@@ -14,13 +14,16 @@ use serde_json::Value;
 #[serde(deny_unknown_fields)]
 pub struct Arguments {
     /// Language of entrypoint_code. Required unless snippet_name is given.
+    #[serde(default)]
     #[schemars(with = "String")]
     pub language: Option<String>,
     /// The complete source of the program. Required unless snippet_name is given.
+    #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_code: Option<String>,
     /// File name of the program, relative to the working directory, where the language's usual
     /// name does not fit.
+    #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_filename: Option<String>,
     /// Further files for the working directory: modules that the program imports, data that it
@@ -28,24 +31,29 @@ pub struct Arguments {
     #[serde(default, deserialize_with = "null_is_default")]
     pub additional_files: Vec<AdditionalFile>,
     /// Name of a stored program to run instead of entrypoint_code.
+    #[serde(default)]
     #[schemars(with = "String")]
     pub snippet_name: Option<String>,
     /// Command-line arguments of the program.
     #[serde(default, deserialize_with = "null_is_default")]
     pub args: Vec<String>,
     /// Text for the program's standard input, which is empty otherwise.
+    #[serde(default)]
     #[schemars(with = "String")]
     pub stdin: Option<String>,
     /// Environment variables of the program.
     #[serde(default, deserialize_with = "null_is_default")]
     pub env: BTreeMap<String, String>,
     /// Longest run time as a duration with its unit, such as "500ms", "5s" or "2m".
+    #[serde(default)]
     #[schemars(with = "String")]
     pub timeout: Option<String>,
     /// Memory limit in MiB, where the usual one does not fit.
+    #[serde(default)]
     #[schemars(with = "u64", range(min = 16))]
     pub memory_mb: Option<u64>,
     /// CPU limit in cores, where the usual one does not fit.
+    #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,
 }

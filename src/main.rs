@@ -1,5 +1,6 @@
 //! The binary: reads the command line, loads the configuration, runs the command.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;

@@ -16,19 +16,19 @@ pub struct Report {
     #[schemars(with = "StatusName")]
     pub status: &'static str,
     /// Exit code of the program, unless a signal ended it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub exit_code: Option<i32>,
     /// Signal that ended the program, if one did.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub signal: Option<i32>,
     /// Why it failed and what to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub message: Option<String>,
     /// What else the author should know.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Standard output. Bytes that are not UTF-8 are replaced.
     pub stdout: String,
@@ -41,7 +41,7 @@ pub struct Report {
     /// User and system time of the program, in milliseconds.
     pub cpu_ms: f64,
     /// Highest memory use of the sandbox in bytes, its files included, where the kernel tells.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub peak_memory_bytes: Option<u64>,
     /// How the request was served.
@@ -208,6 +208,15 @@ mod tests {
             report(Status::Error).to_text(),
             "Execution Failed (error): exit code 3\n\n--- stdout ---\nout\n\n--- stderr ---\nerr"
         );
+    }
+
+    #[test]
+    fn the_schema_requires_only_what_is_always_there() {
+        let schema = schemars::schema_for!(Report).to_value();
+        let value = serde_json::to_value(report(Status::Success)).unwrap();
+        for name in schema["required"].as_array().unwrap() {
+            assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
+        }
     }
 
     #[test]

@@ -114,6 +114,11 @@ mod tests {
             schema["properties"]["language"]["enum"],
             json!(["go", "javascript", "python"])
         );
+        assert!(
+            schema.get("required").is_none(),
+            "either source will do: {}",
+            schema["required"]
+        );
         for name in [
             "language",
             "entrypoint_code",
