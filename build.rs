@@ -15,13 +15,7 @@ fn main() {
 
     let status = Command::new(variable("CARGO"))
         .current_dir(&root)
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "--package",
-            "isolator-runner",
-        ])
+        .args(["build", "--release", "--locked", "--package", "isolator-runner"])
         .args(["--bin", "isolator-runner", "--target", &target])
         .arg("--target-dir")
         .arg(&directory)
@@ -33,10 +27,7 @@ fn main() {
         .expect("cargo can be started");
     assert!(status.success(), "the runner could not be built");
 
-    let runner = directory
-        .join(&target)
-        .join("release")
-        .join("isolator-runner");
+    let runner = directory.join(&target).join("release").join("isolator-runner");
     println!("cargo::rustc-env=ISOLATOR_RUNNER={}", runner.display());
 }
 

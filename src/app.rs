@@ -52,11 +52,7 @@ impl App {
         let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
         let engine: Arc<dyn Engine> = engine;
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
-        Ok(Self {
-            owner: Arc::new(owner),
-            engine,
-            images,
-        })
+        Ok(Self { owner: Arc::new(owner), engine, images })
     }
 
     /// Removes what dead instances left behind. A failure is logged: it costs space, not service.
@@ -77,13 +73,7 @@ impl App {
             .values()
             .map(|language| {
                 let sandbox = language.sandbox.clone();
-                (
-                    language.name.clone(),
-                    PoolSpec {
-                        sandbox,
-                        size: language.pool,
-                    },
-                )
+                (language.name.clone(), PoolSpec { sandbox, size: language.pool })
             })
             .collect();
         Pools::start(
@@ -98,9 +88,7 @@ impl App {
 
 /// Where instances of one user find each other.
 fn state_directory() -> Option<PathBuf> {
-    let base = env::var_os("XDG_STATE_HOME")
-        .filter(|base| !base.is_empty())
-        .map(PathBuf::from);
+    let base = env::var_os("XDG_STATE_HOME").filter(|base| !base.is_empty()).map(PathBuf::from);
     let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/state")))?;
     Some(base.join("isolator/instances"))
 }

@@ -98,10 +98,7 @@ pub struct InvalidArgument {
 impl InvalidArgument {
     /// An argument that can't be used.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            message: message.into(),
-        }
+        Self { field: field.into(), message: message.into() }
     }
 }
 
@@ -114,11 +111,7 @@ impl Arguments {
     pub fn parse(arguments: Value) -> Result<Self, InvalidArgument> {
         serde_path_to_error::deserialize(arguments).map_err(|error| {
             let field = error.path().to_string();
-            let field = if field == "." {
-                "arguments".to_owned()
-            } else {
-                field
-            };
+            let field = if field == "." { "arguments".to_owned() } else { field };
             InvalidArgument::new(field, error.into_inner().to_string())
         })
     }

@@ -64,10 +64,7 @@ fn timeout(context: &Context<'_>) -> String {
     let limit = humantime::format_duration(context.timeout);
     let most = context.config.limits.max_timeout;
     let advice = if context.timeout < most {
-        format!(
-            "give a longer timeout (at most {}) or do less",
-            humantime::format_duration(most)
-        )
+        format!("give a longer timeout (at most {}) or do less", humantime::format_duration(most))
     } else {
         "this is the longest that the operator allows: do less at a time".to_owned()
     };
@@ -78,10 +75,7 @@ fn out_of_memory(context: &Context<'_>) -> String {
     let limit = context.resources.memory;
     let most = context.config.limits.max_memory;
     let advice = if limit < most {
-        format!(
-            "use less, or ask for more with memory_mb (at most {})",
-            most.as_bytes() >> 20
-        )
+        format!("use less, or ask for more with memory_mb (at most {})", most.as_bytes() >> 20)
     } else {
         "this is the most that the operator allows: use less".to_owned()
     };
@@ -179,44 +173,24 @@ mod tests {
         change(&mut outcome);
         let timeout = Duration::from_secs(5);
         let resources = language.sandbox.resources;
-        cause(
-            &outcome,
-            &Context {
-                config: &config,
-                language,
-                timeout,
-                resources,
-            },
-        )
+        cause(&outcome, &Context { config: &config, language, timeout, resources })
     }
 
     fn explain_stderr(language: &str, stderr: &str) -> String {
-        explain(language, |outcome| {
-            outcome.stderr.head = stderr.as_bytes().to_vec()
-        })
-        .unwrap()
+        explain(language, |outcome| outcome.stderr.head = stderr.as_bytes().to_vec()).unwrap()
     }
 
     #[test]
     fn a_success_needs_no_explanation() {
-        assert_eq!(
-            explain("python", |outcome| outcome.status = Status::Success),
-            None
-        );
+        assert_eq!(explain("python", |outcome| outcome.status = Status::Success), None);
     }
 
     #[test]
     fn each_limit_is_named_with_what_to_do() {
         let timeout = explain("python", |outcome| outcome.status = Status::Timeout).unwrap();
-        assert!(
-            timeout.contains("after 5s") && timeout.contains("at most 5m"),
-            "{timeout}"
-        );
+        assert!(timeout.contains("after 5s") && timeout.contains("at most 5m"), "{timeout}");
         let memory = explain("python", |outcome| outcome.status = Status::OutOfMemory).unwrap();
-        assert!(
-            memory.contains("256 MiB") && memory.contains("at most 1024"),
-            "{memory}"
-        );
+        assert!(memory.contains("256 MiB") && memory.contains("at most 1024"), "{memory}");
         let pids = explain("python", |outcome| outcome.refused_forks = 3).unwrap();
         assert!(pids.contains("process limit of 64"), "{pids}");
         let disk = explain("python", |outcome| outcome.full_disks = vec!["/tmp".into()]).unwrap();
@@ -229,10 +203,8 @@ mod tests {
     fn a_missing_module_is_named_in_every_language() {
         let python = explain_stderr("python", "ModuleNotFoundError: No module named 'torch'\n");
         assert!(python.contains("'torch'"), "{python}");
-        let node = explain_stderr(
-            "javascript",
-            "Error: Cannot find module 'left-pad'\nRequire stack:",
-        );
+        let node =
+            explain_stderr("javascript", "Error: Cannot find module 'left-pad'\nRequire stack:");
         assert!(node.contains("'left-pad'"), "{node}");
         let go = explain_stderr(
             "go",
@@ -249,10 +221,7 @@ mod tests {
     #[test]
     fn a_missing_network_is_told_in_every_language() {
         for (language, stderr) in [
-            (
-                "python",
-                "socket.gaierror: [Errno -3] Temporary failure in name resolution",
-            ),
+            ("python", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
             ("python", "OSError: [Errno 101] Network is unreachable"),
             ("javascript", "Error: getaddrinfo EAI_AGAIN example.org"),
             ("go", "Get \"http://x\": dial tcp: lookup x: no such host"),

@@ -41,10 +41,7 @@ pub struct LanguageImages {
 impl LanguageImages {
     /// A builder that uses the engine.
     pub fn new(engine: Arc<DockerEngine>) -> Self {
-        Self {
-            engine,
-            building: tokio::sync::Mutex::new(()),
-        }
+        Self { engine, building: tokio::sync::Mutex::new(()) }
     }
 
     /// The image to start from: the one made before, a public one, or one made now.
@@ -59,9 +56,7 @@ impl LanguageImages {
             Ok(()) => return Ok(PUBLIC_BASE),
             Err(error @ EngineError::Unreachable { .. }) => return Err(error),
             Err(error) => {
-                progress(&format!(
-                    "{error}; making the base image from Debian's packages instead"
-                ));
+                progress(&format!("{error}; making the base image from Debian's packages instead"));
             }
         }
         self.make_base(progress).await?;
@@ -71,15 +66,11 @@ impl LanguageImages {
     async fn make_base(&self, progress: Progress<'_>) -> Result<(), EngineError> {
         let folder = tempfile::tempdir().map_err(failed)?;
         let script = folder.path().join("build.sh");
-        tokio::fs::write(&script, content("base/build.sh"))
-            .await
-            .map_err(failed)?;
+        tokio::fs::write(&script, content("base/build.sh")).await.map_err(failed)?;
         let tar = folder.path().join("base.tar");
         run_script(&script, &tar, progress).await?;
         let file = tokio::fs::File::open(&tar).await.map_err(failed)?;
-        self.engine
-            .import_image(BASE, ReaderStream::new(file), progress)
-            .await
+        self.engine.import_image(BASE, ReaderStream::new(file), progress).await
     }
 }
 
@@ -98,16 +89,7 @@ impl ImageBuilder for LanguageImages {
         progress(&format!("building {name} from {base}"));
         let context = context(folder).map_err(failed)?;
         let arguments = HashMap::from([("BASE".to_owned(), base.to_owned())]);
-        self.engine
-            .build_image(
-                ImageBuild {
-                    name,
-                    context,
-                    arguments,
-                },
-                progress,
-            )
-            .await
+        self.engine.build_image(ImageBuild { name, context, arguments }, progress).await
     }
 }
 
@@ -115,9 +97,7 @@ impl ImageBuilder for LanguageImages {
 fn folder(name: &str) -> Option<&'static Dir<'static>> {
     let name = name.strip_suffix(":latest").unwrap_or(name);
     let folder = IMAGES.get_dir(name.strip_prefix(PREFIX)?)?;
-    folder
-        .get_file(folder.path().join("Dockerfile"))
-        .map(|_| folder)
+    folder.get_file(folder.path().join("Dockerfile")).map(|_| folder)
 }
 
 /// The build context: the image's own files, what all have in common, and the certificates.
@@ -131,11 +111,7 @@ fn context(folder: &Dir<'_>) -> std::io::Result<Vec<u8>> {
     let certificates = env::var_os("SSL_CERT_FILE").unwrap_or_else(|| CERTIFICATES.into());
     // Without them the image's own are used.
     let certificates = std::fs::read(certificates).unwrap_or_default();
-    append(
-        &mut archive,
-        Path::new("ca-certificates.crt"),
-        &certificates,
-    )?;
+    append(&mut archive, Path::new("ca-certificates.crt"), &certificates)?;
     archive.into_inner()
 }
 
@@ -148,10 +124,7 @@ fn append(archive: &mut tar::Builder<Vec<u8>>, name: &Path, content: &[u8]) -> s
 }
 
 fn content(path: &str) -> &'static [u8] {
-    IMAGES
-        .get_file(path)
-        .map(include_dir::File::contents)
-        .unwrap_or_default()
+    IMAGES.get_file(path).map(include_dir::File::contents).unwrap_or_default()
 }
 
 async fn run_script(
@@ -177,11 +150,7 @@ async fn run_script(
         }
     }
     let status = child.wait().await.map_err(failed)?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(refused(format!("{status}: {last}")))
-    }
+    if status.success() { Ok(()) } else { Err(refused(format!("{status}: {last}"))) }
 }
 
 fn failed(error: std::io::Error) -> EngineError {
@@ -189,10 +158,7 @@ fn failed(error: std::io::Error) -> EngineError {
 }
 
 fn refused(message: String) -> EngineError {
-    EngineError::Refused {
-        call: Call::FetchImage,
-        message,
-    }
+    EngineError::Refused { call: Call::FetchImage, message }
 }
 
 #[cfg(test)]
@@ -201,19 +167,10 @@ mod tests {
 
     #[test]
     fn every_built_in_language_has_an_image_of_ours() {
-        for name in [
-            "isolator/python",
-            "isolator/javascript",
-            "isolator/go:latest",
-        ] {
+        for name in ["isolator/python", "isolator/javascript", "isolator/go:latest"] {
             assert!(folder(name).is_some(), "{name}");
         }
-        for name in [
-            "isolator/base",
-            "isolator/unknown",
-            "python",
-            "isolator/../python",
-        ] {
+        for name in ["isolator/base", "isolator/unknown", "python", "isolator/../python"] {
             assert!(folder(name).is_none(), "{name}");
         }
     }
@@ -225,25 +182,10 @@ mod tests {
         let names: Vec<_> = archive
             .entries()
             .unwrap()
-            .map(|entry| {
-                entry
-                    .unwrap()
-                    .path()
-                    .unwrap()
-                    .to_string_lossy()
-                    .into_owned()
-            })
+            .map(|entry| entry.unwrap().path().unwrap().to_string_lossy().into_owned())
             .collect();
-        for name in [
-            "Dockerfile",
-            "install.sh",
-            "common.sh",
-            "ca-certificates.crt",
-        ] {
-            assert!(
-                names.iter().any(|n| n == name),
-                "{name} is not in {names:?}"
-            );
+        for name in ["Dockerfile", "install.sh", "common.sh", "ca-certificates.crt"] {
+            assert!(names.iter().any(|n| n == name), "{name} is not in {names:?}");
         }
     }
 }

@@ -45,15 +45,12 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Standard output belongs to the protocol and to programs; the log goes to standard error.
 fn log_to_stderr(cli: &Cli) {
-    let quiet = if matches!(cli.command, Command::Serve) {
-        "info"
-    } else {
-        "warn"
-    };
+    let quiet = if matches!(cli.command, Command::Serve) { "info" } else { "warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| format!("warn,isolator={quiet},isolator_pool={quiet}").into());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }

@@ -200,10 +200,7 @@ mod tests {
 
     #[test]
     fn the_text_has_its_promised_form_to_the_byte() {
-        assert_eq!(
-            report(Status::Success).to_text(),
-            "--- stdout ---\nout\n\n--- stderr ---\nerr"
-        );
+        assert_eq!(report(Status::Success).to_text(), "--- stdout ---\nout\n\n--- stderr ---\nerr");
         assert_eq!(
             report(Status::Error).to_text(),
             "Execution Failed (error): exit code 3\n\n--- stdout ---\nout\n\n--- stderr ---\nerr"
@@ -222,10 +219,7 @@ mod tests {
     #[test]
     fn the_schema_names_every_status() {
         let schema = schemars::schema_for!(Report).to_value();
-        let names = schema["properties"]["status"]["enum"]
-            .as_array()
-            .unwrap()
-            .clone();
+        let names = schema["properties"]["status"]["enum"].as_array().unwrap().clone();
         for status in [
             Status::Success,
             Status::Error,
@@ -234,10 +228,7 @@ mod tests {
             Status::Killed,
             Status::OutputLimit,
         ] {
-            assert!(
-                names.iter().any(|name| name == status.as_str()),
-                "{status:?}: {names:?}"
-            );
+            assert!(names.iter().any(|name| name == status.as_str()), "{status:?}: {names:?}");
         }
     }
 }

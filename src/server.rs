@@ -31,21 +31,14 @@ pub struct Server {
 impl Server {
     /// A server on running pools.
     pub fn new(config: Arc<Config>, pools: Arc<Pools>) -> Self {
-        Self {
-            snippets: Arc::new(Snippets::new(&config)),
-            config,
-            pools,
-        }
+        Self { snippets: Arc::new(Snippets::new(&config)), config, pools }
     }
 
     /// Runs one call. The outer error is the caller's mistake.
     async fn execute_code(&self, arguments: Value) -> Result<CallToolResult, InvalidArgument> {
         let arguments = Arguments::parse(arguments)?;
         let request = source::resolve(arguments, &self.config, &self.snippets)?;
-        let executed = self
-            .pools
-            .execute(&request.language.name, &request.run)
-            .await;
+        let executed = self.pools.execute(&request.language.name, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
             Err(error) => return Ok(sandbox_fault(&error)),
@@ -87,9 +80,7 @@ fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
              tell the operator to run `isolator doctor`."
         }
     };
-    CallToolResult::error(vec![ContentBlock::text(format!(
-        "Sandbox error: {error}\n\n{advice}"
-    ))])
+    CallToolResult::error(vec![ContentBlock::text(format!("Sandbox error: {error}\n\n{advice}"))])
 }
 
 fn invalid(error: &InvalidArgument) -> ErrorData {
@@ -132,10 +123,7 @@ impl ServerHandler for Server {
                 request.name,
                 tool::EXECUTE_CODE
             );
-            return Err(ErrorData::invalid_params(
-                message,
-                Some(json!({ "field": "name" })),
-            ));
+            return Err(ErrorData::invalid_params(message, Some(json!({ "field": "name" }))));
         }
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         tokio::select! {

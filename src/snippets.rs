@@ -87,23 +87,16 @@ impl Snippets {
         for language in config.languages.values() {
             for extension in &language.extensions {
                 let extension = extension.trim_start_matches('.').to_owned();
-                extensions
-                    .entry(extension)
-                    .or_insert_with(|| language.name.clone());
+                extensions.entry(extension).or_insert_with(|| language.name.clone());
             }
         }
-        Self {
-            folder: config.prompts.clone(),
-            extensions,
-        }
+        Self { folder: config.prompts.clone(), extensions }
     }
 
     /// Names, languages and descriptions of all snippets, in order of their names.
     pub fn list(&self) -> Vec<(String, String, String)> {
         let describe = |entry: Entry| {
-            let description = read(&entry.path)
-                .map(|code| description(&code))
-                .unwrap_or_default();
+            let description = read(&entry.path).map(|code| description(&code)).unwrap_or_default();
             (entry.name, entry.language, description)
         };
         self.entries().into_iter().map(describe).collect()
@@ -122,21 +115,12 @@ impl Snippets {
         let mut found: Vec<&Entry> = all.iter().filter(|entry| entry.name == name).collect();
         let Some(entry) = found.pop() else {
             let known = all.into_iter().map(|entry| entry.name).collect();
-            return Err(SnippetError::Unknown {
-                name: name.to_owned(),
-                known,
-            });
+            return Err(SnippetError::Unknown { name: name.to_owned(), known });
         };
         if !found.is_empty() {
             found.push(entry);
-            let files = found
-                .into_iter()
-                .map(|entry| entry.file_name.clone())
-                .collect();
-            return Err(SnippetError::Ambiguous {
-                name: name.to_owned(),
-                files,
-            });
+            let files = found.into_iter().map(|entry| entry.file_name.clone()).collect();
+            return Err(SnippetError::Ambiguous { name: name.to_owned(), files });
         }
         let code = read(&entry.path).map_err(|error| SnippetError::Unreadable {
             name: name.to_owned(),
@@ -160,10 +144,8 @@ impl Snippets {
                 return Vec::new();
             }
         };
-        let mut entries: Vec<Entry> = folder
-            .flatten()
-            .filter_map(|file| self.entry(&file))
-            .collect();
+        let mut entries: Vec<Entry> =
+            folder.flatten().filter_map(|file| self.entry(&file)).collect();
         entries.sort_by(|a, b| a.file_name.cmp(&b.file_name));
         entries
     }
@@ -192,23 +174,15 @@ fn is_name(name: &str) -> bool {
 
 fn read(path: &Path) -> io::Result<String> {
     if fs::symlink_metadata(path)?.len() > MAX_SIZE {
-        return Err(io::Error::other(format!(
-            "it is larger than {MAX_SIZE} bytes"
-        )));
+        return Err(io::Error::other(format!("it is larger than {MAX_SIZE} bytes")));
     }
     fs::read_to_string(path)
 }
 
 /// What a snippet's first line says of it, without the marks of a comment.
 fn description(code: &str) -> String {
-    let first = code
-        .lines()
-        .find(|line| !line.trim().is_empty() && !line.starts_with("#!"));
-    first
-        .unwrap_or_default()
-        .trim()
-        .trim_matches(['/', '#', '"', '\'', '*', ' '])
-        .to_owned()
+    let first = code.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#!"));
+    first.unwrap_or_default().trim().trim_matches(['/', '#', '"', '\'', '*', ' ']).to_owned()
 }
 
 #[cfg(test)]
@@ -236,21 +210,14 @@ mod tests {
         );
         assert_eq!(
             snippets.list(),
-            [(
-                "hello".to_owned(),
-                "javascript".to_owned(),
-                "Greets.".to_owned()
-            )]
+            [("hello".to_owned(), "javascript".to_owned(), "Greets.".to_owned())]
         );
     }
 
     #[test]
     fn a_change_on_disk_is_seen_at_once() {
         let (folder, snippets) = folder(&[]);
-        assert!(matches!(
-            snippets.get("new"),
-            Err(SnippetError::Unknown { .. })
-        ));
+        assert!(matches!(snippets.get("new"), Err(SnippetError::Unknown { .. })));
         fs::write(folder.path().join("prompts/new.py"), "\"\"\"New.\"\"\"\n").unwrap();
         assert_eq!(snippets.get("new").unwrap().code, "\"\"\"New.\"\"\"\n");
         assert_eq!(snippets.list()[0].2, "New.");
@@ -261,42 +228,22 @@ mod tests {
         let (folder, snippets) = folder(&[]);
         fs::write(folder.path().join("secret.py"), "secret").unwrap();
         std::os::unix::fs::symlink("../secret.py", folder.path().join("prompts/link.py")).unwrap();
-        for name in [
-            "../secret",
-            "..",
-            "",
-            "a/b",
-            "secret.py",
-            "a\0b",
-            &"x".repeat(65),
-        ] {
-            assert!(
-                matches!(snippets.get(name), Err(SnippetError::BadName(_))),
-                "{name:?}"
-            );
+        for name in ["../secret", "..", "", "a/b", "secret.py", "a\0b", &"x".repeat(65)] {
+            assert!(matches!(snippets.get(name), Err(SnippetError::BadName(_))), "{name:?}");
         }
-        assert!(matches!(
-            snippets.get("link"),
-            Err(SnippetError::Unknown { .. })
-        ));
+        assert!(matches!(snippets.get("link"), Err(SnippetError::Unknown { .. })));
     }
 
     #[test]
     fn two_files_of_one_name_are_told_apart_by_nobody() {
         let (_folder, snippets) = folder(&[("a.py", ""), ("a.js", "")]);
-        assert!(matches!(
-            snippets.get("a"),
-            Err(SnippetError::Ambiguous { .. })
-        ));
+        assert!(matches!(snippets.get("a"), Err(SnippetError::Ambiguous { .. })));
     }
 
     #[test]
     fn a_snippet_that_is_no_text_is_an_error() {
         let (folder, snippets) = folder(&[]);
         fs::write(folder.path().join("prompts/bad.py"), [0xff, 0xfe]).unwrap();
-        assert!(matches!(
-            snippets.get("bad"),
-            Err(SnippetError::Unreadable { .. })
-        ));
+        assert!(matches!(snippets.get("bad"), Err(SnippetError::Unreadable { .. })));
     }
 }

@@ -56,39 +56,19 @@ pub fn resolve(
     for (name, value) in arguments.env {
         let field = format!("env.{name}");
         if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(InvalidArgument::new(
-                field,
-                "this is not the name of a variable",
-            ));
+            return Err(InvalidArgument::new(field, "this is not the name of a variable"));
         }
         refuse_nul(&field, &value)?;
         env.insert(name, value);
     }
-    let Entrypoint {
-        language,
-        file_name,
-        code,
-        field,
-    } = entrypoint;
-    let (file_name, sources, workspace) = workspace(
-        config,
-        &language,
-        (field, &file_name, code),
-        arguments.additional_files,
-    )?;
+    let Entrypoint { language, file_name, code, field } = entrypoint;
+    let (file_name, sources, workspace) =
+        workspace(config, &language, (field, &file_name, code), arguments.additional_files)?;
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
     let stdin = arguments.stdin.unwrap_or_default().into_bytes();
     let output = config.limits.output;
-    let run = RunRequest {
-        argv,
-        env,
-        workspace,
-        stdin,
-        timeout,
-        resources,
-        output,
-    };
+    let run = RunRequest { argv, env, workspace, stdin, timeout, resources, output };
     Ok(Request { language, run })
 }
 
@@ -106,24 +86,13 @@ fn entrypoint(
         let snippet = snippets
             .get(name)
             .map_err(|error| InvalidArgument::new("snippet_name", error.to_string()))?;
-        if arguments
-            .language
-            .as_ref()
-            .is_some_and(|language| *language != snippet.language)
-        {
-            let message = format!(
-                "snippet {name:?} is written in {}: {BOTH}",
-                snippet.language
-            );
+        if arguments.language.as_ref().is_some_and(|language| *language != snippet.language) {
+            let message = format!("snippet {name:?} is written in {}: {BOTH}", snippet.language);
             return Err(InvalidArgument::new("language", message));
         }
         return Ok(Entrypoint {
             language: language(&snippet.language, config)?,
-            field: if named.is_some() {
-                "entrypoint_filename"
-            } else {
-                "snippet_name"
-            },
+            field: if named.is_some() { "entrypoint_filename" } else { "snippet_name" },
             file_name: named.unwrap_or(snippet.file_name),
             code: snippet.code,
         });
@@ -155,21 +124,13 @@ fn entrypoint(
 
 fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
     config.languages.get(name).cloned().ok_or_else(|| {
-        let message = format!(
-            "{name:.80?} is not a language here: use one of {}",
-            names(config)
-        );
+        let message = format!("{name:.80?} is not a language here: use one of {}", names(config));
         InvalidArgument::new("language", message)
     })
 }
 
 fn names(config: &Config) -> String {
-    config
-        .languages
-        .keys()
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ")
+    config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 
 fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
@@ -178,18 +139,14 @@ fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, Inval
     };
     let wrong = |message: String| InvalidArgument::new("timeout", message);
     let timeout = humantime::parse_duration(text).map_err(|error| {
-        wrong(format!(
-            "{text:.80?} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"
-        ))
+        wrong(format!("{text:.80?} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"))
     })?;
     if timeout.is_zero() {
         return Err(wrong("must be longer than zero".to_owned()));
     }
     if timeout > limits.max_timeout {
         let most = humantime::format_duration(limits.max_timeout);
-        return Err(wrong(format!(
-            "{text:.80?} is longer than the maximum of {most}"
-        )));
+        return Err(wrong(format!("{text:.80?} is longer than the maximum of {most}")));
     }
     Ok(timeout)
 }
@@ -203,10 +160,8 @@ fn resources(
     if let Some(mb) = arguments.memory_mb {
         let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
         if memory < MIN_MEMORY || memory > limits.max_memory {
-            let message = format!(
-                "{mb} is not allowed: from {MIN_MEMORY} to {}",
-                limits.max_memory
-            );
+            let message =
+                format!("{mb} is not allowed: from {MIN_MEMORY} to {}", limits.max_memory);
             return Err(InvalidArgument::new("memory_mb", message));
         }
         resources.memory = memory;
@@ -272,15 +227,9 @@ fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
     let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {
         return false;
     };
-    let extension = name
-        .extension()
-        .and_then(|extension| extension.to_str())
-        .unwrap_or_default();
+    let extension = name.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     name.parent() == entrypoint.parent()
-        && language
-            .extensions
-            .iter()
-            .any(|known| known[1..] == *extension)
+        && language.extensions.iter().any(|known| known[1..] == *extension)
         && !stem.ends_with("_test")
 }
 
@@ -302,11 +251,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("prompts")).unwrap();
         std::fs::write(folder.path().join("prompts/greet.py"), "print('hi')").unwrap();
         let config = Config::parse("{}", None, folder.path()).unwrap();
-        resolve(
-            Arguments::parse(arguments)?,
-            &config,
-            &Snippets::new(&config),
-        )
+        resolve(Arguments::parse(arguments)?, &config, &Snippets::new(&config))
     }
 
     fn field(arguments: Value) -> String {
@@ -315,10 +260,7 @@ mod tests {
 
     fn with(extra: Value) -> Value {
         let mut arguments = json!({"language": "python", "entrypoint_code": "pass"});
-        arguments
-            .as_object_mut()
-            .unwrap()
-            .extend(extra.as_object().unwrap().clone());
+        arguments.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         arguments
     }
 
@@ -342,14 +284,8 @@ mod tests {
         assert_eq!(field(json!({})), "entrypoint_code");
         assert_eq!(field(json!({"language": "python"})), "entrypoint_code");
         assert_eq!(field(json!({"entrypoint_code": "1"})), "language");
-        assert_eq!(
-            field(with(json!({"snippet_name": "greet"}))),
-            "snippet_name"
-        );
-        assert_eq!(
-            field(json!({"snippet_name": "greet", "language": "go"})),
-            "language"
-        );
+        assert_eq!(field(with(json!({"snippet_name": "greet"}))), "snippet_name");
+        assert_eq!(field(json!({"snippet_name": "greet", "language": "go"})), "language");
         assert_eq!(field(json!({"snippet_name": "../greet"})), "snippet_name");
         assert_eq!(field(json!({"snippet_name": "unknown"})), "snippet_name");
         let error = resolve_json(json!({"language": "cobol", "entrypoint_code": ""})).unwrap_err();
@@ -360,16 +296,7 @@ mod tests {
     fn a_bad_file_is_named_by_its_place() {
         let files = |files: Value| with(json!({"additional_files": files}));
         let file = |name: &str| json!({"filename": name, "content": ""});
-        for name in [
-            "",
-            "/etc/passwd",
-            "../x",
-            "a\0b",
-            "main.py",
-            "./main.py",
-            "main.py/x",
-            "d/",
-        ] {
+        for name in ["", "/etc/passwd", "../x", "a\0b", "main.py", "./main.py", "main.py/x", "d/"] {
             assert_eq!(
                 field(files(json!([file("ok"), file(name)]))),
                 "additional_files[1].filename",
@@ -391,11 +318,7 @@ mod tests {
     #[test]
     fn durations_and_resources_have_bounds() {
         for timeout in ["", "5", "5 parsecs", "0s", "6m", "-1s"] {
-            assert_eq!(
-                field(with(json!({"timeout": timeout}))),
-                "timeout",
-                "{timeout:?}"
-            );
+            assert_eq!(field(with(json!({"timeout": timeout}))), "timeout", "{timeout:?}");
         }
         assert_eq!(field(with(json!({"memory_mb": 1}))), "memory_mb");
         assert_eq!(field(with(json!({"memory_mb": u64::MAX}))), "memory_mb");

@@ -20,31 +20,22 @@ pub fn instructions(config: &Config) -> String {
          to try code instead of guessing. Every call runs in a new sandbox without network; \
          nothing is kept between calls, so send everything that a program needs with the call, \
          and print everything that you want to know.",
-        config
-            .languages
-            .keys()
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(", ")
+        config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
     )
 }
 
 /// The tool's definition. It is made anew for each listing, because snippets change.
 pub fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
-    Tool::new(
-        EXECUTE_CODE,
-        description(config),
-        input_schema(config, snippets),
-    )
-    .with_title("Execute code")
-    .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
-    .with_annotations(
-        ToolAnnotations::with_title("Execute code")
-            .read_only(true)
-            .destructive(false)
-            .idempotent(false)
-            .open_world(false),
-    )
+    Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
+        .with_title("Execute code")
+        .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
+        .with_annotations(
+            ToolAnnotations::with_title("Execute code")
+                .read_only(true)
+                .destructive(false)
+                .idempotent(false)
+                .open_world(false),
+        )
 }
 
 fn description(config: &Config) -> String {
@@ -61,9 +52,7 @@ fn description(config: &Config) -> String {
     }
     let timeout = humantime::format_duration(config.limits.default_timeout);
     let most = humantime::format_duration(config.limits.max_timeout);
-    text.push_str(&format!(
-        "\nA program may run for {timeout}, or for up to {most} with timeout."
-    ));
+    text.push_str(&format!("\nA program may run for {timeout}, or for up to {most} with timeout."));
     text
 }
 
@@ -110,15 +99,8 @@ mod tests {
         let tool = execute_code(&config, &Snippets::new(&config));
         let schema = Value::Object((*tool.input_schema).clone());
         assert_eq!(schema["type"], "object");
-        assert_eq!(
-            schema["properties"]["language"]["enum"],
-            json!(["go", "javascript", "python"])
-        );
-        assert!(
-            schema.get("required").is_none(),
-            "either source will do: {}",
-            schema["required"]
-        );
+        assert_eq!(schema["properties"]["language"]["enum"], json!(["go", "javascript", "python"]));
+        assert!(schema.get("required").is_none(), "either source will do: {}", schema["required"]);
         for name in [
             "language",
             "entrypoint_code",
@@ -133,14 +115,8 @@ mod tests {
             "cpus",
         ] {
             let argument = &schema["properties"][name];
-            assert!(
-                argument["type"].is_string(),
-                "{name} needs one plain type: {argument}"
-            );
-            assert!(
-                argument["description"].is_string(),
-                "{name} has no description"
-            );
+            assert!(argument["type"].is_string(), "{name} needs one plain type: {argument}");
+            assert!(argument["description"].is_string(), "{name} has no description");
         }
     }
 

@@ -58,11 +58,7 @@ pub(crate) struct Admitted {
 impl Admission {
     pub(crate) fn new(limits: AdmissionLimits) -> Self {
         let slots = Arc::new(Semaphore::new(limits.running));
-        Self {
-            limits,
-            slots,
-            waiting: AtomicUsize::new(0),
-        }
+        Self { limits, slots, waiting: AtomicUsize::new(0) }
     }
 
     /// Waits for a slot, in order of arrival. Dropping the future leaves the queue.
@@ -90,10 +86,7 @@ impl Admission {
         if self.slots.is_closed() {
             return Err(AdmissionError::Closed);
         }
-        Err(AdmissionError::QueueFull {
-            running: self.limits.running,
-            queue: self.limits.queue,
-        })
+        Err(AdmissionError::QueueFull { running: self.limits.running, queue: self.limits.queue })
     }
 
     pub(crate) fn running(&self) -> usize {
@@ -125,11 +118,7 @@ mod tests {
 
     fn admission(running: usize, queue: usize) -> Arc<Admission> {
         let wait = Duration::from_secs(5);
-        Arc::new(Admission::new(AdmissionLimits {
-            running,
-            queue,
-            wait,
-        }))
+        Arc::new(Admission::new(AdmissionLimits { running, queue, wait }))
     }
 
     #[tokio::test(start_paused = true)]
@@ -140,14 +129,8 @@ mod tests {
         waiting.await.unwrap();
         let mut second = Box::pin(admission.enter());
         assert!(futures_util::poll!(&mut second).is_pending());
-        assert!(matches!(
-            admission.enter().await,
-            Err(AdmissionError::QueueFull { .. })
-        ));
-        assert!(matches!(
-            second.await,
-            Err(AdmissionError::WaitedTooLong { .. })
-        ));
+        assert!(matches!(admission.enter().await, Err(AdmissionError::QueueFull { .. })));
+        assert!(matches!(second.await, Err(AdmissionError::WaitedTooLong { .. })));
         assert_eq!(admission.waiting(), 0);
         drop(running);
         assert!(admission.enter().await.is_ok());
@@ -173,9 +156,6 @@ mod tests {
         assert!(futures_util::poll!(&mut waiter).is_pending());
         admission.close();
         assert!(matches!(waiter.await, Err(AdmissionError::Closed)));
-        assert!(matches!(
-            admission.enter().await,
-            Err(AdmissionError::Closed)
-        ));
+        assert!(matches!(admission.enter().await, Err(AdmissionError::Closed)));
     }
 }

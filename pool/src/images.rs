@@ -45,12 +45,7 @@ impl ImageProvider {
         builder: Arc<dyn ImageBuilder>,
         policy: PullPolicy,
     ) -> Self {
-        Self {
-            engine,
-            builder,
-            policy,
-            fetched: Arc::default(),
-        }
+        Self { engine, builder, policy, fetched: Arc::default() }
     }
 
     /// The image, fetched if it has to be. What happens meanwhile is logged.
@@ -67,8 +62,7 @@ impl ImageProvider {
         if self.policy == PullPolicy::Never {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         }
-        self.fetch(name, &|line| tracing::info!(image = name, "{line}"))
-            .await
+        self.fetch(name, &|line| tracing::info!(image = name, "{line}")).await
     }
 
     /// Builds or pulls the image, whether it is there or not.
@@ -90,10 +84,7 @@ impl ImageProvider {
     }
 
     fn was_fetched(&self, name: &str) -> bool {
-        self.fetched
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(name)
+        self.fetched.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
     /// Whether the image is built here and not pulled.

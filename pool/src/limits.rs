@@ -31,10 +31,7 @@ impl ByteSize {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-        match UNITS
-            .into_iter()
-            .find(|(unit, _)| self.0 >= *unit && self.0 % unit == 0)
-        {
+        match UNITS.into_iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
             Some((unit, name)) => write!(f, "{} {name}", self.0 / unit),
             None => write!(f, "{} bytes", self.0),
         }
@@ -114,10 +111,7 @@ mod tests {
 
     #[test]
     fn a_share_of_nothing_is_not_a_share() {
-        assert_eq!(
-            CpuShare::from_cores(0.5).map(CpuShare::as_nano_cpus),
-            Some(500_000_000)
-        );
+        assert_eq!(CpuShare::from_cores(0.5).map(CpuShare::as_nano_cpus), Some(500_000_000));
         for cores in [0.0, -1.0, f64::NAN, f64::INFINITY, 0.0001] {
             assert_eq!(CpuShare::from_cores(cores), None);
         }

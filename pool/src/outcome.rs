@@ -90,19 +90,12 @@ fn without_cut_end(bytes: &[u8]) -> &[u8] {
         0b1111_0000..=0b1111_0111 => 4,
         _ => return bytes,
     };
-    if continuation + 1 < length {
-        &bytes[..at]
-    } else {
-        bytes
-    }
+    if continuation + 1 < length { &bytes[..at] } else { bytes }
 }
 
 fn without_cut_start(bytes: &[u8]) -> &[u8] {
-    let cut = bytes
-        .iter()
-        .take(MAX_CONTINUATION)
-        .take_while(|byte| is_continuation(**byte))
-        .count();
+    let cut =
+        bytes.iter().take(MAX_CONTINUATION).take_while(|byte| is_continuation(**byte)).count();
     &bytes[cut..]
 }
 
@@ -139,15 +132,8 @@ mod tests {
 
     #[test]
     fn the_gap_says_how_much_is_missing() {
-        let captured = Captured {
-            head: b"ab".to_vec(),
-            tail: b"yz".to_vec(),
-            dropped: 22,
-        };
-        assert_eq!(
-            captured.to_bytes(),
-            b"ab\n[... 22 bytes are missing here ...]\nyz"
-        );
+        let captured = Captured { head: b"ab".to_vec(), tail: b"yz".to_vec(), dropped: 22 };
+        assert_eq!(captured.to_bytes(), b"ab\n[... 22 bytes are missing here ...]\nyz");
         assert_eq!(captured.total(), 26);
     }
 
@@ -155,15 +141,8 @@ mod tests {
     fn a_character_on_the_gap_s_edge_is_missing_as_a_whole() {
         let head = "a€".as_bytes()[..3].to_vec();
         let tail = "€b".as_bytes()[1..].to_vec();
-        let captured = Captured {
-            head,
-            tail,
-            dropped: 10,
-        };
-        assert_eq!(
-            captured.to_bytes(),
-            b"a\n[... 14 bytes are missing here ...]\nb"
-        );
+        let captured = Captured { head, tail, dropped: 10 };
+        assert_eq!(captured.to_bytes(), b"a\n[... 14 bytes are missing here ...]\nb");
     }
 
     proptest! {

@@ -52,12 +52,7 @@ impl Owner {
             (BOOT.to_owned(), here.boot),
             (PROCESS.to_owned(), here.process),
         ]);
-        Ok(Self {
-            id,
-            labels,
-            directory: directory.to_owned(),
-            _lock: lock,
-        })
+        Ok(Self { id, labels, directory: directory.to_owned(), _lock: lock })
     }
 
     /// The labels for everything that this instance makes.
@@ -93,9 +88,7 @@ impl Owner {
             LockState::Free => true,
             LockState::Absent => {
                 labels.get(BOOT) != self.labels.get(BOOT)
-                    || labels
-                        .get(PROCESS)
-                        .is_some_and(|process| is_process_gone(process))
+                    || labels.get(PROCESS).is_some_and(|process| is_process_gone(process))
             }
         }
     }
@@ -108,9 +101,7 @@ impl Owner {
     pub fn sweep_locks(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "lock")
+            if path.extension().is_some_and(|extension| extension == "lock")
                 && let Some(instance) = path.file_stem().and_then(|stem| stem.to_str())
                 && matches!(lock_state(&self.directory, instance), LockState::Free)
             {
@@ -193,9 +184,7 @@ fn is_process_gone(process: &str) -> bool {
 }
 
 fn pid_namespace() -> io::Result<String> {
-    Ok(fs::read_link("/proc/self/ns/pid")?
-        .to_string_lossy()
-        .into_owned())
+    Ok(fs::read_link("/proc/self/ns/pid")?.to_string_lossy().into_owned())
 }
 
 /// Start of a process in clock ticks since boot: field 22 of its `stat`, counted behind the
@@ -243,16 +232,10 @@ mod tests {
         let elsewhere = self::directory();
         let here = Owner::register(directory.path()).unwrap();
         let other = Owner::register(elsewhere.path()).unwrap();
-        assert!(
-            !here.is_dead(other.labels()),
-            "its process, this one, is alive"
-        );
+        assert!(!here.is_dead(other.labels()), "its process, this one, is alive");
 
         let mut ended = other.labels().clone();
-        ended.insert(
-            PROCESS.into(),
-            format!("{}/1/never", pid_namespace().unwrap()),
-        );
+        ended.insert(PROCESS.into(), format!("{}/1/never", pid_namespace().unwrap()));
         assert!(here.is_dead(&ended), "process 1 did not start then");
         ended.insert(PROCESS.into(), "pid:[1]/1/never".into());
         assert!(!here.is_dead(&ended), "another namespace proves nothing");

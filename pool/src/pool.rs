@@ -85,9 +85,7 @@ pub enum CheckoutError {
 }
 
 fn last_error(last: &Option<String>) -> String {
-    last.as_ref()
-        .map(|error| format!("; the last attempt failed: {error}"))
-        .unwrap_or_default()
+    last.as_ref().map(|error| format!("; the last attempt failed: {error}")).unwrap_or_default()
 }
 
 /// A pool at one moment.
@@ -157,9 +155,7 @@ impl Pool {
             starts: Default::default(),
             shared,
         });
-        pool.shared
-            .tasks
-            .spawn(keep(Arc::downgrade(&pool), pool.shared.stop.clone()));
+        pool.shared.tasks.spawn(keep(Arc::downgrade(&pool), pool.shared.stop.clone()));
         pool
     }
 
@@ -167,13 +163,9 @@ impl Pool {
     pub(crate) async fn checkout(
         self: &Arc<Self>,
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        let (sandbox, start) = tokio::time::timeout(PATIENCE, self.find())
-            .await
-            .unwrap_or_else(|_| {
-                Err(CheckoutError::Waited {
-                    waited: PATIENCE,
-                    last: self.last_error(),
-                })
+        let (sandbox, start) =
+            tokio::time::timeout(PATIENCE, self.find()).await.unwrap_or_else(|_| {
+                Err(CheckoutError::Waited { waited: PATIENCE, last: self.last_error() })
             })?;
         self.starts[start as usize].fetch_add(1, Ordering::Relaxed);
         Ok((sandbox, start))
@@ -191,9 +183,7 @@ impl Pool {
         }
         let (sender, made) = oneshot::channel();
         let pool = Arc::clone(self);
-        self.shared
-            .tasks
-            .spawn(async move { pool.make_for(sender).await });
+        self.shared.tasks.spawn(async move { pool.make_for(sender).await });
         let mut made = std::pin::pin!(made);
         loop {
             tokio::select! {
@@ -246,10 +236,7 @@ impl Pool {
     async fn try_make(&self) -> Result<Sandbox<Armed>, SandboxError> {
         let spec = self.resolve().await?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-        let lease = self
-            .shared
-            .reaper
-            .lease(self.shared.owner.sandbox_name(number));
+        let lease = self.shared.reaper.lease(self.shared.owner.sandbox_name(number));
         let engine = Arc::clone(&self.shared.engine);
         let wake = Arc::clone(&self.wake);
         let on_close = move || wake.notify_one();
@@ -259,20 +246,13 @@ impl Pool {
     async fn resolve(&self) -> Result<Arc<SandboxSpec>, EngineError> {
         // One at a time: the first fetches the image, the others find it.
         let _resolving = self.resolving.lock().await;
-        let ready = self
-            .ready
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(spec) = ready {
             return Ok(spec);
         }
         let image = self.shared.images.ensure(&self.template.image.name).await?;
         bounded(Call::Prepare, self.shared.engine.prepare(&image)).await?;
-        let spec = Arc::new(SandboxSpec {
-            image,
-            ..self.template.clone()
-        });
+        let spec = Arc::new(SandboxSpec { image, ..self.template.clone() });
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&spec));
         Ok(spec)
     }
@@ -332,11 +312,7 @@ impl Pool {
     }
 
     fn last_error(&self) -> Option<String> {
-        self.trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .last
-            .clone()
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
     }
 
     pub(crate) fn status(&self) -> PoolStatus {
@@ -346,10 +322,7 @@ impl Pool {
             paused,
             making: self.making.load(Ordering::Relaxed),
             size: self.size.size,
-            starts: self
-                .starts
-                .each_ref()
-                .map(|count| count.load(Ordering::Relaxed)),
+            starts: self.starts.each_ref().map(|count| count.load(Ordering::Relaxed)),
             last_error: self.last_error(),
         }
     }

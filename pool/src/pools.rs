@@ -108,20 +108,10 @@ impl Pools {
         tasks.spawn(reconcile(Arc::downgrade(&shared), stop));
         let pools = specs
             .into_iter()
-            .map(|(name, spec)| {
-                (
-                    name,
-                    Pool::start(Arc::clone(&shared), spec.sandbox, spec.size),
-                )
-            })
+            .map(|(name, spec)| (name, Pool::start(Arc::clone(&shared), spec.sandbox, spec.size)))
             .collect();
         let admission = Admission::new(limits.admission);
-        Self {
-            shared,
-            admission,
-            pools,
-            abort: CancellationToken::new(),
-        }
+        Self { shared, admission, pools, abort: CancellationToken::new() }
     }
 
     /// Runs a request in a fresh sandbox of the pool `name`. Dropping the future ends the program
@@ -135,10 +125,7 @@ impl Pools {
         name: &str,
         request: &RunRequest,
     ) -> Result<(Outcome, Receipt), ExecuteError> {
-        let pool = self
-            .pools
-            .get(name)
-            .ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
+        let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
         tokio::select! {
             biased;
             () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
@@ -158,24 +145,12 @@ impl Pools {
         let checkout = admitted.elapsed();
         let image = sandbox.spec.image.digest.clone();
         let (outcome, run) = run::run(sandbox, request).await?;
-        Ok((
-            outcome,
-            Receipt {
-                start,
-                queue: admitted - came,
-                checkout,
-                run,
-                image,
-            },
-        ))
+        Ok((outcome, Receipt { start, queue: admitted - came, checkout, run, image }))
     }
 
     /// The pools' state, by name.
     pub fn status(&self) -> BTreeMap<&str, PoolStatus> {
-        self.pools
-            .iter()
-            .map(|(name, pool)| (name.as_str(), pool.status()))
-            .collect()
+        self.pools.iter().map(|(name, pool)| (name.as_str(), pool.status())).collect()
     }
 
     /// Requests that run, and requests that wait.
@@ -216,10 +191,7 @@ impl Pools {
         };
         let swept = tokio::time::timeout(FAREWELL, farewell)
             .await
-            .unwrap_or(Err(EngineError::Deadline {
-                call: Call::Remove,
-                deadline: FAREWELL,
-            }))?;
+            .unwrap_or(Err(EngineError::Deadline { call: Call::Remove, deadline: FAREWELL }))?;
         tracing::info!(?swept, "everything was removed");
         Ok(())
     }

@@ -66,10 +66,7 @@ impl Known {
 impl Reaper {
     pub(crate) fn start(engine: Arc<dyn Engine>, tasks: &TaskTracker) -> Self {
         let (queue, names) = mpsc::unbounded_channel();
-        let known = Arc::new(Known {
-            names: Mutex::default(),
-            count: watch::Sender::new(0),
-        });
+        let known = Arc::new(Known { names: Mutex::default(), count: watch::Sender::new(0) });
         tasks.spawn(reap(engine, names, Arc::clone(&known), tasks.clone()));
         Self { queue, known }
     }
@@ -79,10 +76,7 @@ impl Reaper {
         self.known.change(|names| {
             names.insert(name.clone());
         });
-        Lease {
-            name,
-            reaper: self.clone(),
-        }
+        Lease { name, reaper: self.clone() }
     }
 
     /// Takes over a sandbox that nobody holds.
@@ -92,11 +86,7 @@ impl Reaper {
 
     /// Whether the name is leased or about to be removed.
     pub(crate) fn knows(&self, name: &SandboxName) -> bool {
-        self.known
-            .names
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(name)
+        self.known.names.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
     /// Waits until nothing is leased and everything was removed.

@@ -95,41 +95,26 @@ pub(crate) async fn run(
             }
             report
         };
-        tokio::time::timeout(patience, exchange)
-            .await
-            .unwrap_or(Ok(Report::Late))?
+        tokio::time::timeout(patience, exchange).await.unwrap_or(Ok(Report::Late))?
     };
     let total = sent.elapsed();
 
     match report {
         Report::Exit(exit) => {
-            let times = RunTimes {
-                limit,
-                unpack: exit.unpack,
-                spawn: exit.spawn,
-                total,
-            };
+            let times = RunTimes { limit, unpack: exit.unpack, spawn: exit.spawn, total };
             Ok((from_exit(exit, output), times))
         }
         Report::Failed(failed) => Err(from_failed(failed)),
         Report::Late => Ok((
             unseen(Status::Timeout, output, total),
-            RunTimes {
-                limit,
-                total,
-                ..RunTimes::default()
-            },
+            RunTimes { limit, total, ..RunTimes::default() },
         )),
         Report::Silence if sandbox.still_runs().await? => {
             // The sandbox is there but its runner is not: the program killed it, or the kernel
             // did in want of memory.
             Ok((
                 unseen(Status::Killed, output, total),
-                RunTimes {
-                    limit,
-                    total,
-                    ..RunTimes::default()
-                },
+                RunTimes { limit, total, ..RunTimes::default() },
             ))
         }
         Report::Silence => Err(SandboxError::Lost.into()),
@@ -141,11 +126,7 @@ fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, Run
         argv: request.argv.clone(),
         env: request.env.clone(),
         workdir: sandbox.spec.workdir.clone(),
-        disks: vec![
-            sandbox.spec.workdir.clone(),
-            "/tmp".to_owned(),
-            "/dev/shm".to_owned(),
-        ],
+        disks: vec![sandbox.spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()],
         deadline: request.timeout,
         output: request.output,
     };
@@ -177,19 +158,11 @@ struct Output {
 
 impl Output {
     fn new(limits: OutputLimits) -> Self {
-        Self {
-            limits,
-            stdout: Captured::default(),
-            stderr: Captured::default(),
-        }
+        Self { limits, stdout: Captured::default(), stderr: Captured::default() }
     }
 
     fn push(&mut self, kind: Kind, bytes: &[u8]) {
-        let stream = if kind == Kind::Stdout {
-            &mut self.stdout
-        } else {
-            &mut self.stderr
-        };
+        let stream = if kind == Kind::Stdout { &mut self.stdout } else { &mut self.stderr };
         let to_head = (self.limits.head - stream.head.len()).min(bytes.len());
         let (head, rest) = bytes.split_at(to_head);
         stream.head.extend_from_slice(head);
@@ -216,14 +189,10 @@ async fn collect(mut receiver: Receiver<'_>, output: &mut Output) -> Result<Repo
         match kind {
             Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
             Kind::Exit => {
-                return Ok(Report::Exit(
-                    wire::parse_message(kind, &payload).map_err(broken)?,
-                ));
+                return Ok(Report::Exit(wire::parse_message(kind, &payload).map_err(broken)?));
             }
             Kind::Failed => {
-                return Ok(Report::Failed(
-                    wire::parse_message(kind, &payload).map_err(broken)?,
-                ));
+                return Ok(Report::Failed(wire::parse_message(kind, &payload).map_err(broken)?));
             }
             other => return Err(broken(WireError::Unexpected(other))),
         }
@@ -232,11 +201,7 @@ async fn collect(mut receiver: Receiver<'_>, output: &mut Output) -> Result<Repo
 
 fn from_exit(exit: Exit, output: Output) -> Outcome {
     let status = status(&exit);
-    let Output {
-        mut stdout,
-        mut stderr,
-        ..
-    } = output;
+    let Output { mut stdout, mut stderr, .. } = output;
     stdout.dropped = exit.stdout.dropped;
     stderr.dropped = exit.stderr.dropped;
     Outcome {

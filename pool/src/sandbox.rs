@@ -56,22 +56,8 @@ impl<State> Sandbox<State> {
     }
 
     fn into_state<Next>(self, state: Next) -> Sandbox<Next> {
-        let Self {
-            lease,
-            engine,
-            spec,
-            connection,
-            created,
-            _state,
-        } = self;
-        Sandbox {
-            lease,
-            engine,
-            spec,
-            connection,
-            created,
-            _state: state,
-        }
+        let Self { lease, engine, spec, connection, created, _state } = self;
+        Sandbox { lease, engine, spec, connection, created, _state: state }
     }
 }
 
@@ -92,14 +78,7 @@ impl Sandbox<Armed> {
             Ok(Connection::open(channel, tasks, on_close).await)
         })
         .await??;
-        Ok(Self {
-            lease,
-            engine,
-            spec,
-            connection,
-            created: Instant::now(),
-            _state: Armed,
-        })
+        Ok(Self { lease, engine, spec, connection, created: Instant::now(), _state: Armed })
     }
 
     /// Freezes the sandbox.
@@ -113,11 +92,7 @@ impl Sandbox<Armed> {
         if resources == self.spec.resources {
             return Ok(());
         }
-        Ok(bounded(
-            Call::Update,
-            self.engine.update(self.lease.name(), resources),
-        )
-        .await?)
+        Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
     }
 
     /// Asks the engine whether the sandbox is still there. For when its stream has ended.

@@ -223,12 +223,7 @@ impl Conditional {
 
 impl Refusal {
     fn rule(&self) -> Rule<'_> {
-        rule(
-            &self.syscalls,
-            Verdict::Refuse(self.errno),
-            Vec::new(),
-            &self.reason,
-        )
+        rule(&self.syscalls, Verdict::Refuse(self.errno), Vec::new(), &self.reason)
     }
 }
 
@@ -247,37 +242,23 @@ fn rule<'a>(
     checks: Vec<Check>,
     comment: &'a str,
 ) -> Rule<'a> {
-    Rule {
-        syscalls,
-        verdict,
-        checks,
-        comment,
-    }
+    Rule { syscalls, verdict, checks, comment }
 }
 
 /// Every way to satisfy all conditions at once, each as one list of checks.
 fn alternatives(conditions: &[Condition]) -> Vec<Vec<Check>> {
-    conditions
-        .iter()
-        .fold(vec![Vec::new()], |lists, condition| {
-            let checks = condition.checks();
-            lists
-                .iter()
-                .flat_map(|list| {
-                    checks
-                        .iter()
-                        .map(|check| [list.as_slice(), &[*check]].concat())
-                })
-                .collect()
-        })
+    conditions.iter().fold(vec![Vec::new()], |lists, condition| {
+        let checks = condition.checks();
+        lists
+            .iter()
+            .flat_map(|list| checks.iter().map(|check| [list.as_slice(), &[*check]].concat()))
+            .collect()
+    })
 }
 
 impl Condition {
     fn checks(&self) -> Vec<Check> {
-        let check = |comparison| Check {
-            arg: self.arg,
-            comparison,
-        };
+        let check = |comparison| Check { arg: self.arg, comparison };
         self.test.comparisons().into_iter().map(check).collect()
     }
 }
@@ -294,31 +275,22 @@ impl Test {
                 let mask = bits.values().fold(0, |mask, bit| mask | bit);
                 vec![Masked { mask, value: 0 }]
             }
-            Self::AnyBit(bits) => bits
-                .values()
-                .map(|&bit| Masked {
-                    mask: bit,
-                    value: bit,
-                })
-                .collect(),
-            Self::Field { mask, values } => values
-                .values()
-                .map(|&value| Masked { mask: *mask, value })
-                .collect(),
-            Self::LowWordIs(values) => values
-                .values()
-                .map(|&value| low_word(u32::MAX, value))
-                .collect(),
+            Self::AnyBit(bits) => {
+                bits.values().map(|&bit| Masked { mask: bit, value: bit }).collect()
+            }
+            Self::Field { mask, values } => {
+                values.values().map(|&value| Masked { mask: *mask, value }).collect()
+            }
+            Self::LowWordIs(values) => {
+                values.values().map(|&value| low_word(u32::MAX, value)).collect()
+            }
             Self::LowWordNot(values) => all_but(values.values().copied().collect()),
         }
     }
 }
 
 fn low_word(mask: u32, value: u32) -> Comparison {
-    Comparison::Masked {
-        mask: mask.into(),
-        value: value.into(),
-    }
+    Comparison::Masked { mask: mask.into(), value: value.into() }
 }
 
 /// Comparisons that together hold for every 32-bit number but these.
@@ -337,10 +309,7 @@ fn all_but(forbidden: Vec<u32>) -> Vec<Comparison> {
             }
         }
     }
-    leaving
-        .into_iter()
-        .map(|(mask, prefix)| low_word(mask, prefix))
-        .collect()
+    leaving.into_iter().map(|(mask, prefix)| low_word(mask, prefix)).collect()
 }
 
 /// The profile in Docker's words.
@@ -397,10 +366,7 @@ mod tests {
 
     fn names<'a>(rules: &'a [Rule<'_>], wanted: impl Fn(&Rule<'_>) -> bool) -> Vec<&'a str> {
         let matching = rules.iter().filter(|rule| wanted(rule));
-        matching
-            .flat_map(|rule| rule.syscalls)
-            .map(String::as_str)
-            .collect()
+        matching.flat_map(|rule| rule.syscalls).map(String::as_str).collect()
     }
 
     fn plain(rule: &Rule<'_>) -> bool {
@@ -410,16 +376,11 @@ mod tests {
     /// The verdict on a call, found as a filter finds it; at most one verdict may apply.
     fn verdict(syscall: &str, args: &[u64]) -> Option<Verdict> {
         let rules = PROFILE.rules();
-        let named = rules
-            .iter()
-            .filter(|rule| rule.syscalls.iter().any(|name| name == syscall));
+        let named = rules.iter().filter(|rule| rule.syscalls.iter().any(|name| name == syscall));
         let holding = named.filter(|rule| rule.checks.iter().all(|check| holds(check, args)));
         let mut verdicts: Vec<_> = holding.map(|rule| rule.verdict).collect();
         verdicts.dedup();
-        assert!(
-            verdicts.len() <= 1,
-            "{syscall} {args:x?} is both: {verdicts:?}"
-        );
+        assert!(verdicts.len() <= 1, "{syscall} {args:x?} is both: {verdicts:?}");
         verdicts.pop()
     }
 
@@ -447,12 +408,8 @@ mod tests {
     #[test]
     fn conditions_refuse_only_what_other_conditions_allow_in_part() {
         let rules = PROFILE.rules();
-        let allowed = names(&rules, |rule| {
-            !plain(rule) && rule.verdict == Verdict::Allow
-        });
-        let refused = names(&rules, |rule| {
-            !plain(rule) && rule.verdict != Verdict::Allow
-        });
+        let allowed = names(&rules, |rule| !plain(rule) && rule.verdict == Verdict::Allow);
+        let refused = names(&rules, |rule| !plain(rule) && rule.verdict != Verdict::Allow);
         assert_eq!(refused.iter().find(|name| !allowed.contains(name)), None);
     }
 
@@ -509,33 +466,18 @@ mod tests {
     fn clone_makes_threads_but_no_namespaces() {
         const THREAD: u64 = 0x003d_0f00;
         assert_eq!(verdict("clone", &[THREAD]), Some(Verdict::Allow));
-        for namespace in [
-            0x0002_0000,
-            0x0200_0000,
-            0x1000_0000,
-            0x4000_0000,
-            0x7e02_0000,
-        ] {
+        for namespace in [0x0002_0000, 0x0200_0000, 0x1000_0000, 0x4000_0000, 0x7e02_0000] {
             let refused = Some(Verdict::Refuse(Errno::Perm));
-            assert_eq!(
-                verdict("clone", &[THREAD | namespace]),
-                refused,
-                "{namespace:x}"
-            );
+            assert_eq!(verdict("clone", &[THREAD | namespace]), refused, "{namespace:x}");
         }
     }
 
     #[test]
     fn only_local_and_loopback_sockets_exist() {
         const CLOSE_ON_EXEC: u64 = 0x0008_0000;
-        for (family, kind, protocol) in [
-            (1, 1, 0),
-            (2, 1, 0),
-            (10, 1, 6),
-            (2, 2, 17),
-            (10, 2, 0),
-            (16, 3, 0),
-        ] {
+        for (family, kind, protocol) in
+            [(1, 1, 0), (2, 1, 0), (10, 1, 6), (2, 2, 17), (10, 2, 0), (16, 3, 0)]
+        {
             let args = [family, kind | CLOSE_ON_EXEC, protocol];
             assert_eq!(verdict("socket", &args), Some(Verdict::Allow), "{args:?}");
         }
@@ -545,14 +487,7 @@ mod tests {
             assert_eq!(verdict("socket", &[family, 1, 0]), refused, "{family}");
         }
         // Other netlink, raw, SCTP by protocol and by type, multipath TCP, UDP-Lite.
-        for args in [
-            [16, 3, 12],
-            [2, 3, 1],
-            [2, 1, 132],
-            [2, 5, 0],
-            [2, 1, 262],
-            [10, 2, 136],
-        ] {
+        for args in [[16, 3, 12], [2, 3, 1], [2, 1, 132], [2, 5, 0], [2, 1, 262], [10, 2, 136]] {
             assert_ne!(verdict("socket", &args), Some(Verdict::Allow), "{args:?}");
         }
         assert_eq!(verdict("socketpair", &[1, 1, 0]), Some(Verdict::Allow));
@@ -570,34 +505,18 @@ mod tests {
                 true => Verdict::Refuse(Errno::Perm),
                 false => Verdict::Allow,
             };
-            assert_eq!(
-                verdict("ioctl", &[0, request]),
-                Some(expected),
-                "{request:x}"
-            );
-            assert_eq!(
-                verdict("ioctl", &[0, HIGH | request]),
-                Some(expected),
-                "{request:x}"
-            );
+            assert_eq!(verdict("ioctl", &[0, request]), Some(expected), "{request:x}");
+            assert_eq!(verdict("ioctl", &[0, HIGH | request]), Some(expected), "{request:x}");
         }
     }
 
     #[test]
     fn names_make_plain_files_but_no_devices() {
         for kind in [0, 0o010_000, 0o100_000, 0o140_000] {
-            assert_eq!(
-                verdict("mknod", &[0, kind | 0o644]),
-                Some(Verdict::Allow),
-                "{kind:o}"
-            );
+            assert_eq!(verdict("mknod", &[0, kind | 0o644]), Some(Verdict::Allow), "{kind:o}");
         }
         for kind in [0o020_000, 0o060_000] {
-            assert_ne!(
-                verdict("mknodat", &[0, 0, kind]),
-                Some(Verdict::Allow),
-                "{kind:o}"
-            );
+            assert_ne!(verdict("mknodat", &[0, 0, kind]), Some(Verdict::Allow), "{kind:o}");
         }
     }
 
@@ -610,11 +529,7 @@ mod tests {
         let entries = profile["syscalls"].as_array().expect("a list");
         assert_eq!(entries.len(), PROFILE.rules().len());
         for entry in entries {
-            assert_eq!(
-                entry["action"] == "SCMP_ACT_ERRNO",
-                entry["errnoRet"].is_u64(),
-                "{entry}"
-            );
+            assert_eq!(entry["action"] == "SCMP_ACT_ERRNO", entry["errnoRet"].is_u64(), "{entry}");
         }
     }
 }

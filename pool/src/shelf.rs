@@ -45,8 +45,7 @@ impl Shelf {
     pub(crate) fn take(&self) -> Option<Shelved> {
         let _sorting = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
         let hot = self.hot.try_remove().map(Shelved::Hot);
-        hot.or_else(|_| self.paused.try_remove().map(Shelved::Paused))
-            .ok()
+        hot.or_else(|_| self.paused.try_remove().map(Shelved::Paused)).ok()
     }
 
     /// Waits for a sandbox. Dropping the future takes none.
@@ -62,11 +61,7 @@ impl Shelf {
     /// Takes a paused sandbox if there is one and a place among the hot ones.
     pub(crate) fn take_for_promotion(&self) -> Option<Sandbox<Paused>> {
         let hot = self.hot.status();
-        if hot.size < hot.max_size {
-            self.paused.try_remove().ok()
-        } else {
-            None
-        }
+        if hot.size < hot.max_size { self.paused.try_remove().ok() } else { None }
     }
 
     /// Puts a thawed sandbox among the hot ones; gives it back if there is no place.

@@ -74,11 +74,7 @@ pub struct WorkspaceBuilder {
 impl WorkspaceBuilder {
     /// An empty workspace.
     pub fn new(limits: WorkspaceLimits) -> Self {
-        Self {
-            limits,
-            files: BTreeMap::new(),
-            total: 0,
-        }
+        Self { limits, files: BTreeMap::new(), total: 0 }
     }
 
     /// Adds a file and returns its normalised name.
@@ -116,22 +112,16 @@ impl WorkspaceBuilder {
         }
         let prefix = format!("{path}/");
         match self.files.range(prefix.clone()..).next() {
-            Some((beneath, _)) if beneath.starts_with(&prefix) => Err(FileError::BeneathFile {
-                file: path.to_owned(),
-                beneath: beneath.clone(),
-            }),
+            Some((beneath, _)) if beneath.starts_with(&prefix) => {
+                Err(FileError::BeneathFile { file: path.to_owned(), beneath: beneath.clone() })
+            }
             _ => Ok(()),
         }
     }
 
     /// Packs the files.
     pub fn build(self) -> Workspace {
-        let room = self
-            .files
-            .values()
-            .map(|content| content.len() + 1024)
-            .sum::<usize>()
-            + 1024;
+        let room = self.files.values().map(|content| content.len() + 1024).sum::<usize>() + 1024;
         let mut archive = tar::Builder::new(Vec::with_capacity(room));
         for (path, content) in &self.files {
             let mut header = Header::new_gnu();
@@ -142,9 +132,7 @@ impl WorkspaceBuilder {
                 .append_data(&mut header, path, content.as_slice())
                 .expect("a checked name and a vector always fit a tar");
         }
-        let tar = archive
-            .into_inner()
-            .expect("writing to a vector can't fail");
+        let tar = archive.into_inner().expect("writing to a vector can't fail");
         Workspace { tar }
     }
 }
@@ -201,10 +189,7 @@ mod tests {
     use super::*;
 
     fn builder() -> WorkspaceBuilder {
-        WorkspaceBuilder::new(WorkspaceLimits {
-            files: 4,
-            total: 100,
-        })
+        WorkspaceBuilder::new(WorkspaceLimits { files: 4, total: 100 })
     }
 
     fn unpack(workspace: &Workspace) -> BTreeMap<String, Vec<u8>> {
@@ -226,7 +211,8 @@ mod tests {
     fn bad_names_are_refused_each_for_its_reason() {
         let long = "x".repeat(256);
         let deep = "d/".repeat(600) + "f";
-        let cases: [(&str, fn(&FileError) -> bool); 11] = [
+        type Expected = fn(&FileError) -> bool;
+        let cases: [(&str, Expected); 11] = [
             ("", |e| matches!(e, FileError::Empty)),
             ("/etc/passwd", |e| matches!(e, FileError::Absolute(_))),
             ("../x", |e| matches!(e, FileError::ParentDir(_))),
@@ -250,10 +236,7 @@ mod tests {
         for other in ["a/b", "./a/b", "a//b", "a/./b"] {
             let mut workspace = builder();
             workspace.add("a/b", vec![]).unwrap();
-            assert_eq!(
-                workspace.add(other, vec![]),
-                Err(FileError::Duplicate("a/b".into()))
-            );
+            assert_eq!(workspace.add(other, vec![]), Err(FileError::Duplicate("a/b".into())));
         }
     }
 
@@ -261,16 +244,10 @@ mod tests {
     fn a_file_is_not_a_directory_in_either_order() {
         let mut workspace = builder();
         workspace.add("a", vec![]).unwrap();
-        assert!(matches!(
-            workspace.add("a/b/c", vec![]),
-            Err(FileError::BeneathFile { .. })
-        ));
+        assert!(matches!(workspace.add("a/b/c", vec![]), Err(FileError::BeneathFile { .. })));
         let mut workspace = builder();
         workspace.add("a/b/c", vec![]).unwrap();
-        assert!(matches!(
-            workspace.add("a", vec![]),
-            Err(FileError::BeneathFile { .. })
-        ));
+        assert!(matches!(workspace.add("a", vec![]), Err(FileError::BeneathFile { .. })));
         assert!(workspace.add("a.b", vec![]).is_ok());
     }
 
@@ -278,10 +255,7 @@ mod tests {
     fn limits_count_all_files() {
         let mut workspace = builder();
         workspace.add("a", vec![0; 60]).unwrap();
-        assert_eq!(
-            workspace.add("b", vec![0; 41]),
-            Err(FileError::TooLarge(100))
-        );
+        assert_eq!(workspace.add("b", vec![0; 41]), Err(FileError::TooLarge(100)));
         for name in ["c", "d", "e"] {
             workspace.add(name, vec![0; 10]).unwrap();
         }

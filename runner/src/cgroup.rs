@@ -16,45 +16,24 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn read() -> Self {
-        let oom = [
-            "/sys/fs/cgroup/memory/memory.oom_control",
-            "/sys/fs/cgroup/memory.events",
-        ];
-        let forks = [
-            "/sys/fs/cgroup/pids/pids.events",
-            "/sys/fs/cgroup/pids.events",
-        ];
+        let oom = ["/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events"];
+        let forks = ["/sys/fs/cgroup/pids/pids.events", "/sys/fs/cgroup/pids.events"];
         Self {
-            oom_kills: oom
-                .into_iter()
-                .find_map(|path| field(path, "oom_kill"))
-                .unwrap_or(0),
-            refused_forks: forks
-                .into_iter()
-                .find_map(|path| field(path, "max"))
-                .unwrap_or(0),
+            oom_kills: oom.into_iter().find_map(|path| field(path, "oom_kill")).unwrap_or(0),
+            refused_forks: forks.into_iter().find_map(|path| field(path, "max")).unwrap_or(0),
         }
     }
 }
 
 /// Highest memory use of the sandbox, in bytes.
 pub(crate) fn peak_memory() -> Option<u64> {
-    [
-        "/sys/fs/cgroup/memory/memory.max_usage_in_bytes",
-        "/sys/fs/cgroup/memory.peak",
-    ]
-    .into_iter()
-    .find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok())
+    ["/sys/fs/cgroup/memory/memory.max_usage_in_bytes", "/sys/fs/cgroup/memory.peak"]
+        .into_iter()
+        .find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok())
 }
 
 /// The value of `name` in a file of `name value` lines.
 fn field(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
-    text.lines().find_map(|line| {
-        line.strip_prefix(name)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    })
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }

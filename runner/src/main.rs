@@ -30,19 +30,14 @@ fn main() -> ExitCode {
             }
         },
         _ => {
-            complain(&format!(
-                "usage: {NAME} hold | park (it works only inside a sandbox)"
-            ));
+            complain(&format!("usage: {NAME} hold | park (it works only inside a sandbox)"));
             ExitCode::from(2)
         }
     }
 }
 
 /// Standard error is the runner's log; the engine passes it on to the server's.
-#[allow(
-    clippy::print_stderr,
-    reason = "standard output carries frames, this is the other stream"
-)]
+#[allow(clippy::print_stderr, reason = "standard output carries frames, this is the other stream")]
 fn complain(message: &str) {
     eprintln!("{message}");
 }

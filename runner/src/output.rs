@@ -14,19 +14,12 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn new(head: usize, tail: usize) -> Self {
-        Self {
-            head,
-            tail,
-            total: 0,
-            last: VecDeque::new(),
-        }
+        Self { head, tail, total: 0, last: VecDeque::new() }
     }
 
     /// Takes the next bytes; returns those that belong to the head and can be sent at once.
     pub(crate) fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let room = self
-            .head
-            .saturating_sub(usize::try_from(self.total).unwrap_or(usize::MAX));
+        let room = self.head.saturating_sub(usize::try_from(self.total).unwrap_or(usize::MAX));
         self.total += bytes.len() as u64;
         let (now, later) = bytes.split_at(room.min(bytes.len()));
         let later = &later[later.len().saturating_sub(self.tail)..];
@@ -45,13 +38,7 @@ impl Keeper {
     pub(crate) fn finish(self) -> (Vec<u8>, StreamCount) {
         let sent = self.total.min(self.head as u64);
         let dropped = self.total - sent - self.last.len() as u64;
-        (
-            self.last.into(),
-            StreamCount {
-                total: self.total,
-                dropped,
-            },
-        )
+        (self.last.into(), StreamCount { total: self.total, dropped })
     }
 }
 
@@ -65,32 +52,14 @@ mod tests {
     fn a_short_stream_is_all_head() {
         let mut keeper = Keeper::new(8, 4);
         assert_eq!(keeper.push(b"hello"), b"hello");
-        assert_eq!(
-            keeper.finish(),
-            (
-                vec![],
-                StreamCount {
-                    total: 5,
-                    dropped: 0
-                }
-            )
-        );
+        assert_eq!(keeper.finish(), (vec![], StreamCount { total: 5, dropped: 0 }));
     }
 
     #[test]
     fn the_middle_of_a_long_stream_is_dropped_and_counted() {
         let mut keeper = Keeper::new(2, 3);
         assert_eq!(keeper.push(b"abcdefghij"), b"ab");
-        assert_eq!(
-            keeper.finish(),
-            (
-                b"hij".to_vec(),
-                StreamCount {
-                    total: 10,
-                    dropped: 5
-                }
-            )
-        );
+        assert_eq!(keeper.finish(), (b"hij".to_vec(), StreamCount { total: 10, dropped: 5 }));
     }
 
     proptest! {

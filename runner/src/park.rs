@@ -64,18 +64,12 @@ fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
     if first.trim_end() == NAME {
         return Ok(());
     }
-    Err(io::Error::other(format!(
-        "process 1 is {:?}, this is not a sandbox",
-        first.trim_end()
-    )))
+    Err(io::Error::other(format!("process 1 is {:?}, this is not a sandbox", first.trim_end())))
 }
 
 fn receive(stream: &mut impl io::Read) -> Result<Request, NoRequest> {
     let protocol = |error: WireError| {
-        NoRequest::Failed(Failed {
-            cause: FailedCause::Protocol,
-            message: error.to_string(),
-        })
+        NoRequest::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
     };
     let job: Job = match wire::read_frame(stream).map_err(protocol)? {
         None => return Err(NoRequest::Closed),
@@ -113,10 +107,7 @@ fn run(
         Ok(program) => program,
         Err(error) => {
             let message = format!("{}: {error}", job.argv.first().map_or("", String::as_str));
-            return Ok(Err(Failed {
-                cause: FailedCause::Command,
-                message,
-            }));
+            return Ok(Err(Failed { cause: FailedCause::Command, message }));
         }
     };
     let ended = program.supervise(&job, to_server)?;
@@ -129,11 +120,7 @@ fn run(
         peak_memory: cgroup::peak_memory(),
         oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
         refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
-        full_disks: job
-            .disks
-            .into_iter()
-            .filter(|path| unpack::is_full(path))
-            .collect(),
+        full_disks: job.disks.into_iter().filter(|path| unpack::is_full(path)).collect(),
         stdout: ended.stdout,
         stderr: ended.stderr,
         unpack,

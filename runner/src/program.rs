@@ -34,12 +34,7 @@ pub(crate) struct OomScore(Option<File>);
 impl OomScore {
     /// Must be called before the process stops being dumpable: its `/proc` files are root's then.
     pub(crate) fn open() -> Self {
-        Self(
-            File::options()
-                .write(true)
-                .open("/proc/self/oom_score_adj")
-                .ok(),
-        )
+        Self(File::options().write(true).open("/proc/self/oom_score_adj").ok())
     }
 
     /// Sets the score that the next child inherits. Where the kernel refuses, the choice of the
@@ -91,11 +86,7 @@ pub(crate) fn start(job: &Job, stdin: Vec<u8>, oom_score: &OomScore) -> io::Resu
         .envs(&job.env)
         .current_dir(&job.workdir)
         .process_group(0)
-        .stdin(if stdin.is_empty() {
-            Stdio::null()
-        } else {
-            Stdio::piped()
-        })
+        .stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
 
@@ -108,32 +99,12 @@ pub(crate) fn start(job: &Job, stdin: Vec<u8>, oom_score: &OomScore) -> io::Resu
     let pid = Pid::from_child(&child);
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let stdin = match child.stdin.take() {
-        Some(pipe) => Some(Feed {
-            pipe: nonblocking(pipe.into())?,
-            bytes: stdin,
-            at: 0,
-        }),
+        Some(pipe) => Some(Feed { pipe: nonblocking(pipe.into())?, bytes: stdin, at: 0 }),
         None => None,
     };
-    let stdout = child
-        .stdout
-        .take()
-        .map(|pipe| nonblocking(pipe.into()))
-        .transpose()?;
-    let stderr = child
-        .stderr
-        .take()
-        .map(|pipe| nonblocking(pipe.into()))
-        .transpose()?;
-    Ok(Program {
-        pid,
-        pidfd,
-        stdin,
-        stdout,
-        stderr,
-        started: began,
-        spawn: began.elapsed(),
-    })
+    let stdout = child.stdout.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
+    let stderr = child.stderr.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
+    Ok(Program { pid, pidfd, stdin, stdout, stderr, started: began, spawn: began.elapsed() })
 }
 
 fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
@@ -198,14 +169,7 @@ impl Program {
                 let spawn = self.spawn;
                 let stdout = send_tail(stdout, Kind::Stdout, to_server)?;
                 let stderr = send_tail(stderr, Kind::Stderr, to_server)?;
-                return Ok(Ended {
-                    end,
-                    killed,
-                    wall,
-                    spawn,
-                    stdout,
-                    stderr,
-                });
+                return Ok(Ended { end, killed, wall, spawn, stdout, stderr });
             }
         }
     }
@@ -291,10 +255,7 @@ fn send_bytes(bytes: &[u8], kind: Kind, to_server: &mut File) -> io::Result<()> 
 }
 
 fn would_wait(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Kills every process of the sandbox but the runner and process 1, at one stroke, so that a fork

@@ -16,13 +16,7 @@ pub(crate) struct TarFrames<'a, R> {
 
 impl<'a, R: Read> TarFrames<'a, R> {
     pub(crate) fn new(stream: &'a mut R) -> Self {
-        Self {
-            stream,
-            payload: Vec::new(),
-            at: 0,
-            next: None,
-            ended: false,
-        }
+        Self { stream, payload: Vec::new(), at: 0, next: None, ended: false }
     }
 
     /// Passes over what is left of the tar and returns the first frame behind it.
@@ -73,11 +67,7 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<(), Failed> {
     archive.set_preserve_mtime(false);
     archive.set_overwrite(false);
     archive.unpack(workdir).map_err(|error| Failed {
-        cause: if is_no_room(&error) {
-            FailedCause::WorkspaceFull
-        } else {
-            FailedCause::Workspace
-        },
+        cause: if is_no_room(&error) { FailedCause::WorkspaceFull } else { FailedCause::Workspace },
         message: error.to_string(),
     })
 }
@@ -87,10 +77,7 @@ fn is_no_room(error: &io::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = cause {
         if let Some(io) = current.downcast_ref::<io::Error>()
-            && matches!(
-                io.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
+            && matches!(io.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         {
             return true;
         }

@@ -223,10 +223,7 @@ pub enum FailedCause {
 ///
 /// If `len` is above [`MAX_PAYLOAD`]: that is a mistake of the sender, not an input.
 pub fn header(kind: Kind, len: usize) -> [u8; HEADER_LEN] {
-    assert!(
-        len <= MAX_PAYLOAD,
-        "a frame of {len} bytes must be cut by its sender"
-    );
+    assert!(len <= MAX_PAYLOAD, "a frame of {len} bytes must be cut by its sender");
     let len = (len as u32).to_be_bytes();
     [kind as u8, len[0], len[1], len[2], len[3]]
 }
@@ -361,10 +358,7 @@ mod tests {
     fn an_unknown_kind_is_refused() {
         let mut decoder = FrameDecoder::default();
         decoder.feed(&[200, 0, 0, 0, 0]);
-        assert!(matches!(
-            decoder.next_frame(),
-            Err(WireError::UnknownKind(200))
-        ));
+        assert!(matches!(decoder.next_frame(), Err(WireError::UnknownKind(200))));
     }
 
     #[test]

@@ -9,11 +9,6 @@ use crate::cli::Cli;
 
 /// Prints a shell's completions.
 pub fn completions(shell: Shell) -> ExitCode {
-    clap_complete::generate(
-        shell,
-        &mut Cli::command(),
-        "isolator",
-        &mut std::io::stdout(),
-    );
+    clap_complete::generate(shell, &mut Cli::command(), "isolator", &mut std::io::stdout());
     ExitCode::SUCCESS
 }

@@ -31,10 +31,7 @@ pub fn config(file: Option<&Path>, command: ConfigCommand) -> anyhow::Result<Exi
 fn check(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     match Config::load(file) {
         Ok(config) => {
-            let place = config
-                .file
-                .as_deref()
-                .map_or("the defaults".into(), Path::to_string_lossy);
+            let place = config.file.as_deref().map_or("the defaults".into(), Path::to_string_lossy);
             let languages: Vec<_> = config.languages.keys().cloned().collect();
             say(&format!("{place}: valid, with {}", languages.join(", ")));
             Ok(ExitCode::SUCCESS)
@@ -60,10 +57,7 @@ fn init(directory: &Path) -> anyhow::Result<ExitCode> {
     for snippet in PROMPTS.files() {
         let path = prompts.join(snippet.path());
         if path.exists() {
-            complain(&format!(
-                "{} is there already; it was left as it is",
-                path.display()
-            ));
+            complain(&format!("{} is there already; it was left as it is", path.display()));
             continue;
         }
         std::fs::write(&path, snippet.contents()).with_context(|| path.display().to_string())?;

@@ -42,14 +42,8 @@ pub async fn doctor(config: Config) -> anyhow::Result<ExitCode> {
         None => findings.fine("no file, the defaults hold (isolator config init writes one)"),
     }
     if !config.prompts.is_dir() {
-        let what = format!(
-            "{} does not exist, so there are no snippets",
-            config.prompts.display()
-        );
-        findings.warn(
-            &what,
-            "isolator config init writes those that come with Isolator",
-        );
+        let what = format!("{} does not exist, so there are no snippets", config.prompts.display());
+        findings.warn(&what, "isolator config init writes those that come with Isolator");
     }
 
     say("engine");
@@ -88,11 +82,7 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
         match app.images.find(name).await {
             Ok(Some(_)) => findings.fine(&format!("{language}: {name}")),
             Ok(None) => {
-                let how = if app.images.is_built(name) {
-                    "build"
-                } else {
-                    "pull"
-                };
+                let how = if app.images.is_built(name) { "build" } else { "pull" };
                 let mend = format!("isolator image {how} {language}");
                 findings.missing(&format!("{language}: {name}"), &mend);
             }
@@ -121,10 +111,7 @@ async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
         }
     }
     if let Err(error) = pools.close(Duration::ZERO).await {
-        findings.missing(
-            &format!("sandboxes can't be removed: {error}"),
-            "isolator gc",
-        );
+        findings.missing(&format!("sandboxes can't be removed: {error}"), "isolator gc");
     }
 }
 
@@ -132,9 +119,7 @@ async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
 fn probe(language: &Language, config: &Config) -> RunRequest {
     let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 0 });
     // The name was validated with the configuration.
-    let file = workspace
-        .add(&language.default_file, Vec::new())
-        .unwrap_or_default();
+    let file = workspace.add(&language.default_file, Vec::new()).unwrap_or_default();
     let argv = language.argv(&file, std::slice::from_ref(&file));
     RunRequest {
         argv,

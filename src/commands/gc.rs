@@ -12,9 +12,6 @@ use crate::config::Config;
 pub async fn gc(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config)?;
     let swept = sweep::sweep(&*app.engine, &app.owner).await?;
-    say(&format!(
-        "removed {} sandboxes and {} volumes",
-        swept.sandboxes, swept.shared
-    ));
+    say(&format!("removed {} sandboxes and {} volumes", swept.sandboxes, swept.shared));
     Ok(ExitCode::SUCCESS)
 }

@@ -29,10 +29,7 @@ enum Origin {
 }
 
 async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
-    say(&format!(
-        "{:<14}{:<32}{:<10}DIGEST",
-        "LANGUAGE", "IMAGE", "SIZE"
-    ));
+    say(&format!("{:<14}{:<32}{:<10}DIGEST", "LANGUAGE", "IMAGE", "SIZE"));
     for language in config.languages.values() {
         let name = &language.sandbox.image.name;
         let (size, digest) = match app.images.find(name).await? {
@@ -42,10 +39,7 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
             }
             None => ("-".to_owned(), "missing".to_owned()),
         };
-        say(&format!(
-            "{:<14}{name:<32}{size:<10}{digest}",
-            language.name
-        ));
+        say(&format!("{:<14}{name:<32}{size:<10}{digest}", language.name));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -86,10 +80,7 @@ fn choose(
     for name in names {
         let Some(language) = config.languages.get(&name) else {
             let known: Vec<_> = config.languages.keys().cloned().collect();
-            bail!(
-                "{name:?} is not a language here: use some of {}",
-                known.join(", ")
-            );
+            bail!("{name:?} is not a language here: use some of {}", known.join(", "));
         };
         match (origin_of(language), origin) {
             (Origin::Built, Origin::Pulled) => {

@@ -51,11 +51,7 @@ pub async fn run(mut config: Config, command: RunArguments) -> anyhow::Result<Ex
 
 fn without_waiting(config: &mut Config) {
     for language in config.languages.values_mut() {
-        let pool = PoolSize {
-            size: 0,
-            hot: 0,
-            ..language.pool
-        };
+        let pool = PoolSize { size: 0, hot: 0, ..language.pool };
         if let Some(language) = Arc::get_mut(language) {
             language.pool = pool;
         }
@@ -97,37 +93,25 @@ fn arguments(config: &Config, command: RunArguments) -> anyhow::Result<Arguments
 fn read_program(file: &Path) -> anyhow::Result<(String, Option<String>)> {
     if file == Path::new("-") {
         let mut code = String::new();
-        std::io::stdin()
-            .read_to_string(&mut code)
-            .context("standard input")?;
+        std::io::stdin().read_to_string(&mut code).context("standard input")?;
         return Ok((code, None));
     }
     let code = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    let name = file
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
     Ok((code, name))
 }
 
 fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
     let speaks = |language: &&Arc<Language>| {
-        language
-            .extensions
-            .iter()
-            .any(|extension| name.ends_with(extension.as_str()))
+        language.extensions.iter().any(|extension| name.ends_with(extension.as_str()))
     };
-    config
-        .languages
-        .values()
-        .find(speaks)
-        .map(|language| language.name.clone())
-        .ok_or_else(|| {
-            let known: Vec<_> = config.languages.keys().cloned().collect();
-            anyhow!(
-                "the language of {name} is not known: name one with --language: {}",
-                known.join(", ")
-            )
-        })
+    config.languages.values().find(speaks).map(|language| language.name.clone()).ok_or_else(|| {
+        let known: Vec<_> = config.languages.keys().cloned().collect();
+        anyhow!(
+            "the language of {name} is not known: name one with --language: {}",
+            known.join(", ")
+        )
+    })
 }
 
 /// A file given as `PATH` or `NAME=PATH`.
@@ -136,9 +120,7 @@ fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
         Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
         None => {
             let path = PathBuf::from(argument);
-            let name = path
-                .file_name()
-                .context("--file needs the path of a file")?;
+            let name = path.file_name().context("--file needs the path of a file")?;
             (name.to_string_lossy().into_owned(), path)
         }
     };
@@ -155,18 +137,8 @@ fn pass_on(outcome: &Outcome, config: &Config, request: &Request) -> ExitCode {
     let _ = std::io::stdout().write_all(&outcome.stdout.to_bytes());
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().write_all(&outcome.stderr.to_bytes());
-    let Request {
-        language,
-        run: RunRequest {
-            timeout, resources, ..
-        },
-    } = request;
-    let context = Context {
-        config,
-        language,
-        timeout: *timeout,
-        resources: *resources,
-    };
+    let Request { language, run: RunRequest { timeout, resources, .. } } = request;
+    let context = Context { config, language, timeout: *timeout, resources: *resources };
     let is_plain_exit =
         outcome.status == Status::Error && matches!(outcome.end, Some(End::Code(_)));
     if let Some(cause) = explain::cause(outcome, &context).filter(|_| !is_plain_exit) {

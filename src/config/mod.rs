@@ -1,5 +1,6 @@
 //! The configuration: found, read strictly, validated once, never changed afterwards.
 
+mod language;
 mod raw;
 mod validate;
 
@@ -173,15 +174,11 @@ impl Config {
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         let Some(file) = file.map(Path::to_owned).or_else(find) else {
             let prompts = user_directory().unwrap_or_default();
-            return Self::parse("{}", None, &prompts).map_err(|problems| ConfigError::Invalid {
-                file: FILE_NAME.into(),
-                problems,
-            });
+            return Self::parse("{}", None, &prompts)
+                .map_err(|problems| ConfigError::Invalid { file: FILE_NAME.into(), problems });
         };
-        let text = std::fs::read_to_string(&file).map_err(|source| ConfigError::Read {
-            file: file.clone(),
-            source,
-        })?;
+        let text = std::fs::read_to_string(&file)
+            .map_err(|source| ConfigError::Read { file: file.clone(), source })?;
         let directory = file.parent().unwrap_or(Path::new("")).to_owned();
         Self::parse(&text, Some(file.clone()), &directory)
             .map_err(|problems| ConfigError::Invalid { file, problems })
@@ -211,16 +208,11 @@ fn find() -> Option<PathBuf> {
     }
     let here = PathBuf::from(FILE_NAME);
     let users = user_directory().map(|directory| directory.join(FILE_NAME));
-    [Some(here), users]
-        .into_iter()
-        .flatten()
-        .find(|file| file.exists())
+    [Some(here), users].into_iter().flatten().find(|file| file.exists())
 }
 
 fn user_directory() -> Option<PathBuf> {
-    let base = env::var_os("XDG_CONFIG_HOME")
-        .filter(|base| !base.is_empty())
-        .map(PathBuf::from);
+    let base = env::var_os("XDG_CONFIG_HOME").filter(|base| !base.is_empty()).map(PathBuf::from);
     let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")))?;
     Some(base.join("isolator"))
 }

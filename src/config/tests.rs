@@ -71,10 +71,7 @@ fn the_shipped_file_is_valid_and_changes_nothing() {
 fn an_unknown_key_is_named_with_its_place_and_the_keys_there_are() {
     let (path, message) = problem(r#"{"languageSettings": {"python": {"imgae": "x"}}}"#);
     assert_eq!(path, "languageSettings.python.imgae");
-    assert!(
-        message.contains("unknown field `imgae`") && message.contains("`image`"),
-        "{message}"
-    );
+    assert!(message.contains("unknown field `imgae`") && message.contains("`image`"), "{message}");
 }
 
 #[test]
@@ -86,10 +83,7 @@ fn wrong_types_and_durations_are_named_with_their_place() {
     let (path, _) = problem(r#"{"pool": {"maxAge": 5}}"#);
     assert_eq!(path, "pool.maxAge");
     let (path, message) = problem(r#"{"pool": {"maxAge": "0s"}}"#);
-    assert!(
-        path == "pool.maxAge" && message.contains("zero"),
-        "{path}: {message}"
-    );
+    assert!(path == "pool.maxAge" && message.contains("zero"), "{path}: {message}");
     let (path, _) = problem("{} trailing");
     assert_eq!(path, "the end of the file");
 }
@@ -108,20 +102,11 @@ fn zeroes_and_absurd_sizes_are_refused_with_what_is_allowed() {
         (r#"{"limits": {"maxFilesKB": 0}}"#, "limits.maxFilesKB"),
         (r#"{"limits": {"maxOutputKB": 0}}"#, "limits.maxOutputKB"),
         (r#"{"pool": {"size": 100000}}"#, "pool.size"),
-        (
-            r#"{"languageSettings":{"go":{"memoryMB":0}}}"#,
-            "languageSettings.go.memoryMB",
-        ),
-        (
-            r#"{"languageSettings":{"go":{"tmpMB":4096}}}"#,
-            "languageSettings.go.tmpMB",
-        ),
+        (r#"{"languageSettings":{"go":{"memoryMB":0}}}"#, "languageSettings.go.memoryMB"),
+        (r#"{"languageSettings":{"go":{"tmpMB":4096}}}"#, "languageSettings.go.tmpMB"),
     ] {
         let problems = parse(text).unwrap_err();
-        assert!(
-            problems.iter().any(|p| p.path == path),
-            "{text}: {problems:?}"
-        );
+        assert!(problems.iter().any(|p| p.path == path), "{text}: {problems:?}");
         assert!(problems[0].message.contains("must be from"), "{problems:?}");
     }
 }
@@ -132,16 +117,7 @@ fn a_network_or_a_workdir_that_breaks_the_sandbox_is_refused() {
         let text = format!(r#"{{"defaultNetworkMode": {network:?}}}"#);
         assert_eq!(problem(&text).0, "defaultNetworkMode");
     }
-    for workdir in [
-        "workspace",
-        "/",
-        "/tmp",
-        "/proc/x",
-        "/etc",
-        "/a/../b",
-        "/a:b",
-        "/a//b",
-    ] {
+    for workdir in ["workspace", "/", "/tmp", "/proc/x", "/etc", "/a/../b", "/a:b", "/a//b"] {
         let text = format!(r#"{{"defaultContainerWorkdir": {workdir:?}}}"#);
         assert_eq!(problem(&text).0, "defaultContainerWorkdir", "{workdir}");
     }
@@ -166,18 +142,9 @@ fn a_language_is_an_edit_of_the_file() {
 fn a_language_without_its_parts_says_which_are_missing() {
     let problems = parse(r#"{"languageSettings": {"ruby": {"image": "ruby:3"}}}"#).unwrap_err();
     let paths: Vec<_> = problems.iter().map(|p| p.path.as_str()).collect();
-    assert!(
-        paths.contains(&"languageSettings.ruby.extensions"),
-        "{paths:?}"
-    );
-    assert!(
-        paths.contains(&"languageSettings.ruby.command"),
-        "{paths:?}"
-    );
-    assert_eq!(
-        problem(r#"{"languageSettings": {"ruby": {}}}"#).0,
-        "languageSettings.ruby.image"
-    );
+    assert!(paths.contains(&"languageSettings.ruby.extensions"), "{paths:?}");
+    assert!(paths.contains(&"languageSettings.ruby.command"), "{paths:?}");
+    assert_eq!(problem(r#"{"languageSettings": {"ruby": {}}}"#).0, "languageSettings.ruby.image");
     assert_eq!(
         problem(r#"{"languageSettings": {"python": {"user": "0:0"}}}"#).0,
         "languageSettings.python.user"
@@ -207,20 +174,8 @@ fn a_pool_takes_its_size_from_the_common_one_unless_it_says() {
         r#"{"pool": {"size": 4, "hot": 3}, "languageSettings": {"go": {"pool": {"size": 1}}}}"#,
     )
     .unwrap();
-    assert_eq!(
-        (
-            config.languages["python"].pool.size,
-            config.languages["python"].pool.hot
-        ),
-        (4, 3)
-    );
-    assert_eq!(
-        (
-            config.languages["go"].pool.size,
-            config.languages["go"].pool.hot
-        ),
-        (1, 1)
-    );
+    assert_eq!((config.languages["python"].pool.size, config.languages["python"].pool.hot), (4, 3));
+    assert_eq!((config.languages["go"].pool.size, config.languages["go"].pool.hot), (1, 1));
     assert_eq!(problem(r#"{"pool": {"size": 1, "hot": 2}}"#).0, "pool.hot");
 }
 
@@ -228,14 +183,7 @@ fn a_pool_takes_its_size_from_the_common_one_unless_it_says() {
 fn every_key_of_the_file_is_in_the_schema() {
     let schema = schema();
     let keys = schema["properties"].as_object().unwrap();
-    for key in [
-        "defaultMemoryMB",
-        "languageSettings",
-        "promptsDir",
-        "limits",
-        "pool",
-        "engine",
-    ] {
+    for key in ["defaultMemoryMB", "languageSettings", "promptsDir", "limits", "pool", "engine"] {
         assert!(keys.contains_key(key), "{key}");
     }
     assert_eq!(schema["additionalProperties"], false);

@@ -86,10 +86,7 @@ impl EngineAddress {
         if let Some(address) = given {
             return Self::parse(address, tls_from_environment());
         }
-        if let Some(address) = env::var("DOCKER_HOST")
-            .ok()
-            .filter(|address| !address.is_empty())
-        {
+        if let Some(address) = env::var("DOCKER_HOST").ok().filter(|address| !address.is_empty()) {
             return Self::parse(&address, tls_from_environment());
         }
         if let Some(address) = from_context()? {
@@ -102,10 +99,7 @@ impl EngineAddress {
         match usual.iter().find(is_socket) {
             Some(path) => Ok(Self::Unix(path.clone())),
             None => Err(ConnectError::NotFound(
-                usual
-                    .iter()
-                    .map(|path| path.display().to_string())
-                    .collect(),
+                usual.iter().map(|path| path.display().to_string()).collect(),
             )),
         }
     }
@@ -119,9 +113,7 @@ impl EngineAddress {
         if let Some(path) = address.strip_prefix("unix://") {
             return Ok(Self::Unix(path.into()));
         }
-        let host = address
-            .strip_prefix("tcp://")
-            .or_else(|| address.strip_prefix("http://"));
+        let host = address.strip_prefix("tcp://").or_else(|| address.strip_prefix("http://"));
         match (host, address.strip_prefix("https://"), certificates) {
             (Some(host), None, None) => Ok(Self::Tcp(host.trim_end_matches('/').to_owned())),
             (Some(host), None, Some(certificates)) | (None, Some(host), Some(certificates)) => {
@@ -194,17 +186,12 @@ fn from_context() -> Result<Option<EngineAddress>, ConnectError> {
     let directory = docker_directory();
     let selected = env::var("DOCKER_CONTEXT").ok().or_else(|| {
         let text = fs::read_to_string(directory.join("config.json")).ok()?;
-        serde_json::from_str::<DockerConfig>(&text)
-            .ok()?
-            .current_context
+        serde_json::from_str::<DockerConfig>(&text).ok()?.current_context
     });
     let Some(name) = selected.filter(|name| !name.is_empty() && name != "default") else {
         return Ok(None);
     };
-    let wrong = |message: String| ConnectError::Context {
-        name: name.clone(),
-        message,
-    };
+    let wrong = |message: String| ConnectError::Context { name: name.clone(), message };
     let (id, meta) = find_context(&directory, &name)
         .ok_or_else(|| wrong("it is not in docker's list of contexts".to_owned()))?;
     let host = meta
@@ -233,10 +220,7 @@ fn find_context(directory: &Path, name: &str) -> Option<(String, ContextMeta)> {
 /// Opens a client and agrees on the version of the API.
 pub(super) async fn connect(address: &EngineAddress) -> Result<Docker, EngineError> {
     let shown = address.to_string();
-    let translate = Translate {
-        call: Call::Check,
-        address: &shown,
-    };
+    let translate = Translate { call: Call::Check, address: &shown };
     let docker = match address {
         EngineAddress::Unix(path) => Docker::connect_with_unix(
             &path.to_string_lossy(),
@@ -258,10 +242,7 @@ pub(super) async fn connect(address: &EngineAddress) -> Result<Docker, EngineErr
         ),
     }
     .map_err(|e| translate.error(e))?;
-    docker
-        .negotiate_version()
-        .await
-        .map_err(|e| translate.error(e))
+    docker.negotiate_version().await.map_err(|e| translate.error(e))
 }
 
 #[cfg(test)]
@@ -276,18 +257,9 @@ mod tests {
         assert_eq!(tcp, Ok(EngineAddress::Tcp("127.0.0.1:2375".into())));
         let tls = EngineAddress::parse("tcp://engine:2376", Some("/certs".into()));
         let host = "engine:2376".to_owned();
-        assert_eq!(
-            tls,
-            Ok(EngineAddress::Tls {
-                host,
-                certificates: "/certs".into()
-            })
-        );
+        assert_eq!(tls, Ok(EngineAddress::Tls { host, certificates: "/certs".into() }));
         for unsupported in ["ssh://somewhere", "https://engine:2376", "engine:2375", ""] {
-            assert!(
-                EngineAddress::parse(unsupported, None).is_err(),
-                "{unsupported:?}"
-            );
+            assert!(EngineAddress::parse(unsupported, None).is_err(), "{unsupported:?}");
         }
     }
 

@@ -78,20 +78,13 @@ fn host_config(spec: &SandboxSpec, volume: &str) -> HostConfig {
         ipc_mode: Some("private".to_owned()),
         shm_size: Some(spec.limits.shm.as_i64()),
         // What the program prints goes over the runner's stream; nothing else may print.
-        log_config: Some(HostConfigLogConfig {
-            typ: Some("none".to_owned()),
-            config: None,
-        }),
+        log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         ..HostConfig::default()
     }
 }
 
 fn ulimit(name: &str, limit: i64) -> ResourcesUlimits {
-    ResourcesUlimits {
-        name: Some(name.to_owned()),
-        soft: Some(limit),
-        hard: Some(limit),
-    }
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(limit), hard: Some(limit) }
 }
 
 /// The places that can be written. Programs are started from both (a compiled program lies in

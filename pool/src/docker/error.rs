@@ -14,24 +14,15 @@ impl Translate<'_> {
     pub(super) fn error(&self, error: Error) -> EngineError {
         let call = self.call;
         match error {
-            Error::RequestTimeoutError => EngineError::Deadline {
-                call,
-                deadline: call.deadline(),
-            },
+            Error::RequestTimeoutError => EngineError::Deadline { call, deadline: call.deadline() },
             Error::DockerResponseServerError { message, .. }
             | Error::DockerStreamError { error: message } => refused(call, message),
             error => {
                 if is_unreachable(&error) {
                     let message = whole_story(&error);
-                    return EngineError::Unreachable {
-                        address: self.address.to_owned(),
-                        message,
-                    };
+                    return EngineError::Unreachable { address: self.address.to_owned(), message };
                 }
-                EngineError::Refused {
-                    call,
-                    message: whole_story(&error),
-                }
+                EngineError::Refused { call, message: whole_story(&error) }
             }
         }
     }

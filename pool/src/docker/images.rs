@@ -19,18 +19,11 @@ pub(super) async fn find(engine: &DockerEngine, name: &str) -> Result<Option<Ima
         Err(error) if error::status(&error) == Some(404) => return Ok(None),
         Err(error) => return Err(engine.translate(Call::FindImage).error(error)),
     };
-    let ImageInspect {
-        id, size, config, ..
-    } = inspected;
+    let ImageInspect { id, size, config, .. } = inspected;
     let Some(digest) = id else { return Ok(None) };
     let volumes = config.and_then(|config| config.volumes).unwrap_or_default();
     let size = u64::try_from(size.unwrap_or(0)).unwrap_or(0);
-    Ok(Some(Image {
-        name: name.to_owned(),
-        digest,
-        size,
-        volumes,
-    }))
+    Ok(Some(Image { name: name.to_owned(), digest, size, volumes }))
 }
 
 /// Pulls an image from its registry.
@@ -40,14 +33,8 @@ pub(super) async fn pull(
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {
     let (repository, tag) = split_name(name);
-    let options = CreateImageOptionsBuilder::new()
-        .from_image(repository)
-        .tag(tag)
-        .build();
-    let lines = engine
-        .docker()
-        .await?
-        .create_image(Some(options), None, None);
+    let options = CreateImageOptionsBuilder::new().from_image(repository).tag(tag).build();
+    let lines = engine.docker().await?.create_image(Some(options), None, None);
     follow(engine, lines, progress).await
 }
 
@@ -94,17 +81,12 @@ impl DockerEngine {
             .version(BuilderVersion::BuilderV1)
             .build();
         let context = bollard::body_full(build.context.into());
-        let mut lines = std::pin::pin!(self.docker().await?.build_image(
-            options,
-            None,
-            Some(context)
-        ));
+        let mut lines =
+            std::pin::pin!(self.docker().await?.build_image(options, None, Some(context)));
         while let Some(line) = lines.next().await {
             let line = line.map_err(|e| self.translate(Call::FetchImage).error(e))?;
             let said = line.stream.unwrap_or_default();
-            said.lines()
-                .filter(|line| !line.trim().is_empty())
-                .for_each(progress);
+            said.lines().filter(|line| !line.trim().is_empty()).for_each(progress);
             fail_if_told(line.error_detail)?;
         }
         Ok(())
@@ -122,16 +104,10 @@ impl DockerEngine {
         progress: Progress<'_>,
     ) -> Result<(), EngineError> {
         let (repository, tag) = split_name(name);
-        let options = CreateImageOptionsBuilder::new()
-            .from_src("-")
-            .repo(repository)
-            .tag(tag)
-            .build();
+        let options =
+            CreateImageOptionsBuilder::new().from_src("-").repo(repository).tag(tag).build();
         let tar = bollard::body_try_stream(tar);
-        let lines = self
-            .docker()
-            .await?
-            .create_image(Some(options), Some(tar), None);
+        let lines = self.docker().await?.create_image(Some(options), Some(tar), None);
         follow(self, lines, progress).await
     }
 }
@@ -145,10 +121,8 @@ async fn follow(
 ) -> Result<(), EngineError> {
     let mut lines = std::pin::pin!(lines);
     let mut last = String::new();
-    while let Some(line) = lines
-        .try_next()
-        .await
-        .map_err(|e| engine.translate(Call::FetchImage).error(e))?
+    while let Some(line) =
+        lines.try_next().await.map_err(|e| engine.translate(Call::FetchImage).error(e))?
     {
         fail_if_told(line.error_detail)?;
         let status = line.status.unwrap_or_default();
@@ -175,14 +149,8 @@ mod tests {
     fn a_tag_is_what_follows_the_last_colon_behind_the_last_slash() {
         assert_eq!(split_name("isolator/python"), ("isolator/python", "latest"));
         assert_eq!(split_name("python:3.13-slim"), ("python", "3.13-slim"));
-        assert_eq!(
-            split_name("registry:5000/team/image"),
-            ("registry:5000/team/image", "latest")
-        );
-        assert_eq!(
-            split_name("registry:5000/image:v1"),
-            ("registry:5000/image", "v1")
-        );
+        assert_eq!(split_name("registry:5000/team/image"), ("registry:5000/team/image", "latest"));
+        assert_eq!(split_name("registry:5000/image:v1"), ("registry:5000/image", "v1"));
         assert_eq!(split_name("image@sha256:abc"), ("image", "sha256:abc"));
     }
 }

@@ -56,9 +56,7 @@ impl DockerEngine {
     }
 
     async fn docker(&self) -> Result<&Docker, EngineError> {
-        self.docker
-            .get_or_try_init(|| connect::connect(&self.address))
-            .await
+        self.docker.get_or_try_init(|| connect::connect(&self.address)).await
     }
 
     fn all_labels(&self) -> HashMap<String, String> {
@@ -66,10 +64,7 @@ impl DockerEngine {
     }
 
     fn translate(&self, call: Call) -> Translate<'_> {
-        Translate {
-            call,
-            address: &self.shown,
-        }
+        Translate { call, address: &self.shown }
     }
 }
 
@@ -96,11 +91,7 @@ impl Engine for DockerEngine {
     async fn warnings(&self) -> Result<Vec<String>, EngineError> {
         let translate = self.translate(Call::Check);
         let docker = self.docker().await?;
-        let mut warnings = docker
-            .info()
-            .await
-            .map_err(|e| translate.error(e))?
-            .warnings;
+        let mut warnings = docker.info().await.map_err(|e| translate.error(e))?.warnings;
         let version = docker.version().await.map_err(|e| translate.error(e))?;
         for component in version.components.unwrap_or_default() {
             if component.name == "runc" && has_stuck_execs(&component.version) {
@@ -127,28 +118,18 @@ impl Engine for DockerEngine {
 
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
         let translate = self.translate(Call::Create);
-        let options = CreateContainerOptionsBuilder::new()
-            .name(name.as_str())
-            .build();
+        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let body = container::body(spec, self.volume.name(), self.all_labels());
-        self.docker()
-            .await?
-            .create_container(Some(options), body)
-            .await
-            .map_err(|error| {
-                match translate.error(error) {
-                    // A 404 here is about the image: nothing else is looked up.
-                    EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
-                        EngineError::NoSuchImage(spec.image.name.clone())
-                    }
-                    other => other,
+        self.docker().await?.create_container(Some(options), body).await.map_err(|error| {
+            match translate.error(error) {
+                // A 404 here is about the image: nothing else is looked up.
+                EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
+                    EngineError::NoSuchImage(spec.image.name.clone())
                 }
-            })?;
-        let started = self
-            .docker()
-            .await?
-            .start_container(name.as_str(), None)
-            .await;
+                other => other,
+            }
+        })?;
+        let started = self.docker().await?.start_container(name.as_str(), None).await;
         started.map_err(|e| translate.error(e))
     }
 
@@ -161,11 +142,7 @@ impl Engine for DockerEngine {
             cmd: Some(vec![container::RUNNER.to_owned(), "park".to_owned()]),
             ..CreateExecOptions::default()
         };
-        let exec = self
-            .docker()
-            .await?
-            .create_exec(name.as_str(), options)
-            .await;
+        let exec = self.docker().await?.create_exec(name.as_str(), options).await;
         let exec = exec.map_err(|e| translate.error(e))?;
         match self
             .docker()
@@ -178,22 +155,13 @@ impl Engine for DockerEngine {
                 let address = self.shown.clone();
                 let name = name.clone();
                 let output = output
-                    .map_err(move |e| {
-                        Translate {
-                            call: Call::Arm,
-                            address: &address,
-                        }
-                        .error(e)
-                    })
+                    .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
                     .try_filter_map(move |piece| {
                         let name = name.clone();
                         async move { Ok(standard_output(&name, piece)) }
                     })
                     .boxed();
-                Ok(Channel {
-                    input: Box::new(input),
-                    output,
-                })
+                Ok(Channel { input: Box::new(input), output })
             }
             StartExecResults::Detached => Err(EngineError::Refused {
                 call: Call::Arm,
@@ -206,16 +174,14 @@ impl Engine for DockerEngine {
         let Err(error) = self.docker().await?.pause_container(name.as_str()).await else {
             return Ok(());
         };
-        self.unless_in_state(name, SandboxState::Paused, Call::Pause, error)
-            .await
+        self.unless_in_state(name, SandboxState::Paused, Call::Pause, error).await
     }
 
     async fn resume(&self, name: &SandboxName) -> Result<(), EngineError> {
         let Err(error) = self.docker().await?.unpause_container(name.as_str()).await else {
             return Ok(());
         };
-        self.unless_in_state(name, SandboxState::Running, Call::Resume, error)
-            .await
+        self.unless_in_state(name, SandboxState::Running, Call::Resume, error).await
     }
 
     async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
@@ -225,21 +191,12 @@ impl Engine for DockerEngine {
             nano_cpus: Some(resources.cpu.as_nano_cpus()),
             ..ContainerUpdateBody::default()
         };
-        let updated = self
-            .docker()
-            .await?
-            .update_container(name.as_str(), body)
-            .await;
+        let updated = self.docker().await?.update_container(name.as_str(), body).await;
         updated.map_err(|e| self.translate(Call::Update).error(e))
     }
 
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
-        let inspected = match self
-            .docker()
-            .await?
-            .inspect_container(name.as_str(), None)
-            .await
-        {
+        let inspected = match self.docker().await?.inspect_container(name.as_str(), None).await {
             Ok(inspected) => inspected,
             Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
             Err(error) => return Err(self.translate(Call::State).error(error)),
@@ -252,16 +209,8 @@ impl Engine for DockerEngine {
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
-        let options = RemoveContainerOptionsBuilder::new()
-            .force(true)
-            .v(true)
-            .build();
-        match self
-            .docker()
-            .await?
-            .remove_container(name.as_str(), Some(options))
-            .await
-        {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        match self.docker().await?.remove_container(name.as_str(), Some(options)).await {
             Err(error) if error::status(&error) == Some(404) => Ok(()),
             removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
         }
@@ -269,10 +218,7 @@ impl Engine for DockerEngine {
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
         let filters = HashMap::from([("label", vec![LABEL])]);
-        let options = ListContainersOptionsBuilder::new()
-            .all(true)
-            .filters(&filters)
-            .build();
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         let containers = self.docker().await?.list_containers(Some(options)).await;
         let containers = containers.map_err(|e| self.translate(Call::List).error(e))?;
         Ok(containers
@@ -281,10 +227,7 @@ impl Engine for DockerEngine {
                 // Names come with a slash in front; a container that is being removed has none.
                 let name = container.names?.into_iter().next()?;
                 let name = SandboxName::new(name.trim_start_matches('/'));
-                Some(Found {
-                    name,
-                    labels: container.labels?.into_iter().collect(),
-                })
+                Some(Found { name, labels: container.labels?.into_iter().collect() })
             })
             .collect())
     }
@@ -314,10 +257,7 @@ impl DockerEngine {
 /// Whether this runc is one of those that were seen to leave execs stuck: 1.3.0 to 1.3.5.
 fn has_stuck_execs(version: &str) -> bool {
     let patch = version.strip_prefix("1.3.").map(|rest| {
-        rest.chars()
-            .take_while(char::is_ascii_digit)
-            .collect::<String>()
-            .parse::<u32>()
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>()
     });
     matches!(patch, Some(Ok(0..=5)))
 }

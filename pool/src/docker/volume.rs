@@ -56,12 +56,7 @@ impl RunnerVolume {
             labels: Some(engine.all_labels()),
             ..VolumeCreateRequest::default()
         };
-        engine
-            .docker()
-            .await?
-            .create_volume(request)
-            .await
-            .map_err(|e| translate.error(e))?;
+        engine.docker().await?.create_volume(request).await.map_err(|e| translate.error(e))?;
         let uploaded = self.upload(engine, image).await;
         // Whatever came of it, the helper goes. If this very call fails or is given up, the helper
         // has our labels and no lease, and is removed as a sandbox that came too late.
@@ -85,9 +80,7 @@ impl RunnerVolume {
     async fn upload(&self, engine: &DockerEngine, image: &Image) -> Result<(), EngineError> {
         let translate = engine.translate(Call::Prepare);
         engine.remove(&self.filler).await?;
-        let options = CreateContainerOptionsBuilder::new()
-            .name(self.filler.as_str())
-            .build();
+        let options = CreateContainerOptionsBuilder::new().name(self.filler.as_str()).build();
         let body = ContainerCreateBody {
             image: Some(image.digest.clone()),
             entrypoint: Some(vec!["never-started".to_owned()]),
@@ -99,15 +92,9 @@ impl RunnerVolume {
             }),
             ..ContainerCreateBody::default()
         };
-        let created = engine
-            .docker()
-            .await?
-            .create_container(Some(options), body)
-            .await;
+        let created = engine.docker().await?.create_container(Some(options), body).await;
         created.map_err(|e| translate.error(e))?;
-        let options = UploadToContainerOptionsBuilder::new()
-            .path(RUNNER_DIR)
-            .build();
+        let options = UploadToContainerOptionsBuilder::new().path(RUNNER_DIR).build();
         let tar = bollard::body_full(self.tar().into());
         let uploaded = engine
             .docker()
@@ -136,21 +123,12 @@ pub(super) async fn sweep(engine: &DockerEngine, dead: Whose<'_>) -> Result<usiz
     let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
     let listed = engine.docker().await?.list_volumes(Some(options)).await;
     let mut removed = 0;
-    for volume in listed
-        .map_err(|e| translate.error(e))?
-        .volumes
-        .unwrap_or_default()
-    {
+    for volume in listed.map_err(|e| translate.error(e))?.volumes.unwrap_or_default() {
         if !dead(&volume.labels.into_iter().collect()) {
             continue;
         }
         let options = RemoveVolumeOptionsBuilder::new().build();
-        match engine
-            .docker()
-            .await?
-            .remove_volume(&volume.name, Some(options))
-            .await
-        {
+        match engine.docker().await?.remove_volume(&volume.name, Some(options)).await {
             Ok(()) => removed += 1,
             Err(error) if error::status(&error) == Some(404) => {}
             Err(error) => return Err(translate.error(error)),
