@@ -91,7 +91,7 @@ pub(super) fn validate(
 /// Collects what is wrong, so that all of it is told at once.
 #[derive(Default)]
 pub(super) struct Check {
-    problems: Vec<Problem>,
+    pub(super) problems: Vec<Problem>,
 }
 
 impl Check {
