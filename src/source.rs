@@ -1,6 +1,7 @@
 //! From a caller's arguments to a request that can run: which program, in which language, with
 //! which files and limits.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,13 @@ use crate::snippets::Snippets;
 
 /// The engine refuses less, and a runner needs some.
 const MIN_MEMORY: ByteSize = ByteSize::mib(16);
+
+/// Longest argument or variable, in bytes: Linux takes 128 KiB with the closing NUL.
+const MAX_ARGUMENT: usize = 128 * 1024 - 1;
+
+/// All arguments and variables together, in bytes. Linux takes a quarter of the stack's limit,
+/// usually 2 MiB, for these and the pointers to them.
+const MAX_ARGUMENTS: usize = 512 * 1024;
 
 /// A request whose every part was checked.
 #[derive(Debug)]
@@ -49,24 +57,17 @@ pub fn resolve(
     let entrypoint = entrypoint(&arguments, config, snippets)?;
     let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
     let resources = resources(&arguments, &entrypoint.language, &config.limits)?;
-    for (index, arg) in arguments.args.iter().enumerate() {
-        refuse_nul(&format!("args[{index}]"), arg)?;
-    }
-    let mut env = entrypoint.language.env.clone();
-    for (name, value) in arguments.env {
-        let field = format!("env.{name}");
-        if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(InvalidArgument::new(field, "this is not the name of a variable"));
-        }
-        refuse_nul(&field, &value)?;
-        env.insert(name, value);
+    let env = arguments_and_variables(&arguments, &entrypoint.language)?;
+    let stdin = arguments.stdin.unwrap_or_default().into_bytes();
+    if stdin.len() as u64 > config.limits.files.total {
+        let message = format!("holds more than {} bytes", config.limits.files.total);
+        return Err(InvalidArgument::new("stdin", message));
     }
     let Entrypoint { language, file_name, code, field } = entrypoint;
     let (file_name, sources, workspace) =
         workspace(config, &language, (field, &file_name, code), arguments.additional_files)?;
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
-    let stdin = arguments.stdin.unwrap_or_default().into_bytes();
     let output = config.limits.output;
     let run = RunRequest { argv, env, workspace, stdin, timeout, resources, output };
     Ok(Request { language, run })
@@ -233,9 +234,47 @@ fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
         && !stem.ends_with("_test")
 }
 
-fn refuse_nul(field: &str, text: &str) -> Result<(), InvalidArgument> {
+/// Checks the program's arguments, and returns its variables: the language's and the request's.
+fn arguments_and_variables(
+    arguments: &Arguments,
+    language: &Language,
+) -> Result<BTreeMap<String, String>, InvalidArgument> {
+    let mut total = 0;
+    for (index, arg) in arguments.args.iter().enumerate() {
+        let field = format!("args[{index}]");
+        refuse_unusable(&field, arg)?;
+        total += arg.len();
+    }
+    let mut env = language.env.clone();
+    for (name, value) in &arguments.env {
+        let field = format!("env.{name:.80}");
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(InvalidArgument::new(field, "this is not the name of a variable"));
+        }
+        refuse_unusable(&field, value)?;
+        total += name.len() + value.len();
+        env.insert(name.clone(), value.clone());
+    }
+    if total > MAX_ARGUMENTS {
+        let field = if arguments.args.is_empty() { "env" } else { "args" };
+        let message = format!(
+            "arguments and variables hold {total} bytes together, more than {MAX_ARGUMENTS}: send \
+             large data in additional_files or stdin"
+        );
+        return Err(InvalidArgument::new(field, message));
+    }
+    Ok(env)
+}
+
+fn refuse_unusable(field: &str, text: &str) -> Result<(), InvalidArgument> {
     if text.contains('\0') {
         return Err(InvalidArgument::new(field, "contains a NUL character"));
+    }
+    if text.len() > MAX_ARGUMENT {
+        let message = format!(
+            "is longer than {MAX_ARGUMENT} bytes: send large data in additional_files or stdin"
+        );
+        return Err(InvalidArgument::new(field, message));
     }
     Ok(())
 }
@@ -334,6 +373,9 @@ mod tests {
         assert_eq!(field(with(json!({"args": ["a\0b"]}))), "args[0]");
         assert_eq!(field(with(json!({"env": {"A=B": "x"}}))), "env.A=B");
         assert_eq!(field(with(json!({"env": {"A": "\u{0}"}}))), "env.A");
+        assert_eq!(field(with(json!({"args": ["x".repeat(200_000)]}))), "args[0]");
+        assert_eq!(field(with(json!({"args": vec!["x".repeat(100_000); 6]}))), "args");
+        assert_eq!(field(with(json!({"stdin": "x".repeat(11 << 20)}))), "stdin");
     }
 
     #[test]
