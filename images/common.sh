@@ -95,6 +95,9 @@ PYTHON
         useradd --uid 1000 --gid 1000 --home-dir /tmp --no-create-home --shell /bin/bash sandbox
     mkdir -p /workspace
     chown 1000:1000 /workspace
+    # Some engines give what is mounted here the mode of this directory and the
+    # owner root.
+    chmod 1777 /workspace
 
     # These are a package manager and parts of a system that boots or logs
     # somebody in. There is no network and no root, so none of it can be used.

@@ -10,6 +10,7 @@ use isolator_pool::docker::{ConnectError, DockerEngine, EngineAddress};
 use isolator_pool::engine::Engine;
 use isolator_pool::images::ImageProvider;
 use isolator_pool::owner::Owner;
+use isolator_pool::pool::PoolSize;
 use isolator_pool::pools::{PoolSpec, Pools};
 use isolator_pool::sweep;
 
@@ -18,6 +19,15 @@ use crate::images::LanguageImages;
 
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
+
+/// How many sandboxes are made ahead of the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// As many as the configuration says.
+    AsConfigured,
+    /// None: there is only one request, and it is there already.
+    Nothing,
+}
 
 /// What every command needs of the world outside.
 pub struct App {
@@ -67,13 +77,17 @@ impl App {
     }
 
     /// Starts the pools of a configuration.
-    pub fn start_pools(&self, config: &Config) -> Pools {
+    pub fn start_pools(&self, config: &Config, ahead: Ahead) -> Pools {
         let specs: BTreeMap<String, PoolSpec> = config
             .languages
             .values()
             .map(|language| {
                 let sandbox = language.sandbox.clone();
-                (language.name.clone(), PoolSpec { sandbox, size: language.pool })
+                let size = match ahead {
+                    Ahead::AsConfigured => language.pool,
+                    Ahead::Nothing => PoolSize { size: 0, hot: 0, ..language.pool },
+                };
+                (language.name.clone(), PoolSpec { sandbox, size })
             })
             .collect();
         Pools::start(

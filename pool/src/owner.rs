@@ -93,7 +93,13 @@ impl Owner {
         }
     }
 
-    /// Removes the lock files of dead instances. Called after their belongings were swept.
+    /// A file beside the lock, for what this instance has to leave on disk. It goes with the
+    /// instance, or with the sweep after it.
+    pub fn side_file(&self) -> PathBuf {
+        side_path(&self.directory, &self.id.to_string())
+    }
+
+    /// Removes the files of dead instances. Called after their belongings were swept.
     ///
     /// # Errors
     ///
@@ -106,6 +112,7 @@ impl Owner {
                 && matches!(lock_state(&self.directory, instance), LockState::Free)
             {
                 fs::remove_file(&path)?;
+                let _ = fs::remove_file(side_path(&self.directory, instance));
             }
         }
         Ok(())
@@ -115,6 +122,7 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         // A file that stays is unlocked, so the next instance knows what it means.
+        let _ = fs::remove_file(self.side_file());
         let _ = fs::remove_file(lock_path(&self.directory, &self.id.to_string()));
     }
 }
@@ -127,6 +135,10 @@ enum LockState {
 
 fn lock_path(directory: &Path, instance: &str) -> PathBuf {
     directory.join(format!("{instance}.lock"))
+}
+
+fn side_path(directory: &Path, instance: &str) -> PathBuf {
+    directory.join(format!("{instance}.side"))
 }
 
 fn lock_state(directory: &Path, instance: &str) -> LockState {

@@ -68,8 +68,20 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<(), Failed> {
     archive.set_overwrite(false);
     archive.unpack(workdir).map_err(|error| Failed {
         cause: if is_no_room(&error) { FailedCause::WorkspaceFull } else { FailedCause::Workspace },
-        message: error.to_string(),
+        message: with_causes(&error),
     })
+}
+
+/// An error and its causes: the tar library's own message names the file, the cause says why.
+fn with_causes(error: &io::Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(current) = cause {
+        message.push_str(": ");
+        message.push_str(&current.to_string());
+        cause = current.source();
+    }
+    message
 }
 
 /// Whether a disk is full, at whatever depth the tar library has wrapped the system's error.

@@ -8,7 +8,7 @@ use isolator_pool::outcome::Status;
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
-use crate::app::App;
+use crate::app::{Ahead, App};
 use crate::commands::say;
 use crate::config::{Config, Language};
 
@@ -94,7 +94,7 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
 /// Starts each language's own command in a sandbox of its own, with an empty program.
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     say("sandboxes");
-    let pools = app.start_pools(config);
+    let pools = app.start_pools(config, Ahead::Nothing);
     for language in config.languages.values() {
         let name = &language.name;
         match pools.execute(name, &probe(language, config)).await {

@@ -8,12 +8,11 @@ use anyhow::{Context as _, anyhow, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::outcome::{End, Outcome, Status};
-use isolator_pool::pool::PoolSize;
 use isolator_pool::run::RunRequest;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::App;
+use crate::app::{Ahead, App};
 use crate::arguments::{AdditionalFile, Arguments, Encoding};
 use crate::cli::RunArguments;
 use crate::commands::complain;
@@ -29,33 +28,20 @@ const TIMED_OUT: u8 = 124;
 const SIGNALLED: i32 = 128;
 
 /// Runs the program and passes its output and its exit code on.
-pub async fn run(mut config: Config, command: RunArguments) -> anyhow::Result<ExitCode> {
+pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCode> {
     let arguments = arguments(&config, command)?;
     let request = source::resolve(arguments, &config, &Snippets::new(&config))?;
-    // Nothing but this program's sandbox is needed.
-    let name = request.language.name.clone();
-    config.languages.retain(|language, _| *language == name);
-    without_waiting(&mut config);
-
+    let name = &request.language.name;
     let app = App::new(&config)?;
-    let pools = app.start_pools(&config);
+    let pools = app.start_pools(&config, Ahead::Nothing);
     let executed = tokio::select! {
-        executed = pools.execute(&name, &request.run) => Some(executed),
+        executed = pools.execute(name, &request.run) => Some(executed),
         _ = tokio::signal::ctrl_c() => None,
     };
     let closed = pools.close(Duration::ZERO).await;
     let (outcome, _) = executed.ok_or_else(|| anyhow!("interrupted"))??;
     closed?;
     Ok(pass_on(&outcome, &config, &request))
-}
-
-fn without_waiting(config: &mut Config) {
-    for language in config.languages.values_mut() {
-        let pool = PoolSize { size: 0, hot: 0, ..language.pool };
-        if let Some(language) = Arc::get_mut(language) {
-            language.pool = pool;
-        }
-    }
 }
 
 fn arguments(config: &Config, command: RunArguments) -> anyhow::Result<Arguments> {

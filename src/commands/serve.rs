@@ -9,7 +9,7 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::app::App;
+use crate::app::{Ahead, App};
 use crate::config::Config;
 use crate::server::Server;
 
@@ -30,7 +30,7 @@ pub async fn serve(config: Config) -> anyhow::Result<ExitCode> {
         Err(error) => tracing::error!(%error, "no engine yet; see `isolator doctor`"),
     }
     app.sweep().await;
-    let pools = Arc::new(app.start_pools(&config));
+    let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let server = Server::new(Arc::new(config), Arc::clone(&pools));
 
     let served = serve_stdio(server).await;

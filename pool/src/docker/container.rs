@@ -7,9 +7,9 @@ use bollard::models::{
     MountVolumeOptions, ResourcesUlimits,
 };
 
+use super::dialect::{Dialect, TmpfsOptions};
 use crate::engine::SandboxSpec;
 use crate::limits::ByteSize;
-use crate::seccomp;
 
 /// Where the runner's volume is mounted in every container.
 pub(super) const RUNNER_DIR: &str = "/.isolator";
@@ -22,6 +22,7 @@ pub(super) fn body(
     spec: &SandboxSpec,
     volume: &str,
     labels: HashMap<String, String>,
+    dialect: &Dialect,
 ) -> ContainerCreateBody {
     let (uid, gid) = spec.user;
     ContainerCreateBody {
@@ -38,19 +39,16 @@ pub(super) fn body(
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
         }),
-        host_config: Some(host_config(spec, volume)),
+        host_config: Some(host_config(spec, volume, dialect)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &SandboxSpec, volume: &str) -> HostConfig {
+fn host_config(spec: &SandboxSpec, volume: &str, dialect: &Dialect) -> HostConfig {
     HostConfig {
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
-        security_opt: Some(vec![
-            "no-new-privileges".to_owned(),
-            format!("seccomp={}", seccomp::docker_profile()),
-        ]),
+        security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
         readonly_rootfs: Some(spec.readonly_root),
         runtime: spec.runtime.clone(),
         memory: Some(spec.resources.memory.as_i64()),
@@ -58,12 +56,8 @@ fn host_config(spec: &SandboxSpec, volume: &str) -> HostConfig {
         memory_swap: Some(spec.resources.memory.as_i64()),
         nano_cpus: Some(spec.resources.cpu.as_nano_cpus()),
         pids_limit: Some(i64::from(spec.limits.pids)),
-        ulimits: Some(vec![
-            ulimit("nofile", i64::from(spec.limits.open_files)),
-            // A core dump would fill the workspace and help nobody.
-            ulimit("core", 0),
-        ]),
-        tmpfs: Some(tmpfs(spec)),
+        ulimits: Some(ulimits(spec, dialect)),
+        tmpfs: Some(tmpfs(spec, dialect)),
         mounts: Some(vec![Mount {
             target: Some(RUNNER_DIR.to_owned()),
             source: Some(volume.to_owned()),
@@ -83,18 +77,31 @@ fn host_config(spec: &SandboxSpec, volume: &str) -> HostConfig {
     }
 }
 
+fn ulimits(spec: &SandboxSpec, dialect: &Dialect) -> Vec<ResourcesUlimits> {
+    let mut ulimits = vec![
+        ulimit("nofile", i64::from(spec.limits.open_files)),
+        // A core dump would fill the workspace and help nobody.
+        ulimit("core", 0),
+    ];
+    ulimits.extend(dialect.user_processes.map(|processes| ulimit("nproc", processes)));
+    ulimits
+}
+
 fn ulimit(name: &str, limit: i64) -> ResourcesUlimits {
     ResourcesUlimits { name: Some(name.to_owned()), soft: Some(limit), hard: Some(limit) }
 }
 
 /// The places that can be written. Programs are started from both (a compiled program lies in
 /// `/tmp`), so both are executable.
-fn tmpfs(spec: &SandboxSpec) -> HashMap<String, String> {
+fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
     let (uid, gid) = spec.user;
+    let more = match dialect.tmpfs {
+        TmpfsOptions::All => format!(",nr_inodes={},uid={uid},gid={gid}", spec.limits.inodes),
+        TmpfsOptions::SizeAndMode => String::new(),
+    };
     let options = |size: ByteSize| {
         let size = size.as_bytes();
-        let inodes = spec.limits.inodes;
-        format!("rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={gid},mode=1777")
+        format!("rw,exec,nosuid,nodev,mode=1777,size={size}{more}")
     };
     let mut tmpfs = HashMap::new();
     // A volume that the image declares would be disk without a limit.

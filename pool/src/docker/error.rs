@@ -22,18 +22,32 @@ impl Translate<'_> {
                     let message = whole_story(&error);
                     return EngineError::Unreachable { address: self.address.to_owned(), message };
                 }
-                EngineError::Refused { call, message: whole_story(&error) }
+                refused(call, whole_story(&error))
             }
         }
     }
 }
 
+/// Most of an engine's words that are passed on, in bytes. Some engines repeat the whole request.
+const MAX_MESSAGE: usize = 500;
+
 /// The engine's own answer, sorted by what can be done about it.
 pub(super) fn refused(call: Call, message: String) -> EngineError {
+    let message = shorten(message);
     if message.contains("no space left on device") || message.contains("disk quota exceeded") {
         return EngineError::DiskFull(message);
     }
     EngineError::Refused { call, message }
+}
+
+/// Keeps the beginning, which says what failed, and the end, which says why.
+fn shorten(message: String) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message;
+    }
+    let head = message.floor_char_boundary(MAX_MESSAGE / 2);
+    let tail = message.ceil_char_boundary(message.len() - MAX_MESSAGE / 2);
+    format!("{} … {}", &message[..head], &message[tail..])
 }
 
 pub(super) fn status(error: &Error) -> Option<u16> {

@@ -2,6 +2,7 @@
 
 mod connect;
 mod container;
+mod dialect;
 mod error;
 mod images;
 mod volume;
@@ -20,6 +21,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
 pub use self::connect::{ConnectError, EngineAddress};
+use self::dialect::Interpreter;
 use self::error::Translate;
 pub use self::images::ImageBuild;
 use self::volume::RunnerVolume;
@@ -34,6 +36,7 @@ use crate::owner::{LABEL, Owner};
 pub struct DockerEngine {
     /// Opened by the first call that finds the engine, so that a server may start before it.
     docker: OnceCell<Docker>,
+    interpreter: Interpreter,
     address: EngineAddress,
     /// The address as errors show it.
     shown: String,
@@ -48,6 +51,7 @@ impl DockerEngine {
     pub fn new(address: EngineAddress, owner: &Owner, runner: &'static [u8]) -> Self {
         Self {
             docker: OnceCell::new(),
+            interpreter: Interpreter::new(owner, &address),
             shown: address.to_string(),
             address,
             labels: owner.labels().clone(),
@@ -77,11 +81,10 @@ impl Engine for DockerEngine {
             .version()
             .await
             .map_err(|e| self.translate(Call::Check).error(e))?;
-        let platform = version.platform.map(|platform| platform.name);
-        let platform = platform.filter(|name| !name.is_empty());
+        let components = version.components.unwrap_or_default();
+        let kind = if dialect::is_podman(&components) { "Podman" } else { "Docker Engine" };
         Ok(format!(
-            "{} {}, API {}, at {}",
-            platform.unwrap_or_else(|| "Docker Engine".to_owned()),
+            "{kind} {}, API {}, at {}",
             version.version.unwrap_or_default(),
             version.api_version.unwrap_or_default(),
             self.shown,
@@ -119,7 +122,8 @@ impl Engine for DockerEngine {
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
         let translate = self.translate(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
-        let body = container::body(spec, self.volume.name(), self.all_labels());
+        let dialect = self.interpreter.dialect(self.docker().await?).await?;
+        let body = container::body(spec, self.volume.name(), self.all_labels(), dialect);
         self.docker().await?.create_container(Some(options), body).await.map_err(|error| {
             match translate.error(error) {
                 // A 404 here is about the image: nothing else is looked up.
