@@ -26,8 +26,9 @@ const LOOK_OVER: Duration = Duration::from_secs(10);
 /// First and longest pause after a sandbox could not be made.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
-/// How long a request waits for a sandbox that is not there yet.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a request waits for a sandbox that is not there yet. Hosts give a call up after 60 s,
+/// and by then shall have been told what is missing.
+const PATIENCE: Duration = Duration::from_secs(45);
 
 /// How a pool is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,20 +73,16 @@ pub enum CheckoutError {
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     /// None was ready in time.
-    #[error("no sandbox was ready within {waited:?}{}", last_error(.last))]
+    #[error("no sandbox was ready within {waited:?}: {cause}")]
     Waited {
         /// How long the request waited.
         waited: Duration,
         /// What kept the pool from having one.
-        last: Option<String>,
+        cause: String,
     },
     /// The server is stopping.
     #[error("the server is shutting down")]
     Closed,
-}
-
-fn last_error(last: &Option<String>) -> String {
-    last.as_ref().map(|error| format!("; the last attempt failed: {error}")).unwrap_or_default()
 }
 
 /// A pool at one moment.
@@ -165,7 +162,7 @@ impl Pool {
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
         let (sandbox, start) =
             tokio::time::timeout(PATIENCE, self.find()).await.unwrap_or_else(|_| {
-                Err(CheckoutError::Waited { waited: PATIENCE, last: self.last_error() })
+                Err(CheckoutError::Waited { waited: PATIENCE, cause: self.delay() })
             })?;
         self.starts[start as usize].fetch_add(1, Ordering::Relaxed);
         Ok((sandbox, start))
@@ -309,6 +306,17 @@ impl Pool {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let left = trouble.until?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// What a request is waiting for.
+    fn delay(&self) -> String {
+        if self.resolving.try_lock().is_err() {
+            return format!(
+                "image {} is still being fetched, try again in some minutes",
+                self.template.image.name
+            );
+        }
+        self.last_error().unwrap_or_else(|| "the engine is very slow".to_owned())
     }
 
     fn last_error(&self) -> Option<String> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use isolator_pool::engine::{Call, bounded};
 use isolator_pool::outcome::Status;
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
@@ -48,10 +49,10 @@ pub async fn doctor(config: Config) -> anyhow::Result<ExitCode> {
 
     say("engine");
     let app = App::new(&config)?;
-    match app.engine.check().await {
+    match bounded(Call::Check, app.engine.check()).await {
         Ok(engine) => {
             findings.fine(&engine);
-            for warning in app.engine.warnings().await.unwrap_or_default() {
+            for warning in bounded(Call::Check, app.engine.warnings()).await? {
                 findings.warn(&warning, "see the engine's documentation");
             }
             images(&config, &app, &mut findings).await;
