@@ -46,9 +46,13 @@ impl App {
     ///
     /// When no engine's address is known, or this user has no place for its state.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
-        let directory = state_directory().context("neither XDG_STATE_HOME nor HOME is set")?;
-        let owner = Owner::register(&directory)
-            .with_context(|| format!("{} can't be used", directory.display()))?;
+        let directory = state_directory().context(
+            "there is no place for this user's state: set XDG_STATE_HOME to a directory",
+        )?;
+        let owner = Owner::register(&directory).with_context(|| {
+            let directory = directory.display();
+            format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
+        })?;
         let engine = match config.engine.kind {
             EngineKind::Auto | EngineKind::Docker => {
                 let address = match EngineAddress::find(config.engine.host.as_deref()) {
@@ -100,9 +104,11 @@ impl App {
     }
 }
 
-/// Where instances of one user find each other.
+/// Where instances of one user find each other: what they leave behind is swept by the next one.
 fn state_directory() -> Option<PathBuf> {
-    let base = env::var_os("XDG_STATE_HOME").filter(|base| !base.is_empty()).map(PathBuf::from);
-    let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".local/state")))?;
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_STATE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".local/state")))
+        .or_else(|| absolute("XDG_RUNTIME_DIR"))?;
     Some(base.join("isolator/instances"))
 }

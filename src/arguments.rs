@@ -49,7 +49,7 @@ pub struct Arguments {
     #[schemars(with = "String")]
     pub timeout: Option<String>,
     /// Memory limit in MiB, where the usual one does not fit.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     #[schemars(with = "u64", range(min = 16))]
     pub memory_mb: Option<u64>,
     /// CPU limit in cores, where the usual one does not fit.
@@ -115,6 +115,13 @@ impl Arguments {
             InvalidArgument::new(field, error.into_inner().to_string())
         })
     }
+
+    /// Bytes of code, files and input.
+    pub fn weight(&self) -> u32 {
+        let files = self.additional_files.iter().map(|file| file.content.len());
+        let texts = [&self.entrypoint_code, &self.stdin].into_iter().flatten().map(String::len);
+        u32::try_from(files.chain(texts).sum::<usize>()).unwrap_or(u32::MAX)
+    }
 }
 
 /// Models write `null` for what they leave out.
@@ -124,6 +131,22 @@ where
     T: Deserialize<'de> + Default,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// JSON does not tell 64 from 64.0, and some callers write the latter.
+fn whole_number<'de, D>(deserializer: D) -> Result<Option<u64>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
+    let whole = number.as_f64().filter(|n| n.fract() == 0.0 && (0.0..1e15).contains(n));
+    number
+        .as_u64()
+        .or_else(|| whole.map(|n| n as u64))
+        .map(Some)
+        .ok_or_else(|| serde::de::Error::custom(format!("{number} is not a positive whole number")))
 }
 
 #[cfg(test)]
@@ -150,6 +173,17 @@ mod tests {
         let error = Arguments::parse(encoding).unwrap_err();
         assert_eq!(error.field, "additional_files[0].encoding");
         assert!(error.message.contains("base64"), "{error}");
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_point() {
+        let memory = |json| Arguments::parse(json!({ "memory_mb": json })).map(|a| a.memory_mb);
+        assert_eq!(memory(json!(64.0)), Ok(Some(64)));
+        assert_eq!(memory(json!(64)), Ok(Some(64)));
+        assert_eq!(memory(json!(null)), Ok(None));
+        for wrong in [json!(64.5), json!(-1), json!("64"), json!(1e30)] {
+            assert_eq!(memory(wrong).unwrap_err().field, "memory_mb");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a
 //! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
-//! [`report`] word the result. [`tool`] is what hosts see of it.
+//! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] how they reach it.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
@@ -20,4 +20,5 @@ pub mod report;
 pub mod server;
 pub mod snippets;
 pub mod source;
+pub mod stdio;
 pub mod tool;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use isolator_pool::pools::{ExecuteError, Pools};
 use isolator_pool::run::RunError;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
-    Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
-    Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
+    CustomResult, ErrorCode, ErrorData, Implementation, ListToolsResult, PaginatedRequestParams,
+    ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::arguments::{Arguments, InvalidArgument};
 use crate::config::Config;
@@ -26,17 +27,31 @@ pub struct Server {
     config: Arc<Config>,
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
+    /// Bytes that the requests being served may still bring.
+    in_flight: Arc<Semaphore>,
 }
+
+/// Bytes of code, files and input that all requests being served may hold together. Each is held two
+/// or three times on its way: as text, as a tar, as frames.
+const MAX_IN_FLIGHT: usize = 128 << 20;
 
 impl Server {
     /// A server on running pools.
     pub fn new(config: Arc<Config>, pools: Arc<Pools>) -> Self {
-        Self { snippets: Arc::new(Snippets::new(&config)), config, pools }
+        Self {
+            snippets: Arc::new(Snippets::new(&config)),
+            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            config,
+            pools,
+        }
     }
 
     /// Runs one call. The outer error is the caller's mistake.
     async fn execute_code(&self, arguments: Value) -> Result<CallToolResult, InvalidArgument> {
         let arguments = Arguments::parse(arguments)?;
+        let Ok(_weight) = self.in_flight.try_acquire_many(arguments.weight()) else {
+            return Ok(too_much_at_once());
+        };
         let request = source::resolve(arguments, &self.config, &self.snippets)?;
         let executed = self.pools.execute(&request.language.name, &request.run).await;
         let (outcome, receipt) = match executed {
@@ -83,6 +98,15 @@ fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(format!("Sandbox error: {error}\n\n{advice}"))])
 }
 
+fn too_much_at_once() -> CallToolResult {
+    let text = format!(
+        "Sandbox error: the requests being served hold more than {} MiB together\n\nThe program did \
+         not run. Try again in a moment.",
+        MAX_IN_FLIGHT >> 20
+    );
+    CallToolResult::error(vec![ContentBlock::text(text)])
+}
+
 fn invalid(error: &InvalidArgument) -> ErrorData {
     let data = json!({ "field": error.field, "message": error.message });
     ErrorData::invalid_params(error.to_string(), Some(data))
@@ -110,6 +134,20 @@ impl ServerHandler for Server {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         (name == tool::EXECUTE_CODE).then(|| tool::execute_code(&self.config, &self.snippets))
+    }
+
+    /// A call whose parameters have the wrong shape does not reach `call_tool`.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        if request.method == "tools/call" {
+            let message = "params: a name (text) and arguments (an object) are required";
+            let data = json!({ "field": "params", "message": message });
+            return Err(ErrorData::invalid_params(message, Some(data)));
+        }
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
     }
 
     async fn call_tool(

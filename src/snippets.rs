@@ -5,13 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 
 /// Longest name.
 const MAX_NAME: usize = 64;
+
+/// Longest description, in characters: every listing of the tools carries all of them.
+const MAX_DESCRIPTION: usize = 200;
 
 /// Largest snippet, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -96,7 +99,8 @@ impl Snippets {
     /// Names, languages and descriptions of all snippets, in order of their names.
     pub fn list(&self) -> Vec<(String, String, String)> {
         let describe = |entry: Entry| {
-            let description = read(&entry.path).map(|code| description(&code)).unwrap_or_default();
+            let description = read_start(&entry.path).map(|code| description(&code));
+            let description = description.unwrap_or_default();
             (entry.name, entry.language, description)
         };
         self.entries().into_iter().map(describe).collect()
@@ -179,10 +183,18 @@ fn read(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
+/// The beginning of a file, as far as a description may reach.
+fn read_start(path: &Path) -> io::Result<String> {
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(1024).read_to_end(&mut start)?;
+    Ok(String::from_utf8_lossy(&start).into_owned())
+}
+
 /// What a snippet's first line says of it, without the marks of a comment.
 fn description(code: &str) -> String {
     let first = code.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#!"));
-    first.unwrap_or_default().trim().trim_matches(['/', '#', '"', '\'', '*', ' ']).to_owned()
+    let text = first.unwrap_or_default().trim().trim_matches(['/', '#', '"', '\'', '*', ' ']);
+    text.chars().take(MAX_DESCRIPTION).collect()
 }
 
 #[cfg(test)]

@@ -66,6 +66,7 @@ pub fn resolve(
     let Entrypoint { language, file_name, code, field } = entrypoint;
     let (file_name, sources, workspace) =
         workspace(config, &language, (field, &file_name, code), arguments.additional_files)?;
+    refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
     let output = config.limits.output;
@@ -210,6 +211,24 @@ fn workspace(
         }
     }
     Ok((file_name, sources, builder.build()))
+}
+
+/// Files and standard input are kept in the sandbox's memory, and the program needs some too.
+fn refuse_more_than_memory(
+    workspace: &Workspace,
+    stdin: &[u8],
+    memory: ByteSize,
+) -> Result<(), InvalidArgument> {
+    let total = (workspace.tar().len() + stdin.len()) as u64;
+    if total <= memory.as_bytes() / 2 {
+        return Ok(());
+    }
+    let field = if stdin.len() > workspace.tar().len() { "stdin" } else { "additional_files" };
+    let message = format!(
+        "files and standard input hold {total} bytes together, more than half of the memory limit \
+         of {memory}: send less, or ask for more with memory_mb"
+    );
+    Err(InvalidArgument::new(field, message))
 }
 
 fn file_error(name_field: &str, content_field: &str, error: &FileError) -> InvalidArgument {
@@ -366,6 +385,20 @@ mod tests {
         let request = resolve_json(with(json!({"timeout": "1500ms", "memory_mb": 300}))).unwrap();
         assert_eq!(request.run.timeout, Duration::from_millis(1500));
         assert_eq!(request.run.resources.memory, ByteSize::mib(300));
+    }
+
+    #[test]
+    fn what_would_fill_the_memory_is_refused() {
+        let half = json!({"memory_mb": 16, "stdin": "x".repeat(9 << 20)});
+        assert_eq!(field(with(half)), "stdin");
+        let enough = json!({"memory_mb": 64, "stdin": "x".repeat(9 << 20)});
+        assert!(resolve_json(with(enough)).is_ok());
+    }
+
+    #[test]
+    fn a_file_is_never_taken_for_an_option() {
+        let request = resolve_json(with(json!({"entrypoint_filename": "-c"}))).unwrap();
+        assert_eq!(request.run.argv, ["python3", "./-c"]);
     }
 
     #[test]

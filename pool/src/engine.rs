@@ -103,6 +103,17 @@ pub enum SandboxState {
     Gone,
 }
 
+impl fmt::Display for SandboxState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+            Self::Gone => "gone",
+        })
+    }
+}
+
 /// A sandbox that carries our labels, whoever made it.
 #[derive(Debug, Clone)]
 pub struct Found {

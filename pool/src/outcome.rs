@@ -50,7 +50,7 @@ pub struct Captured {
 impl Captured {
     /// Bytes that the program wrote.
     pub fn total(&self) -> u64 {
-        self.head.len() as u64 + self.dropped + self.tail.len() as u64
+        (self.head.len() as u64 + self.tail.len() as u64).saturating_add(self.dropped)
     }
 
     /// Head and tail in one, with a note of what is missing between them. A character cut in half

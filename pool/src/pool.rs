@@ -5,14 +5,14 @@
 //! goes away cuts no call to the engine short, and what was made for it goes on the shelf.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
+use crate::engine::{Call, Engine, SandboxSpec, bounded};
 use crate::images::ImageProvider;
 use crate::owner::Owner;
 use crate::reaper::Reaper;
@@ -108,7 +108,12 @@ pub(crate) struct Shared {
     pub(crate) images: ImageProvider,
     pub(crate) owner: Arc<Owner>,
     pub(crate) reaper: Reaper,
+    /// Sandboxes made at the same time for the pools.
     pub(crate) refills: Semaphore,
+    /// Sandboxes made at the same time for requests, those included that went away meanwhile.
+    pub(crate) cold_starts: Semaphore,
+    /// The tasks that make sandboxes: what they are doing must end before the last sweep.
+    pub(crate) makers: TaskTracker,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) next_number: AtomicU64,
@@ -180,7 +185,7 @@ impl Pool {
         }
         let (sender, made) = oneshot::channel();
         let pool = Arc::clone(self);
-        self.shared.tasks.spawn(async move { pool.make_for(sender).await });
+        self.shared.makers.spawn(pool.make_for(sender));
         let mut made = std::pin::pin!(made);
         loop {
             tokio::select! {
@@ -205,25 +210,38 @@ impl Pool {
     /// Makes a sandbox for a request; shelves it if the request was served or has gone meanwhile.
     async fn make_for(
         self: Arc<Self>,
-        request: oneshot::Sender<Result<Sandbox<Armed>, SandboxError>>,
+        mut request: oneshot::Sender<Result<Sandbox<Armed>, SandboxError>>,
     ) {
+        let slot = tokio::select! {
+            slot = self.shared.cold_starts.acquire() => slot,
+            () = request.closed() => return,
+        };
+        if slot.is_err() || self.shared.stop.is_cancelled() {
+            return;
+        }
         if let Err(Ok(unwanted)) = request.send(self.make().await) {
             self.shelve(unwanted).await;
         }
     }
 
     async fn make(&self) -> Result<Sandbox<Armed>, SandboxError> {
-        let made = self.try_make().await;
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_ready = lock(&self.ready).is_some();
+        let mut made = self.try_make().await;
+        if was_ready && matches!(&made, Err(error) if error.may_be_outdated()) {
+            // The image or the volume may have gone: both are looked for again.
+            *lock(&self.ready) = None;
+            made = self.try_make().await;
+        }
+        let mut trouble = lock(&self.trouble);
         match &made {
             Ok(_) => *trouble = Trouble::default(),
+            Err(SandboxError::Closed) => {}
             Err(error) => {
                 let pause = BACK_OFF.0 * 2_u32.saturating_pow(trouble.failures.min(16));
                 trouble.failures += 1;
                 trouble.until = Some(Instant::now() + pause.min(BACK_OFF.1));
                 trouble.last = Some(error.to_string());
-                // The image or the volume may have gone: both are looked for again.
-                *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *lock(&self.ready) = None;
                 tracing::warn!(image = %self.template.image.name, %error, "a sandbox could not be made");
             }
         }
@@ -240,17 +258,21 @@ impl Pool {
         Sandbox::create(engine, lease, spec, &self.shared.tasks, on_close).await
     }
 
-    async fn resolve(&self) -> Result<Arc<SandboxSpec>, EngineError> {
+    async fn resolve(&self) -> Result<Arc<SandboxSpec>, SandboxError> {
         // One at a time: the first fetches the image, the others find it.
         let _resolving = self.resolving.lock().await;
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ready = lock(&self.ready).clone();
         if let Some(spec) = ready {
             return Ok(spec);
         }
-        let image = self.shared.images.ensure(&self.template.image.name).await?;
+        // Fetching may take minutes, and nobody waits for it when the server stops.
+        let image = tokio::select! {
+            image = self.shared.images.ensure(&self.template.image.name) => image?,
+            () = self.shared.stop.cancelled() => return Err(SandboxError::Closed),
+        };
         bounded(Call::Prepare, self.shared.engine.prepare(&image)).await?;
         let spec = Arc::new(SandboxSpec { image, ..self.template.clone() });
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&spec));
+        *lock(&self.ready) = Some(Arc::clone(&spec));
         Ok(spec)
     }
 
@@ -259,6 +281,9 @@ impl Pool {
         let Err(sandbox) = self.shelf.put_hot(sandbox) else {
             return;
         };
+        if !self.shelf.has_room() {
+            return;
+        }
         match sandbox.pause().await {
             Ok(paused) => drop(self.shelf.put_paused(paused)),
             Err(error) => tracing::warn!(%error, "a sandbox could not be paused"),
@@ -297,13 +322,13 @@ impl Pool {
         let making = self.making.load(Ordering::Relaxed);
         for _ in hot + paused + making..self.size.size {
             let place = Making::new(self);
-            self.shared.tasks.spawn(Arc::clone(self).refill_one(place));
+            self.shared.makers.spawn(Arc::clone(self).refill_one(place));
         }
         LOOK_OVER
     }
 
     fn backing_off(&self) -> Option<Duration> {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let trouble = lock(&self.trouble);
         let left = trouble.until?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
@@ -320,7 +345,7 @@ impl Pool {
     }
 
     fn last_error(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
+        lock(&self.trouble).last.clone()
     }
 
     pub(crate) fn status(&self) -> PoolStatus {
@@ -337,7 +362,7 @@ impl Pool {
 
     /// Digest of the image that sandboxes are made from now, once it is known.
     pub(crate) fn image(&self) -> Option<String> {
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready = lock(&self.ready);
         ready.as_ref().map(|spec| spec.image.digest.clone())
     }
 
@@ -345,6 +370,11 @@ impl Pool {
     pub(crate) fn close(&self) {
         self.shelf.close();
     }
+}
+
+/// Takes a lock that is only ever held for a moment; a panic leaves what it guards whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A refill that was started, counted until it is dropped.

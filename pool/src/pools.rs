@@ -1,6 +1,6 @@
 //! All pools of a server: the one door for requests, and the way out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -101,6 +101,8 @@ impl Pools {
             images,
             owner,
             refills: Semaphore::new(limits.refills),
+            cold_starts: Semaphore::new(limits.admission.running),
+            makers: TaskTracker::new(),
             tasks: tasks.clone(),
             stop: stop.clone(),
             next_number: AtomicU64::new(1),
@@ -186,6 +188,8 @@ impl Pools {
         }
         self.abort.cancel();
         let farewell = async {
+            self.shared.makers.close();
+            self.shared.makers.wait().await;
             self.shared.reaper.idle().await;
             sweep::sweep_own(&*self.shared.engine, &self.shared.owner).await
         };
@@ -199,7 +203,11 @@ impl Pools {
 
 /// Removes sandboxes of this instance that nobody leases: those whose creation outlived the call
 /// that asked for it.
+///
+/// A name has to be unknown twice in a row: what helps to prepare a volume is there for a moment only,
+/// and nobody leases it.
 async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
+    let mut suspects = BTreeSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -215,11 +223,15 @@ async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
                 continue;
             }
         };
-        for sandbox in found {
-            if shared.owner.owns(&sandbox.labels) && !shared.reaper.knows(&sandbox.name) {
-                tracing::warn!(sandbox = %sandbox.name, "removing a sandbox that came too late");
-                shared.reaper.adopt(sandbox.name);
-            }
+        let unknown = found
+            .into_iter()
+            .filter(|found| shared.owner.owns(&found.labels) && !shared.reaper.knows(&found.name))
+            .map(|found| found.name);
+        let (late, new): (BTreeSet<_>, _) = unknown.partition(|name| suspects.contains(name));
+        suspects = new;
+        for name in late {
+            tracing::warn!(sandbox = %name, "removing a sandbox that came too late");
+            shared.reaper.adopt(name);
         }
     }
 }

@@ -7,7 +7,8 @@ use isolator_runner::wire::{
     self, Exit, Failed, FailedCause, Job, KillReason, Kind, OutputLimits, WireError,
 };
 
-use crate::connection::{ConnectionError, Receiver};
+use crate::connection::{ConnectionError, Frame};
+use crate::engine::SandboxState;
 use crate::limits::Resources;
 use crate::outcome::{Captured, End, Outcome, Status};
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -35,6 +36,10 @@ pub struct RunRequest {
     /// How much output is kept.
     pub output: OutputLimits,
 }
+
+/// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
+/// the CPU.
+const START_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the time of a run went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,6 +69,9 @@ pub enum RunError {
     /// The language's command can't be started in its image.
     #[error("the image can't run the language's command: {0}")]
     Command(String),
+    /// The runner ended, or took too long, before it had started the program.
+    #[error("the sandbox did not start the program; it is {0}")]
+    NotStarted(SandboxState),
     /// The request is larger than a frame.
     #[error("the arguments and variables are too large: {0}")]
     TooLarge(WireError),
@@ -80,44 +88,66 @@ pub(crate) async fn run(
 
     let message = encode(request, &sandbox)?;
     let sent = Instant::now();
-    let patience = request.timeout.saturating_add(REPORT_GRACE);
     let mut output = Output::new(request.output);
-    let report = {
-        let (mut sender, receiver) = sandbox.connection.split();
-        // Both at once: a runner that reports a failure half-way reads no further, and one whose
-        // report nobody reads can't go on.
-        let exchange = async {
-            let (sent, report) =
-                tokio::join!(sender.send(&message), collect(receiver, &mut output));
-            // A stream that broke while sending has usually said why on the way back.
-            if let (Err(error), Ok(Report::Silence)) = (sent, &report) {
-                tracing::debug!(%error, "a job could not be sent");
-            }
-            report
-        };
-        tokio::time::timeout(patience, exchange).await.unwrap_or(Ok(Report::Late))?
-    };
+    let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
     let total = sent.elapsed();
 
+    let times = RunTimes { limit, total, ..RunTimes::default() };
     match report {
         Report::Exit(exit) => {
-            let times = RunTimes { limit, unpack: exit.unpack, spawn: exit.spawn, total };
+            let times = RunTimes { unpack: exit.unpack, spawn: exit.spawn, ..times };
             Ok((from_exit(exit, output), times))
         }
         Report::Failed(failed) => Err(from_failed(failed)),
-        Report::Late => Ok((
-            unseen(Status::Timeout, output, total),
-            RunTimes { limit, total, ..RunTimes::default() },
-        )),
-        Report::Silence if sandbox.still_runs().await? => {
+        Report::Late => match sandbox.state().await? {
+            state if !output.started => Err(RunError::NotStarted(state)),
+            SandboxState::Running => Ok((unseen(Status::Timeout, output, total), times)),
+            // Frozen or ended by somebody else, or its runner would have reported.
+            _ => Err(SandboxError::Lost.into()),
+        },
+        Report::Silence => match sandbox.settled_state().await? {
+            state if !output.started => Err(RunError::NotStarted(state)),
             // The sandbox is there but its runner is not: the program killed it, or the kernel
             // did in want of memory.
-            Ok((
-                unseen(Status::Killed, output, total),
-                RunTimes { limit, total, ..RunTimes::default() },
-            ))
+            SandboxState::Running => Ok((unseen(Status::Killed, output, total), times)),
+            _ => Err(SandboxError::Lost.into()),
+        },
+    }
+}
+
+/// Sends the job and listens at the same time: a runner that reports a failure half-way reads no
+/// further, and one whose report nobody reads can't go on.
+async fn converse(
+    sandbox: &mut Sandbox<Armed>,
+    message: &[u8],
+    timeout: Duration,
+    output: &mut Output,
+) -> Result<Report, SandboxError> {
+    let (mut sender, mut receiver) = sandbox.connection.split();
+    let mut sending = std::pin::pin!(sender.send(message));
+    let mut is_sending = true;
+    let mut deadline = std::pin::pin!(tokio::time::sleep(START_PATIENCE));
+    loop {
+        tokio::select! {
+            frame = receiver.next() => {
+                let had_started = output.started;
+                if let Some(report) = listen(frame, output)? {
+                    return Ok(report);
+                }
+                if output.started && !had_started {
+                    let until = tokio::time::Instant::now() + timeout + REPORT_GRACE;
+                    deadline.as_mut().reset(until);
+                }
+            }
+            sent = &mut sending, if is_sending => {
+                is_sending = false;
+                // A stream that broke while sending says why on the way back.
+                if let Err(error) = sent {
+                    tracing::debug!(%error, "a job could not be sent");
+                }
+            }
+            () = &mut deadline => return Ok(Report::Late),
         }
-        Report::Silence => Err(SandboxError::Lost.into()),
     }
 }
 
@@ -152,13 +182,15 @@ enum Report {
 /// The output as it comes. The runner's word on limits is not trusted: what is above them is lost.
 struct Output {
     limits: OutputLimits,
+    /// Whether the runner said that the program has started.
+    started: bool,
     stdout: Captured,
     stderr: Captured,
 }
 
 impl Output {
     fn new(limits: OutputLimits) -> Self {
-        Self { limits, stdout: Captured::default(), stderr: Captured::default() }
+        Self { limits, started: false, stdout: Captured::default(), stderr: Captured::default() }
     }
 
     fn push(&mut self, kind: Kind, bytes: &[u8]) {
@@ -171,32 +203,36 @@ impl Output {
     }
 }
 
-async fn collect(mut receiver: Receiver<'_>, output: &mut Output) -> Result<Report, SandboxError> {
-    loop {
-        let Some(frame) = receiver.next().await else {
-            return Ok(Report::Silence);
-        };
-        let (kind, payload) = match frame {
-            Ok(frame) => frame,
-            // A stream that breaks is one that ends; whether the sandbox is there is asked next.
-            Err(ConnectionError::Engine(error)) => {
-                tracing::debug!(%error, "the stream of a running sandbox broke");
-                return Ok(Report::Silence);
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let broken = |error: WireError| SandboxError::Runner(error.into());
-        match kind {
-            Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
-            Kind::Exit => {
-                return Ok(Report::Exit(wire::parse_message(kind, &payload).map_err(broken)?));
-            }
-            Kind::Failed => {
-                return Ok(Report::Failed(wire::parse_message(kind, &payload).map_err(broken)?));
-            }
-            other => return Err(broken(WireError::Unexpected(other))),
+/// Takes the next frame; a report is the last one.
+fn listen(
+    frame: Option<Result<Frame, ConnectionError>>,
+    output: &mut Output,
+) -> Result<Option<Report>, SandboxError> {
+    let (kind, payload) = match frame {
+        Some(Ok(frame)) => frame,
+        None => return Ok(Some(Report::Silence)),
+        // A stream that breaks is one that ends; whether the sandbox is there is asked next.
+        Some(Err(ConnectionError::Engine(error))) => {
+            tracing::debug!(%error, "the stream of a running sandbox broke");
+            return Ok(Some(Report::Silence));
         }
+        Some(Err(error)) => return Err(error.into()),
+    };
+    let broken = |error: WireError| SandboxError::Runner(error.into());
+    match kind {
+        Kind::Started => output.started = true,
+        Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
+        Kind::Exit => {
+            let exit = wire::parse_message(kind, &payload).map_err(broken)?;
+            return Ok(Some(Report::Exit(exit)));
+        }
+        Kind::Failed => {
+            let failed = wire::parse_message(kind, &payload).map_err(broken)?;
+            return Ok(Some(Report::Failed(failed)));
+        }
+        other => return Err(broken(WireError::Unexpected(other))),
     }
+    Ok(None)
 }
 
 fn from_exit(exit: Exit, output: Output) -> Outcome {

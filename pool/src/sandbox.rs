@@ -5,7 +5,7 @@
 //! step that fails, or whose future is dropped, drops the lease, and the reaper removes it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio_util::task::TaskTracker;
 
@@ -13,6 +13,10 @@ use crate::connection::{Connection, ConnectionError};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::limits::Resources;
 use crate::reaper::Lease;
+
+/// How often, and how far apart, a sandbox is looked at until its state is believed.
+const SETTLE_CHECKS: u32 = 5;
+const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The runner is parked and the sandbox thawed: a job can be sent at once.
 pub(crate) struct Armed;
@@ -40,8 +44,19 @@ pub enum SandboxError {
     #[error("the sandbox did not get ready: {0}")]
     Runner(#[from] ConnectionError),
     /// The sandbox was ended by somebody else.
-    #[error("the sandbox was removed or stopped from outside")]
+    #[error("the sandbox was removed, stopped or paused from outside")]
     Lost,
+    /// The server is stopping.
+    #[error("the server is shutting down")]
+    Closed,
+}
+
+impl SandboxError {
+    /// Whether the engine may have refused because something that all sandboxes are made from is
+    /// not there any more.
+    pub(crate) fn may_be_outdated(&self) -> bool {
+        matches!(self, Self::Engine(EngineError::Refused { .. } | EngineError::NoSuchImage(_)))
+    }
 }
 
 impl<State> Sandbox<State> {
@@ -95,10 +110,22 @@ impl Sandbox<Armed> {
         Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
     }
 
-    /// Asks the engine whether the sandbox is still there. For when its stream has ended.
-    pub(crate) async fn still_runs(&mut self) -> Result<bool, SandboxError> {
-        let state = bounded(Call::State, self.engine.state(self.lease.name())).await?;
-        Ok(state == SandboxState::Running)
+    /// What the engine knows of the sandbox.
+    pub(crate) async fn state(&mut self) -> Result<SandboxState, SandboxError> {
+        Ok(bounded(Call::State, self.engine.state(self.lease.name())).await?)
+    }
+
+    /// The state of a sandbox whose stream has just ended. An engine closes the streams of a
+    /// container that is killed before it calls it stopped.
+    pub(crate) async fn settled_state(&mut self) -> Result<SandboxState, SandboxError> {
+        for _ in 0..SETTLE_CHECKS {
+            let state = self.state().await?;
+            if state != SandboxState::Running {
+                return Ok(state);
+            }
+            tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+        self.state().await
     }
 }
 

@@ -69,6 +69,12 @@ impl Shelf {
         self.hot.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
     }
 
+    /// Whether there is a place for a paused sandbox.
+    pub(crate) fn has_room(&self) -> bool {
+        let paused = self.paused.status();
+        !self.paused.is_closed() && paused.size < paused.max_size
+    }
+
     /// Puts a paused sandbox on the shelf; gives it back if there is no place.
     pub(crate) fn put_paused(&self, sandbox: Sandbox<Paused>) -> Result<(), Sandbox<Paused>> {
         self.paused.try_add(sandbox).map_err(|(sandbox, _)| sandbox)

@@ -16,7 +16,7 @@ pub struct Swept {
 ///
 /// # Errors
 ///
-/// The engine's first; what was not removed then is left to the next sweep.
+/// The engine's; what was not removed then is left to the next sweep.
 pub async fn sweep(engine: &dyn Engine, owner: &Owner) -> Result<Swept, EngineError> {
     let swept = remove_where(engine, &|labels| owner.is_dead(labels)).await?;
     if let Err(error) = owner.sweep_locks() {
@@ -29,19 +29,27 @@ pub async fn sweep(engine: &dyn Engine, owner: &Owner) -> Result<Swept, EngineEr
 ///
 /// # Errors
 ///
-/// The engine's first.
+/// The engine's.
 pub async fn sweep_own(engine: &dyn Engine, owner: &Owner) -> Result<Swept, EngineError> {
     remove_where(engine, &|labels| owner.owns(labels)).await
 }
 
+/// Removes what it can; what it can't is logged, and the last such error is returned.
 async fn remove_where(engine: &dyn Engine, ours: Whose<'_>) -> Result<Swept, EngineError> {
     let mut swept = Swept::default();
+    let mut failed = None;
     for found in bounded(Call::List, engine.list()).await? {
-        if ours(&found.labels) {
-            bounded(Call::Remove, engine.remove(&found.name)).await?;
-            swept.sandboxes += 1;
+        if !ours(&found.labels) {
+            continue;
+        }
+        match bounded(Call::Remove, engine.remove(&found.name)).await {
+            Ok(()) => swept.sandboxes += 1,
+            Err(error) => {
+                tracing::warn!(sandbox = %found.name, %error, "a leftover could not be removed");
+                failed = Some(error);
+            }
         }
     }
     swept.shared = bounded(Call::Sweep, engine.sweep_shared(ours)).await?;
-    Ok(swept)
+    failed.map_or(Ok(swept), Err)
 }

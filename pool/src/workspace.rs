@@ -14,6 +14,9 @@ const MAX_COMPONENT: usize = 255;
 /// than this.
 const MAX_PATH: usize = 1024;
 
+/// Deepest nesting of folders. Each level of each file costs time to unpack.
+const MAX_DEPTH: usize = 32;
+
 /// How much a workspace may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkspaceLimits {
@@ -44,6 +47,9 @@ pub enum FileError {
     /// A part of the name, or all of it, is too long.
     #[error("{0:.60?}… is too long: at most {MAX_COMPONENT} bytes a part and {MAX_PATH} in all")]
     TooLong(String),
+    /// The name lies in too many folders.
+    #[error("{0:.60?}… lies deeper than {MAX_DEPTH} folders")]
+    TooDeep(String),
     /// Two files have the same name.
     #[error("{0:?} is given twice")]
     Duplicate(String),
@@ -173,6 +179,9 @@ fn normalise(name: &str) -> Result<String, FileError> {
     if parts.is_empty() || name.ends_with('/') || name.ends_with("/.") {
         return Err(FileError::Directory(name.to_owned()));
     }
+    if parts.len() > MAX_DEPTH {
+        return Err(FileError::TooDeep(name.to_owned()));
+    }
     let path = parts.join("/");
     if path.len() > MAX_PATH {
         return Err(FileError::TooLong(name.to_owned()));
@@ -210,9 +219,10 @@ mod tests {
     #[test]
     fn bad_names_are_refused_each_for_its_reason() {
         let long = "x".repeat(256);
-        let deep = "d/".repeat(600) + "f";
+        let long_path = format!("{0}/{0}/{0}/{0}/{0}/f", "d".repeat(250));
+        let deep = "d/".repeat(40) + "f";
         type Expected = fn(&FileError) -> bool;
-        let cases: [(&str, Expected); 11] = [
+        let cases: [(&str, Expected); 12] = [
             ("", |e| matches!(e, FileError::Empty)),
             ("/etc/passwd", |e| matches!(e, FileError::Absolute(_))),
             ("../x", |e| matches!(e, FileError::ParentDir(_))),
@@ -223,7 +233,8 @@ mod tests {
             ("a/.", |e| matches!(e, FileError::Directory(_))),
             ("./", |e| matches!(e, FileError::Directory(_))),
             (&long, |e| matches!(e, FileError::TooLong(_))),
-            (&deep, |e| matches!(e, FileError::TooLong(_))),
+            (&long_path, |e| matches!(e, FileError::TooLong(_))),
+            (&deep, |e| matches!(e, FileError::TooDeep(_))),
         ];
         for (name, expected) in cases {
             let error = builder().add(name, vec![]).unwrap_err();

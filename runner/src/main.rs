@@ -6,6 +6,7 @@
 //! input, runs it, reports, and ends. A sandbox is used once, so a runner is too.
 
 mod cgroup;
+mod hold;
 mod output;
 mod park;
 mod program;
@@ -19,8 +20,12 @@ const NAME: &str = "isolator-runner";
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        Some("hold") => loop {
-            rustix::event::pause();
+        Some("hold") => match hold::hold() {
+            Ok(never) => match never {},
+            Err(error) => {
+                complain(&format!("{NAME}: {error}"));
+                ExitCode::FAILURE
+            }
         },
         Some("park") => match park::park() {
             Ok(()) => ExitCode::SUCCESS,

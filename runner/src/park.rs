@@ -110,6 +110,7 @@ fn run(
             return Ok(Err(Failed { cause: FailedCause::Command, message }));
         }
     };
+    to_server.write_all(&wire::header(Kind::Started, 0))?;
     let ended = program.supervise(&job, to_server)?;
     let after = cgroup::Counters::read();
     Ok(Ok(Exit {

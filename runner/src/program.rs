@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -80,8 +81,9 @@ pub(crate) fn start(job: &Job, stdin: Vec<u8>, oom_score: &OomScore) -> io::Resu
         .argv
         .split_first()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
-    let mut command = Command::new(name);
+    let mut command = Command::new(find(name));
     command
+        .arg0(name)
         .args(args)
         .envs(&job.env)
         .current_dir(&job.workdir)
@@ -105,6 +107,15 @@ pub(crate) fn start(job: &Job, stdin: Vec<u8>, oom_score: &OomScore) -> io::Resu
     let stdout = child.stdout.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
     let stderr = child.stderr.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
     Ok(Program { pid, pidfd, stdin, stdout, stderr, started: began, spawn: began.elapsed() })
+}
+
+/// The language's command is the operator's, and so is where it is looked for: the image's `PATH`,
+/// not the one that a request may set for its program.
+fn find(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = |folder: PathBuf| Some(folder.join(name)).filter(|file| file.is_file());
+    let file = if name.contains('/') { None } else { std::env::split_paths(&path).find_map(found) };
+    file.unwrap_or_else(|| name.into())
 }
 
 fn nonblocking(pipe: OwnedFd) -> io::Result<File> {

@@ -1,7 +1,9 @@
 //! The workspace: a tar stream in frames, unpacked where the program will start.
 
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use isolator_runner::wire::{self, Failed, FailedCause, Kind, WireError};
 
@@ -61,41 +63,43 @@ impl<R: Read> Read for TarFrames<'_, R> {
 }
 
 /// Unpacks the tar into `workdir`. No tar at all leaves the workspace empty.
+///
+/// The server has checked the names, and the workspace is new and empty: there is nothing in it that
+/// a name could be led astray by.
 pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<(), Failed> {
+    let workdir = Path::new(workdir);
     let mut archive = tar::Archive::new(tar);
-    archive.set_preserve_permissions(false);
-    archive.set_preserve_mtime(false);
-    archive.set_overwrite(false);
-    archive.unpack(workdir).map_err(|error| Failed {
-        cause: if is_no_room(&error) { FailedCause::WorkspaceFull } else { FailedCause::Workspace },
-        message: with_causes(&error),
-    })
+    let mut made = BTreeSet::new();
+    for entry in archive.entries().map_err(|error| failed(workdir, &error))? {
+        let mut entry = entry.map_err(|error| failed(workdir, &error))?;
+        let path = entry.path().map_err(|error| failed(workdir, &error))?.into_owned();
+        let path = workdir.join(path);
+        write_file(&path, &mut entry, &mut made).map_err(|error| failed(&path, &error))?;
+    }
+    Ok(())
 }
 
-/// An error and its causes: the tar library's own message names the file, the cause says why.
-fn with_causes(error: &io::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(current) = cause {
-        message.push_str(": ");
-        message.push_str(&current.to_string());
-        cause = current.source();
+fn write_file(
+    path: &Path,
+    content: &mut impl Read,
+    made: &mut BTreeSet<PathBuf>,
+) -> io::Result<()> {
+    if let Some(folder) = path.parent()
+        && !made.contains(folder)
+    {
+        fs::create_dir_all(folder)?;
+        made.insert(folder.to_owned());
     }
-    message
+    io::copy(content, &mut File::create_new(path)?)?;
+    Ok(())
 }
 
-/// Whether a disk is full, at whatever depth the tar library has wrapped the system's error.
-fn is_no_room(error: &io::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(current) = cause {
-        if let Some(io) = current.downcast_ref::<io::Error>()
-            && matches!(io.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        {
-            return true;
-        }
-        cause = current.source();
-    }
-    false
+fn failed(path: &Path, error: &io::Error) -> Failed {
+    let cause = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FailedCause::WorkspaceFull,
+        _ => FailedCause::Workspace,
+    };
+    Failed { cause, message: format!("{}: {error}", path.display()) }
 }
 
 /// Whether the file system that holds `path` has no block or no inode left.

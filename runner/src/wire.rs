@@ -10,6 +10,7 @@
 //!                            ◀──────  Tar …      the workspace, in chunks of one tar stream
 //!                            ◀──────  Stdin …    the program's whole standard input, in chunks
 //!                            ◀──────  Go         unpack, start, the deadline begins
+//!   Started                  ──────▶             what happens now is the program's doing
 //!   Stdout … Stderr …        ──────▶             heads as they are printed
 //!   Stdout … Stderr …        ──────▶             tails, once the program has ended
 //!   Exit | Failed            ──────▶             the last frame
@@ -55,6 +56,8 @@ pub enum Kind {
     Exit = 67,
     /// Runner to server: a [`Failed`].
     Failed = 68,
+    /// Runner to server: the program has started.
+    Started = 69,
 }
 
 impl TryFrom<u8> for Kind {
@@ -71,6 +74,7 @@ impl TryFrom<u8> for Kind {
             66 => Self::Stderr,
             67 => Self::Exit,
             68 => Self::Failed,
+            69 => Self::Started,
             other => return Err(WireError::UnknownKind(other)),
         })
     }

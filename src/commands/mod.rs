@@ -7,6 +7,7 @@ pub mod gc;
 pub mod image;
 pub mod run;
 pub mod serve;
+mod signals;
 
 use std::io::Write;
 

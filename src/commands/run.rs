@@ -16,6 +16,7 @@ use crate::app::{Ahead, App};
 use crate::arguments::{AdditionalFile, Arguments, Encoding};
 use crate::cli::RunArguments;
 use crate::commands::complain;
+use crate::commands::signals::stop_signal;
 use crate::config::{Config, Language};
 use crate::explain::{self, Context};
 use crate::snippets::Snippets;
@@ -34,12 +35,18 @@ pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCo
     let name = &request.language.name;
     let app = App::new(&config)?;
     let pools = app.start_pools(&config, Ahead::Nothing);
-    let executed = tokio::select! {
-        executed = pools.execute(name, &request.run) => Some(executed),
-        _ = tokio::signal::ctrl_c() => None,
+    let ended = tokio::select! {
+        executed = pools.execute(name, &request.run) => Ok(executed),
+        signal = stop_signal() => Err(signal?),
     };
     let closed = pools.close(Duration::ZERO).await;
-    let (outcome, _) = executed.ok_or_else(|| anyhow!("interrupted"))??;
+    let (outcome, _) = match ended {
+        Ok(executed) => executed?,
+        Err(signal) => {
+            closed?;
+            return Ok(ExitCode::from(u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)));
+        }
+    };
     closed?;
     Ok(pass_on(&outcome, &config, &request))
 }

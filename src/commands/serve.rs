@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use isolator_pool::engine::{Call, bounded};
 use rmcp::ServiceExt;
-use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::io::stdio_pipes;
-use tokio::signal::unix::{SignalKind, signal};
+use rmcp::service::ServerInitializeError;
+use tokio_util::sync::CancellationToken;
 
 use crate::app::{Ahead, App};
+use crate::commands::signals::stop_signal;
 use crate::config::Config;
 use crate::server::Server;
+use crate::stdio::Stdio;
 
 /// How long running programs may go on when the server stops. The host that asked for them is
 /// usually gone by then.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Longest message on standard input, in bytes: the largest request with all its files in base64,
-/// and room for its code.
-const MAX_LINE: usize = 32 << 20;
+/// How long the last answers may take to leave once everything is removed.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Serves until it is told to stop, then removes everything.
 pub async fn serve(config: Config) -> anyhow::Result<ExitCode> {
@@ -29,14 +29,29 @@ pub async fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let server = Server::new(Arc::new(config), Arc::clone(&pools));
 
-    // A host waits for its first answer, whatever the engine is doing.
-    let served = tokio::select! {
-        served = serve_stdio(server) => served,
-        never = look_around(&app) => match never {},
+    let input_ended = CancellationToken::new();
+    let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone())));
+    let stop = async {
+        tokio::select! {
+            signal = stop_signal() => tracing::info!(signal = signal?, "stopping"),
+            () = input_ended.cancelled() => tracing::info!("the host has gone, stopping"),
+        }
+        anyhow::Ok(pools.close(DRAIN).await?)
     };
-    tracing::info!("stopping");
-    pools.close(DRAIN).await?;
-    served?;
+    tokio::select! {
+        ended = &mut session => {
+            pools.close(DRAIN).await?;
+            ended?;
+        }
+        // The session goes on meanwhile: what still ends within the drain is answered.
+        stopped = stop => {
+            stopped?;
+            // Who does not read has had the time to.
+            let _ = tokio::time::timeout(LAST_WORDS, session).await;
+        }
+        // A host waits for its first answer, whatever the engine is doing.
+        never = look_around(&app) => match never {},
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,20 +68,14 @@ async fn look_around(app: &App) -> Infallible {
     std::future::pending().await
 }
 
-async fn serve_stdio(server: Server) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let (input, output) = stdio_pipes();
-    let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(MAX_LINE);
-    let serve = async {
-        server.serve(transport).await?.waiting().await?;
-        anyhow::Ok(())
-    };
-    tokio::select! {
-        served = serve => served,
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-        _ = hang_up.recv() => Ok(()),
+async fn session(server: Server, transport: Stdio) -> anyhow::Result<()> {
+    match server.serve(transport).await {
+        Ok(service) => {
+            service.waiting().await?;
+            Ok(())
+        }
+        // A host may change its mind before it has said anything.
+        Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

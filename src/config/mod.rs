@@ -98,12 +98,16 @@ pub struct Language {
 impl Language {
     /// The command for a program of which `file` is the entrypoint and `sources` all files.
     pub fn argv(&self, file: &str, sources: &[String]) -> Vec<String> {
+        // A name that begins like an option would be taken for one.
+        let path = |name: &str| {
+            if name.starts_with('-') { format!("./{name}") } else { name.to_owned() }
+        };
         let mut argv = Vec::new();
         for part in &self.command {
             match part {
                 CommandPart::Word(word) => argv.push(word.clone()),
-                CommandPart::File => argv.push(file.to_owned()),
-                CommandPart::Sources => argv.extend(sources.iter().cloned()),
+                CommandPart::File => argv.push(path(file)),
+                CommandPart::Sources => argv.extend(sources.iter().map(|name| path(name))),
             }
         }
         argv

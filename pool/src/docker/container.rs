@@ -33,18 +33,53 @@ pub(super) fn body(
         user: Some(format!("{uid}:{gid}")),
         working_dir: Some(spec.workdir.clone()),
         hostname: Some("sandbox".to_owned()),
-        labels: Some(labels),
         // An image's own health check would start processes beside the program.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
         }),
-        host_config: Some(host_config(spec, volume, dialect)),
+        host_config: Some(host_config(spec, volume, &labels, dialect)),
+        labels: Some(labels),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &SandboxSpec, volume: &str, dialect: &Dialect) -> HostConfig {
+/// What may be done with the runner's volume.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// In a sandbox.
+    ReadOnly,
+    /// In the container through which it is filled.
+    ReadWrite,
+}
+
+/// The runner's volume in a container. It carries the labels too: an engine makes a volume that has
+/// gone anew, and what it makes must be found by the sweep.
+pub(super) fn runner_mount(
+    volume: &str,
+    labels: &HashMap<String, String>,
+    access: Access,
+) -> Mount {
+    Mount {
+        target: Some(RUNNER_DIR.to_owned()),
+        source: Some(volume.to_owned()),
+        typ: Some(MountType::VOLUME),
+        read_only: Some(access == Access::ReadOnly),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            labels: Some(labels.clone()),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+fn host_config(
+    spec: &SandboxSpec,
+    volume: &str,
+    labels: &HashMap<String, String>,
+    dialect: &Dialect,
+) -> HostConfig {
     HostConfig {
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
@@ -58,17 +93,7 @@ fn host_config(spec: &SandboxSpec, volume: &str, dialect: &Dialect) -> HostConfi
         pids_limit: Some(i64::from(spec.limits.pids)),
         ulimits: Some(ulimits(spec, dialect)),
         tmpfs: Some(tmpfs(spec, dialect)),
-        mounts: Some(vec![Mount {
-            target: Some(RUNNER_DIR.to_owned()),
-            source: Some(volume.to_owned()),
-            typ: Some(MountType::VOLUME),
-            read_only: Some(true),
-            volume_options: Some(MountVolumeOptions {
-                no_copy: Some(true),
-                ..MountVolumeOptions::default()
-            }),
-            ..Mount::default()
-        }]),
+        mounts: Some(vec![runner_mount(volume, labels, Access::ReadOnly)]),
         ipc_mode: Some("private".to_owned()),
         shm_size: Some(spec.limits.shm.as_i64()),
         // What the program prints goes over the runner's stream; nothing else may print.

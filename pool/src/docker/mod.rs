@@ -8,6 +8,7 @@ mod images;
 mod volume;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::Docker;
@@ -31,6 +32,10 @@ use crate::engine::{
 };
 use crate::limits::Resources;
 use crate::owner::{LABEL, Owner};
+
+/// How often, and how far apart, a container that somebody else removes is looked for.
+const GONE_CHECKS: u32 = 40;
+const GONE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A connection to a Docker engine.
 pub struct DockerEngine {
@@ -216,6 +221,8 @@ impl Engine for DockerEngine {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
         match self.docker().await?.remove_container(name.as_str(), Some(options)).await {
             Err(error) if error::status(&error) == Some(404) => Ok(()),
+            // Somebody else is removing it, and it is not gone yet.
+            Err(error) if error::status(&error) == Some(409) => self.until_gone(name, error).await,
             removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
         }
     }
@@ -242,6 +249,20 @@ impl Engine for DockerEngine {
 }
 
 impl DockerEngine {
+    async fn until_gone(
+        &self,
+        name: &SandboxName,
+        error: bollard::errors::Error,
+    ) -> Result<(), EngineError> {
+        for _ in 0..GONE_CHECKS {
+            if self.state(name).await? == SandboxState::Gone {
+                return Ok(());
+            }
+            tokio::time::sleep(GONE_PAUSE).await;
+        }
+        Err(self.translate(Call::Remove).error(error))
+    }
+
     /// Engines answer a pause of a paused container, and a resume of a running one, each with an
     /// error of its own. What counts is the state.
     async fn unless_in_state(

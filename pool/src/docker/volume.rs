@@ -11,7 +11,7 @@ use bollard::query_parameters::{
     UploadToContainerOptionsBuilder,
 };
 
-use super::container::RUNNER_DIR;
+use super::container::{self, Access, RUNNER_DIR};
 use super::{DockerEngine, error};
 use crate::engine::{Call, Engine, EngineError, Image, SandboxName, Whose};
 use crate::owner::{LABEL, Owner};
@@ -21,8 +21,8 @@ pub(super) struct RunnerVolume {
     name: String,
     filler: SandboxName,
     runner: &'static [u8],
-    /// Whether this process has filled it. Held while it does.
-    filled: tokio::sync::Mutex<bool>,
+    /// When the volume that this process filled was made. Held while it is being filled.
+    filled: tokio::sync::Mutex<Option<String>>,
 }
 
 impl RunnerVolume {
@@ -31,7 +31,7 @@ impl RunnerVolume {
             name: format!("isolator-{}-runner", owner.short_id()),
             filler: SandboxName::new(format!("isolator-{}-filler", owner.short_id())),
             runner,
-            filled: tokio::sync::Mutex::new(false),
+            filled: tokio::sync::Mutex::new(None),
         }
     }
 
@@ -46,10 +46,10 @@ impl RunnerVolume {
         image: &Image,
     ) -> Result<(), EngineError> {
         let mut filled = self.filled.lock().await;
-        if *filled && self.is_ours(engine).await? {
+        if filled.is_some() && *filled == self.made(engine).await? {
             return Ok(());
         }
-        *filled = false;
+        *filled = None;
         let translate = engine.translate(Call::Prepare);
         let request = VolumeCreateRequest {
             name: Some(self.name.clone()),
@@ -63,16 +63,16 @@ impl RunnerVolume {
         let removed = engine.remove(&self.filler).await;
         uploaded?;
         removed?;
-        *filled = true;
+        *filled = self.made(engine).await?;
         Ok(())
     }
 
-    /// Whether the volume is there with our labels. An engine that does not know a container's
-    /// volume makes an empty one without labels.
-    async fn is_ours(&self, engine: &DockerEngine) -> Result<bool, EngineError> {
+    /// When the volume was made, if it is there. One that was removed is made anew, and empty, by
+    /// the engine when a container mounts it; its time tells.
+    async fn made(&self, engine: &DockerEngine) -> Result<Option<String>, EngineError> {
         match engine.docker().await?.inspect_volume(&self.name).await {
-            Ok(volume) => Ok(volume.labels.contains_key(LABEL)),
-            Err(error) if error::status(&error) == Some(404) => Ok(false),
+            Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
+            Err(error) if error::status(&error) == Some(404) => Ok(None),
             Err(error) => Err(engine.translate(Call::Prepare).error(error)),
         }
     }
@@ -81,12 +81,14 @@ impl RunnerVolume {
         let translate = engine.translate(Call::Prepare);
         engine.remove(&self.filler).await?;
         let options = CreateContainerOptionsBuilder::new().name(self.filler.as_str()).build();
+        let labels = engine.all_labels();
+        let mount = container::runner_mount(&self.name, &labels, Access::ReadWrite);
         let body = ContainerCreateBody {
             image: Some(image.digest.clone()),
             entrypoint: Some(vec!["never-started".to_owned()]),
-            labels: Some(engine.all_labels()),
+            labels: Some(labels),
             host_config: Some(HostConfig {
-                binds: Some(vec![format!("{}:{RUNNER_DIR}:nocopy", self.name)]),
+                mounts: Some(vec![mount]),
                 network_mode: Some("none".to_owned()),
                 ..HostConfig::default()
             }),
