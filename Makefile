@@ -1,0 +1,50 @@
+# Every target does the set-up it needs, and is quick when there is nothing to do.
+# A fresh Debian machine needs nothing but a Rust toolchain, make and git.
+
+export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isolator
+CARGO ?= cargo
+.DEFAULT_GOAL := help
+# The steps share a target directory and an engine; side by side they would only wait.
+.NOTPARALLEL:
+
+.PHONY: help run test bench lint fmt build images engine toolchain unit pytest clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: images ## Set everything up, check it, and run programs in sandboxes over MCP
+	"$(ISOLATOR_BIN)" --config isolator_config.json doctor && scripts/demo
+
+test: lint unit pytest ## Set everything up and run all checks and tests
+
+bench: images ## Measure starts beside the plain Docker API
+	$(CARGO) bench --locked
+
+lint: ## Check formatting, lints and dependencies; needs no engine
+	@scripts/toolchain fmt clippy
+	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	scripts/deny
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+build: toolchain ## Build the release binary
+	$(CARGO) build --release --locked
+
+images: engine build ## Build the language images that are missing or whose description changed
+	scripts/images
+
+engine: ## Install and start a Docker engine where none answers
+	scripts/engine
+
+toolchain: # Stop early, and say what to do, where cargo or a linker is missing
+	@scripts/toolchain
+
+unit: images # The tests in Rust, those on a real engine among them
+	$(CARGO) test --workspace --locked
+
+pytest: images # The official Python client against the release binary
+	scripts/python -m pytest tests/python
+
+clean: ## Remove what was built here; images stay on the engine
+	$(CARGO) clean && rm -rf .venv

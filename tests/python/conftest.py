@@ -1,0 +1,22 @@
+"""Fixtures: a server in each era of the protocol, shared by the tests of a file."""
+
+import pytest
+
+# Or its assertions would not say what they found.
+pytest.register_assert_rewrite("server")
+
+from server import isolator  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+# "auto" asks the server what it speaks and gets the stateless protocol; "legacy" is the handshake
+# that most hosts still begin with.
+@pytest.fixture(scope="module", params=["auto", "legacy"])
+async def server(request, anyio_backend, tmp_path_factory):
+    async with isolator(tmp_path_factory.mktemp("state"), request.param) as server:
+        server.mode = request.param
+        yield server

@@ -1,0 +1,79 @@
+"""A server under test, with a state directory of its own, so that what it made can be told apart."""
+
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import engine
+from mcp import Client, StdioServerParameters
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
+CONFIG = ROOT / "isolator_config.json"
+
+# What a host takes from its own environment and a server on another engine needs.
+_PASSED_ON = ["DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "RUST_LOG"]
+
+
+class Isolator:
+    """A running server and its client."""
+
+    def __init__(self, client, state, instance):
+        self.client = client
+        self.instance = instance
+        self.pid = _process_with(f"XDG_STATE_HOME={state}")
+
+    async def call(self, **arguments):
+        return await self.client.call_tool("execute_code", arguments)
+
+
+@asynccontextmanager
+async def isolator(state, mode="auto", config=CONFIG):
+    """Starts a server, and asserts after its end that nothing of it is left."""
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    environment["XDG_STATE_HOME"] = str(state)
+    parameters = StdioServerParameters(
+        command=BINARY, args=["--config", str(config), "serve"], env=environment
+    )
+    before = _instances(state)
+    async with Client(parameters, mode=mode, read_timeout_seconds=60) as client:
+        (instance,) = _instances(state) - before
+        server = Isolator(client, state, instance)
+        yield server
+    # The client has waited for the process, so there is nothing to wait for.
+    assert not Path(f"/proc/{server.pid}").exists(), "the server still runs"
+    assert_nothing_left(server.instance)
+
+
+def assert_nothing_left(instance):
+    assert [(left["Names"], left["State"]) for left in engine.containers(instance)] == []
+    assert [left["Name"] for left in engine.volumes(instance)] == []
+
+
+async def until(condition, seconds, what):
+    """Waits for the condition, and fails after so many seconds."""
+    with anyio.move_on_after(seconds):
+        while not condition():
+            await anyio.sleep(0.1)
+        return
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def _instances(state):
+    """The instances that have a lock file; its name is what is on the labels."""
+    return {lock.stem for lock in state.glob("isolator/instances/*.lock")}
+
+
+def _process_with(variable):
+    """The process that has this in its environment."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    (pid,) = [pid for pid in pids if variable.encode() in _environment(pid)]
+    return pid
+
+
+def _environment(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

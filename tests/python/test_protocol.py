@@ -1,0 +1,93 @@
+"""What a client sees before and beside the programs: versions, schemas, protocol errors."""
+
+import jsonschema
+import pytest
+from mcp import MCPError
+
+INVALID_PARAMS = -32602
+
+
+async def test_both_eras_of_the_protocol_are_spoken(server):
+    expected = {"auto": "2026-07-28", "legacy": "2025-11-25"}
+    assert server.client.protocol_version == expected[server.mode]
+    assert server.client.server_info.name == "isolator"
+    assert "sandbox" in server.client.instructions
+    assert server.client.server_capabilities.tools is not None
+
+
+async def test_the_one_tool_has_valid_schemas(server):
+    (tool,) = (await server.client.list_tools()).tools
+    assert tool.name == "execute_code"
+    for schema in (tool.input_schema, tool.output_schema):
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema["type"] == "object"
+    assert tool.input_schema["properties"]["language"]["enum"] == ["go", "javascript", "python"]
+    expected = {
+        "language",
+        "entrypoint_code",
+        "entrypoint_filename",
+        "additional_files",
+        "snippet_name",
+        "args",
+        "stdin",
+        "env",
+        "timeout",
+    }
+    assert expected <= tool.input_schema["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({}, "language"),
+        ({"language": "python"}, "entrypoint_code"),
+        ({"language": "cobol", "entrypoint_code": ""}, "language"),
+        ({"language": "python", "entrypoint_code": 5}, "entrypoint_code"),
+        ({"language": "python", "entrypoint_code": "", "cwd": "/"}, "cwd"),
+        ({"language": "python", "entrypoint_code": "", "snippet_name": "csv_sql"}, "snippet_name"),
+        ({"snippet_name": "no_such_snippet"}, "snippet_name"),
+        ({"snippet_name": "../Makefile"}, "snippet_name"),
+        ({"language": "python", "entrypoint_code": "", "timeout": "soon"}, "timeout"),
+        ({"language": "python", "entrypoint_code": "", "timeout": "1h"}, "timeout"),
+        (
+            {"language": "python", "entrypoint_code": "", "entrypoint_filename": "/etc/passwd"},
+            "entrypoint_filename",
+        ),
+        (
+            {
+                "language": "python",
+                "entrypoint_code": "",
+                "additional_files": [{"filename": "../a", "content": ""}],
+            },
+            "additional_files[0].filename",
+        ),
+        (
+            {
+                "language": "python",
+                "entrypoint_code": "",
+                "additional_files": [{"filename": "main.py", "content": ""}],
+            },
+            "additional_files[0].filename",
+        ),
+        (
+            {
+                "language": "python",
+                "entrypoint_code": "",
+                "additional_files": [{"filename": "a", "content": "!", "encoding": "base64"}],
+            },
+            "additional_files[0].content",
+        ),
+    ],
+)
+async def test_a_bad_argument_is_a_protocol_error_that_names_the_field(server, arguments, field):
+    with pytest.raises(MCPError) as raised:
+        await server.call(**arguments)
+    assert raised.value.code == INVALID_PARAMS
+    assert field in raised.value.message
+
+
+async def test_an_unknown_tool_is_a_protocol_error(server):
+    with pytest.raises(MCPError) as raised:
+        await server.client.call_tool("execute", {})
+    assert raised.value.code == INVALID_PARAMS
+    assert "execute_code" in raised.value.message
