@@ -216,6 +216,8 @@ mod tests {
             "main.go:3:8: package nope is not in std (/usr/local/go/src/nope)",
         );
         assert!(go.contains("'nope'"), "{go}");
+        let go = explain_stderr("go", "main.go:3:8: cannot find package \"x.org/y\" in any of:");
+        assert!(go.contains("'x.org/y'"), "{go}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use isolator_pool::pools::{ExecuteError, Pools};
+use isolator_pool::quote::quoted;
 use isolator_pool::run::RunError;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
@@ -157,8 +158,8 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         if request.name != tool::EXECUTE_CODE {
             let message = format!(
-                "name: there is no tool {:?}; there is: {}",
-                request.name,
+                "name: there is no tool {}; there is: {}",
+                quoted(&request.name),
                 tool::EXECUTE_CODE
             );
             return Err(ErrorData::invalid_params(message, Some(json!({ "field": "name" }))));

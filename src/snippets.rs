@@ -8,6 +8,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use isolator_pool::quote::quoted;
+
 use crate::config::Config;
 
 /// Longest name.
@@ -45,8 +47,9 @@ pub struct Snippet {
 pub enum SnippetError {
     /// The name is not one that a snippet can have.
     #[error(
-        "{0:.80?} is not the name of a snippet: a name has letters, digits, - and _, and at most \
-         {MAX_NAME} of them"
+        "{} is not the name of a snippet: a name has letters, digits, - and _, and at most \
+         {MAX_NAME} of them",
+        quoted(.0)
     )]
     BadName(String),
     /// There is no such snippet.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::limits::{ByteSize, CpuShare, Resources};
+use isolator_pool::quote::quoted;
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{FileError, Workspace, WorkspaceBuilder};
 
@@ -126,7 +127,8 @@ fn entrypoint(
 
 fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
     config.languages.get(name).cloned().ok_or_else(|| {
-        let message = format!("{name:.80?} is not a language here: use one of {}", names(config));
+        let message =
+            format!("{} is not a language here: use one of {}", quoted(name), names(config));
         InvalidArgument::new("language", message)
     })
 }
@@ -141,14 +143,15 @@ fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, Inval
     };
     let wrong = |message: String| InvalidArgument::new("timeout", message);
     let timeout = humantime::parse_duration(text).map_err(|error| {
-        wrong(format!("{text:.80?} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"))
+        let text = quoted(text);
+        wrong(format!("{text} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"))
     })?;
     if timeout.is_zero() {
         return Err(wrong("must be longer than zero".to_owned()));
     }
     if timeout > limits.max_timeout {
         let most = humantime::format_duration(limits.max_timeout);
-        return Err(wrong(format!("{text:.80?} is longer than the maximum of {most}")));
+        return Err(wrong(format!("{} is longer than the maximum of {most}", quoted(text))));
     }
     Ok(timeout)
 }
@@ -266,7 +269,7 @@ fn arguments_and_variables(
     }
     let mut env = language.env.clone();
     for (name, value) in &arguments.env {
-        let field = format!("env.{name:.80}");
+        let field = format!("env.{}", name.chars().take(60).collect::<String>());
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(InvalidArgument::new(field, "this is not the name of a variable"));
         }

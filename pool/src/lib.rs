@@ -42,6 +42,7 @@ pub mod outcome;
 pub mod owner;
 pub mod pool;
 pub mod pools;
+pub mod quote;
 mod reaper;
 pub mod run;
 mod sandbox;

@@ -143,11 +143,24 @@ impl Pools {
         let came = Instant::now();
         let _admitted = self.admission.enter().await?;
         let admitted = Instant::now();
-        let (sandbox, start) = pool.checkout().await?;
-        let checkout = admitted.elapsed();
-        let image = sandbox.spec.image.digest.clone();
-        let (outcome, run) = run::run(sandbox, request).await?;
-        Ok((outcome, Receipt { start, queue: admitted - came, checkout, run, image }))
+        let mut is_first = true;
+        loop {
+            let (sandbox, start) = pool.checkout().await?;
+            let checkout = admitted.elapsed();
+            let image = sandbox.spec.image.digest.clone();
+            match run::run(sandbox, request).await {
+                // The program has not begun, so a second sandbox can have it.
+                Err(error @ RunError::NotStarted(_)) if is_first => {
+                    tracing::warn!(%error, "trying another sandbox");
+                    is_first = false;
+                }
+                ran => {
+                    let (outcome, run) = ran?;
+                    let queue = admitted - came;
+                    return Ok((outcome, Receipt { start, queue, checkout, run, image }));
+                }
+            }
+        }
     }
 
     /// The pools' state, by name.

@@ -1,6 +1,7 @@
 //! A run: one request's job in one armed sandbox, which is gone afterwards.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
@@ -8,7 +9,7 @@ use isolator_runner::wire::{
 };
 
 use crate::connection::{ConnectionError, Frame};
-use crate::engine::SandboxState;
+use crate::engine::{Call, Engine, SandboxName, SandboxState, bounded};
 use crate::limits::Resources;
 use crate::outcome::{Captured, End, Outcome, Status};
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -40,6 +41,9 @@ pub struct RunRequest {
 /// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
 /// the CPU.
 const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A program starts milliseconds after its job was sent. One that takes this long is looked at.
+const SUSPICION: Duration = Duration::from_secs(1);
 
 /// Where the time of a run went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -123,7 +127,14 @@ async fn converse(
     timeout: Duration,
     output: &mut Output,
 ) -> Result<Report, SandboxError> {
+    let engine = Arc::clone(&sandbox.engine);
+    let name = sandbox.lease.name().clone();
     let (mut sender, mut receiver) = sandbox.connection.split();
+    let mut suspicion = std::pin::pin!(async {
+        tokio::time::sleep(SUSPICION).await;
+        thaw_if_frozen(&*engine, &name).await;
+    });
+    let mut is_suspected = false;
     let mut sending = std::pin::pin!(sender.send(message));
     let mut is_sending = true;
     let mut deadline = std::pin::pin!(tokio::time::sleep(START_PATIENCE));
@@ -146,6 +157,7 @@ async fn converse(
                     tracing::debug!(%error, "a job could not be sent");
                 }
             }
+            () = &mut suspicion, if !output.started && !is_suspected => is_suspected = true,
             () = &mut deadline => return Ok(Report::Late),
         }
     }
@@ -200,6 +212,19 @@ impl Output {
         stream.head.extend_from_slice(head);
         let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
         stream.tail.extend_from_slice(&rest[..to_tail]);
+    }
+}
+
+/// Thaws a sandbox that somebody froze while it was waiting.
+async fn thaw_if_frozen(engine: &dyn Engine, name: &SandboxName) {
+    let thawed = match bounded(Call::State, engine.state(name)).await {
+        Ok(SandboxState::Paused) => bounded(Call::Resume, engine.resume(name)).await,
+        Ok(_) => return,
+        Err(error) => Err(error),
+    };
+    match thawed {
+        Ok(()) => tracing::warn!(sandbox = %name, "somebody had paused it; it is thawed"),
+        Err(error) => tracing::warn!(sandbox = %name, %error, "a slow sandbox can't be looked at"),
     }
 }
 

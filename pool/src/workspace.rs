@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use tar::{EntryType, Header};
 
+use crate::quote::quoted;
+
 /// Longest name of one file or directory, in bytes: the limit of Linux file systems.
 const MAX_COMPONENT: usize = 255;
 
@@ -33,28 +35,28 @@ pub enum FileError {
     #[error("the file name is empty")]
     Empty,
     /// The name starts at the root.
-    #[error("{0:?} is absolute; file names are relative to the workspace")]
+    #[error("{} is absolute; file names are relative to the workspace", quoted(.0))]
     Absolute(String),
     /// The name climbs.
-    #[error("{0:?} contains \"..\"; file names stay inside the workspace")]
+    #[error("{} contains \"..\"; file names stay inside the workspace", quoted(.0))]
     ParentDir(String),
     /// The name holds a NUL character.
-    #[error("{0:?} contains a NUL character")]
+    #[error("{} contains a NUL character", quoted(.0))]
     Nul(String),
     /// The name is that of a directory.
-    #[error("{0:?} names a directory, not a file")]
+    #[error("{} names a directory, not a file", quoted(.0))]
     Directory(String),
     /// A part of the name, or all of it, is too long.
-    #[error("{0:.60?}… is too long: at most {MAX_COMPONENT} bytes a part and {MAX_PATH} in all")]
+    #[error("{} is too long: at most {MAX_COMPONENT} bytes a part and {MAX_PATH} in all", quoted(.0))]
     TooLong(String),
     /// The name lies in too many folders.
-    #[error("{0:.60?}… lies deeper than {MAX_DEPTH} folders")]
+    #[error("{} lies deeper than {MAX_DEPTH} folders", quoted(.0))]
     TooDeep(String),
     /// Two files have the same name.
-    #[error("{0:?} is given twice")]
+    #[error("{} is given twice", quoted(.0))]
     Duplicate(String),
     /// A file would have to be a directory too.
-    #[error("{file:?} is a file, so {beneath:?} can't lie beneath it")]
+    #[error("{} is a file, so {} can't lie beneath it", quoted(.file), quoted(.beneath))]
     BeneathFile {
         /// The file.
         file: String,

@@ -1,0 +1,125 @@
+//! An answer to a call, held to everything that is promised of every answer.
+
+use rmcp::model::CallToolResult;
+use serde_json::Value;
+
+/// The result of a call that reached a sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) is_error: bool,
+    pub(crate) data: Value,
+}
+
+impl Answer {
+    /// Checks a result against the advertised schema and against itself.
+    pub(crate) fn new(result: CallToolResult, schema: &Value) -> Self {
+        let text = text_of(&result);
+        let is_error = result.is_error.expect("isError is always said");
+        let data = result.structured_content.unwrap_or_else(|| panic!("no data beside {text:?}"));
+        conform(&data, schema, "structuredContent");
+        let answer = Self { text, is_error, data };
+        assert_eq!(answer.text, answer.promised_text());
+        assert_eq!(answer.is_error, answer.status() != "success", "{:?}", answer.data);
+        answer
+    }
+
+    fn promised_text(&self) -> String {
+        let streams =
+            format!("--- stdout ---\n{}\n--- stderr ---\n{}", self.stdout(), self.stderr());
+        match self.status() {
+            "success" => streams,
+            status => format!("Execution Failed ({status}): {}\n\n{streams}", self.message()),
+        }
+    }
+
+    fn string(&self, field: &str) -> &str {
+        self.data[field].as_str().unwrap_or_default()
+    }
+
+    pub(crate) fn status(&self) -> &str {
+        self.string("status")
+    }
+
+    pub(crate) fn stdout(&self) -> &str {
+        self.string("stdout")
+    }
+
+    pub(crate) fn stderr(&self) -> &str {
+        self.string("stderr")
+    }
+
+    /// The cause of a failure.
+    pub(crate) fn message(&self) -> &str {
+        self.string("message")
+    }
+
+    /// Standard output of a program that succeeded.
+    pub(crate) fn output(&self) -> &str {
+        assert_eq!(self.status(), "success", "{}", self.text);
+        self.stdout()
+    }
+
+    /// Standard output of a program that succeeded, read as JSON.
+    pub(crate) fn json(&self) -> Value {
+        let output = self.output();
+        serde_json::from_str(output).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    }
+
+    /// How the request got its sandbox.
+    pub(crate) fn start(&self) -> &str {
+        self.data["receipt"]["start"].as_str().unwrap_or_default()
+    }
+
+    /// Asserts a failure with this status whose message holds each of `hints`.
+    pub(crate) fn assert_failed(&self, status: &str, hints: &[&str]) {
+        assert_eq!(self.status(), status, "{}", self.text);
+        for hint in hints {
+            assert!(self.message().contains(hint), "no {hint:?} in {:?}", self.message());
+        }
+    }
+}
+
+/// The one text of a result.
+pub(crate) fn text_of(result: &CallToolResult) -> String {
+    let [content] = result.content.as_slice() else {
+        panic!("one text, not {:?}", result.content);
+    };
+    content.as_text().expect("a text").text.clone()
+}
+
+/// Asserts that `value` is as `schema` says, for the part of JSON Schema that the server uses. It
+/// is stricter than the standard: a property that the schema does not name is wrong.
+fn conform(value: &Value, schema: &Value, path: &str) {
+    assert!(schema.get("$ref").is_none(), "{path}: clients differ in how they follow $ref");
+    if let Some(allowed) = schema.get("enum").and_then(Value::as_array) {
+        assert!(allowed.contains(value), "{path}: {value} is none of {allowed:?}");
+    }
+    match schema["type"].as_str().unwrap_or_else(|| panic!("{path} has no plain type: {schema}")) {
+        "object" => {
+            let object = value.as_object().unwrap_or_else(|| panic!("{path}: {value}"));
+            for name in schema["required"].as_array().into_iter().flatten() {
+                let name = name.as_str().expect("a name");
+                assert!(object.contains_key(name), "{path}.{name} is missing");
+            }
+            for (name, value) in object {
+                let known = schema["properties"].get(name);
+                let known = known.unwrap_or_else(|| panic!("{path}.{name} is not in the schema"));
+                conform(value, known, &format!("{path}.{name}"));
+            }
+        }
+        "array" => {
+            for item in value.as_array().unwrap_or_else(|| panic!("{path}: {value}")) {
+                conform(item, &schema["items"], &format!("{path}[]"));
+            }
+        }
+        "string" => assert!(value.is_string(), "{path}: {value}"),
+        "integer" => assert!(value.is_i64() || value.is_u64(), "{path}: {value}"),
+        "number" => assert!(value.is_number(), "{path}: {value}"),
+        "boolean" => assert!(value.is_boolean(), "{path}: {value}"),
+        other => panic!("{path}: the check does not know the type {other}"),
+    }
+    if let (Some(least), Some(number)) = (schema["minimum"].as_f64(), value.as_f64()) {
+        assert!(number >= least, "{path}: {value} is less than {least}");
+    }
+}

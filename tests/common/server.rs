@@ -1,0 +1,300 @@
+//! The real binary's server, with the official client on its standard input and output.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bollard::Docker;
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ErrorData, Tool,
+};
+use rmcp::service::{PeerRequestOptions, RequestHandle, RunningService};
+use rmcp::{RoleClient, ServiceError, ServiceExt};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Child;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::answer::{Answer, text_of};
+use super::{config, engine, eventually, isolator, shown, write_config};
+
+/// Servers at the same time in one test process. More would only wait for each other: the engine
+/// makes few sandboxes a second.
+static SLOTS: Semaphore = Semaphore::const_new(2);
+
+/// Longest time that a server may take to remove everything and end.
+const STOP: Duration = Duration::from_secs(60);
+
+/// A running server. [`Server::stop`] ends it in order; dropping it, as a panic does, kills it and
+/// removes what it had.
+pub(crate) struct Server {
+    client: Option<RunningService<RoleClient, ()>>,
+    child: Child,
+    directory: PathBuf,
+    state: PathBuf,
+    /// The value of its label on the engine.
+    pub(crate) instance: String,
+    /// The advertised tool.
+    pub(crate) tool: Tool,
+    pub(crate) docker: Docker,
+    waits: usize,
+    stopped: bool,
+    _home: TempDir,
+    _slot: Option<SemaphorePermit<'static>>,
+}
+
+impl Server {
+    /// Starts a server with a configuration.
+    pub(crate) async fn start(config: &Value) -> Self {
+        let slot = SLOTS.acquire().await.expect("never closed");
+        let home = tempfile::tempdir().expect("a directory");
+        let state = home.path().join("state");
+        Self::start_in(home, state, config, Some(slot)).await
+    }
+
+    /// Starts a server beside another, with whom it shares the place of its state.
+    pub(crate) async fn start_beside(other: &Self, config: &Value) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        Self::start_in(home, other.state.clone(), config, None).await
+    }
+
+    /// Starts a server with one language, one paused sandbox, and `more` in its configuration.
+    pub(crate) async fn with(language: &str, more: Value) -> Self {
+        Self::start(&config(&[language], more)).await
+    }
+
+    /// Starts a server with Python only.
+    pub(crate) async fn python() -> Self {
+        Self::with("python", json!({})).await
+    }
+
+    async fn start_in(
+        home: TempDir,
+        state: PathBuf,
+        config: &Value,
+        slot: Option<SemaphorePermit<'static>>,
+    ) -> Self {
+        let directory = home.path().to_owned();
+        write_config(&directory, config);
+        fs::create_dir(directory.join("prompts")).expect("writable");
+        let before = instances(&state);
+        let mut command = isolator(&directory);
+        let log = File::create(directory.join("log")).expect("writable");
+        command
+            .arg("serve")
+            .env("XDG_STATE_HOME", &state)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log);
+        let mut command = tokio::process::Command::from(command);
+        let mut child = command.kill_on_drop(true).spawn().expect("the server starts");
+        let streams =
+            (child.stdout.take().expect("it is piped"), child.stdin.take().expect("it is piped"));
+        let client = match ().serve(streams).await {
+            Ok(client) => client,
+            Err(error) => panic!("{error}; the server's log:\n{}", log_in(&directory)),
+        };
+        // The server has taken its identity before it answers.
+        let mut new = instances(&state);
+        new.retain(|instance| !before.contains(instance));
+        let [instance] = new.as_slice() else { panic!("one new instance, not {new:?}") };
+        let tools = client.list_all_tools().await.expect("the tools");
+        let [tool] = <[Tool; 1]>::try_from(tools).expect("one tool");
+        let languages = tool.input_schema["properties"]["language"]["enum"].as_array();
+        let size = config["pool"]["size"].as_u64().expect("the configuration gives one");
+        Self {
+            instance: instance.clone(),
+            client: Some(client),
+            child,
+            directory,
+            state,
+            waits: languages.map_or(0, Vec::len) * usize::try_from(size).expect("it is small"),
+            tool,
+            docker: engine::docker().await,
+            stopped: false,
+            _home: home,
+            _slot: slot,
+        }
+    }
+
+    fn client(&self) -> &RunningService<RoleClient, ()> {
+        self.client.as_ref().expect("it is there until the server stops")
+    }
+
+    /// The folder that the configuration is relative to.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What the server has logged so far.
+    pub(crate) fn log(&self) -> String {
+        log_in(&self.directory)
+    }
+
+    /// The identifier of the server's process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id().expect("it was not waited for yet")
+    }
+
+    /// Waits until all pools, whose sandboxes must all be paused ones, are full; returns the
+    /// identifiers of their containers.
+    pub(crate) async fn wait_until_ready(&self) -> Vec<String> {
+        engine::until_paused(&self.docker, &self.instance, self.waits).await
+    }
+
+    /// Calls a tool.
+    pub(crate) async fn call_tool(
+        &self,
+        name: &str,
+        arguments: Value,
+    ) -> Result<CallToolResult, ServiceError> {
+        self.client().call_tool(parameters(name, arguments)).await
+    }
+
+    /// Runs a program; the call must reach a sandbox.
+    pub(crate) async fn call(&self, arguments: Value) -> Answer {
+        let shown = shown(&arguments);
+        match self.call_tool("execute_code", arguments).await {
+            Ok(result) => Answer::new(result, &Value::Object((*self.output_schema()).clone())),
+            Err(error) => panic!("{shown}: {error}; the server's log:\n{}", self.log()),
+        }
+    }
+
+    /// Runs a Python program.
+    pub(crate) async fn run_python(&self, code: &str) -> Answer {
+        self.call(json!({ "language": "python", "entrypoint_code": code })).await
+    }
+
+    /// Runs a Python program with further arguments.
+    pub(crate) async fn run_python_with(&self, code: &str, mut more: Value) -> Answer {
+        more["language"] = json!("python");
+        more["entrypoint_code"] = json!(code);
+        self.call(more).await
+    }
+
+    /// Makes a call that no sandbox can take, and returns the text that says so.
+    pub(crate) async fn call_without_sandbox(&self, arguments: Value) -> String {
+        let result = self.call_tool("execute_code", arguments).await.expect("a tool error");
+        assert_eq!(result.is_error, Some(true), "{result:?}");
+        let text = text_of(&result);
+        assert!(text.starts_with("Sandbox error: "), "{text}");
+        text
+    }
+
+    /// Makes a call that is the caller's mistake.
+    pub(crate) async fn call_raw(&self, name: &str, arguments: Value) -> ErrorData {
+        let shown = shown(&arguments);
+        match self.call_tool(name, arguments).await {
+            Err(ServiceError::McpError(error)) => error,
+            other => panic!("{shown}: a protocol error, not {other:?}"),
+        }
+    }
+
+    /// Starts a call without waiting for its answer.
+    pub(crate) async fn begin(&self, arguments: Value) -> RequestHandle<RoleClient> {
+        let request = CallToolRequest::new(parameters("execute_code", arguments));
+        let request = ClientRequest::CallToolRequest(request);
+        let options = PeerRequestOptions::no_options();
+        self.client().send_cancellable_request(request, options).await.expect("it can be sent")
+    }
+
+    fn output_schema(&self) -> std::sync::Arc<rmcp::model::JsonObject> {
+        self.tool.output_schema.clone().expect("an output schema")
+    }
+
+    /// Closes the server's standard input, as a host does, and asserts that it ends well and
+    /// leaves nothing.
+    pub(crate) async fn stop(mut self) {
+        let client = self.client.take().expect("it stops once");
+        client.cancel().await.expect("the client ends");
+        self.end().await;
+    }
+
+    /// Ends the server with a signal, such as "TERM", and asserts the same.
+    pub(crate) async fn stop_by(mut self, signal: &str) {
+        send_signal(self.process(), signal);
+        self.end().await;
+    }
+
+    /// Kills the server, which then can't remove anything.
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.expect("it can be killed");
+    }
+
+    async fn end(&mut self) {
+        let ended = tokio::time::timeout(STOP, self.child.wait()).await;
+        let status = ended.expect("the server ends").expect("it can be waited for");
+        assert!(status.success(), "{status}; the server's log:\n{}", self.log());
+        engine::assert_nothing_left(&self.instance).await;
+        self.stopped = true;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.stopped {
+            return;
+        }
+        // The test has failed, or wants it so. What cleans up after a crash is made for this.
+        let _ = self.child.start_kill();
+        while let Ok(None) = self.child.try_wait() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = isolator(&self.directory)
+            .arg("gc")
+            .env("XDG_STATE_HOME", &self.state)
+            .stdout(Stdio::null())
+            .status();
+        if std::thread::panicking() {
+            // The test harness shows it with the failed test.
+            #[allow(clippy::print_stderr)]
+            {
+                eprintln!("the server's log:\n{}", self.log());
+            }
+        }
+    }
+}
+
+fn parameters(name: &str, arguments: Value) -> CallToolRequestParams {
+    let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+    CallToolRequestParams::new(name.to_owned()).with_arguments(arguments)
+}
+
+fn log_in(directory: &Path) -> String {
+    fs::read_to_string(directory.join("log")).unwrap_or_default()
+}
+
+/// The instances that are registered in a place for state.
+fn instances(state: &Path) -> Vec<String> {
+    let Ok(files) = fs::read_dir(state.join("isolator/instances")) else { return Vec::new() };
+    files
+        .filter_map(|file| {
+            let path = file.ok()?.path();
+            Some(path.file_stem()?.to_str()?.to_owned())
+        })
+        .collect()
+}
+
+/// Sends a signal to a process.
+pub(crate) fn send_signal(process: u32, signal: &str) {
+    let mut kill = std::process::Command::new("kill");
+    let status = kill.args([&format!("-{signal}"), &process.to_string()]).status();
+    assert!(status.expect("kill starts").success());
+}
+
+/// Waits until a handle's answer is there.
+pub(crate) async fn answer_of(handle: RequestHandle<RoleClient>) -> CallToolResult {
+    match handle.await_response().await.expect("an answer") {
+        rmcp::model::ServerResult::CallToolResult(result) => result,
+        other => panic!("the result of a tool, not {other:?}"),
+    }
+}
+
+/// Waits until a program that was started with [`Server::begin`] runs: its sandbox is thawed.
+pub(crate) async fn until_running(server: &Server, count: usize) {
+    eventually(&format!("{count} running sandboxes"), async || {
+        engine::in_state(&server.docker, &server.instance, "running").await.len() >= count
+    })
+    .await;
+}
