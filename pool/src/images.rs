@@ -36,6 +36,8 @@ pub struct ImageProvider {
     policy: PullPolicy,
     /// What was fetched since the start: `Always` means once, not before every sandbox.
     fetched: Arc<Mutex<BTreeSet<String>>>,
+    /// Held while an image is fetched: several pools may want the same.
+    fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl ImageProvider {
@@ -45,7 +47,7 @@ impl ImageProvider {
         builder: Arc<dyn ImageBuilder>,
         policy: PullPolicy,
     ) -> Self {
-        Self { engine, builder, policy, fetched: Arc::default() }
+        Self { engine, builder, policy, fetched: Arc::default(), fetching: Arc::default() }
     }
 
     /// The image, fetched if it has to be. What happens meanwhile is logged.
@@ -54,13 +56,16 @@ impl ImageProvider {
     ///
     /// The engine's, and [`EngineError::NoSuchImage`] where the policy forbids to fetch.
     pub async fn ensure(&self, name: &str) -> Result<Image, EngineError> {
-        if (self.policy != PullPolicy::Always || self.was_fetched(name))
-            && let Some(image) = self.find(name).await?
-        {
+        if let Some(image) = self.find_if_enough(name).await? {
             return Ok(image);
         }
         if self.policy == PullPolicy::Never {
             return Err(EngineError::NoSuchImage(name.to_owned()));
+        }
+        let _fetching = self.fetching.lock().await;
+        // Somebody else may have fetched it meanwhile.
+        if let Some(image) = self.find_if_enough(name).await? {
+            return Ok(image);
         }
         self.fetch(name, &|line| tracing::info!(image = name, "{line}")).await
     }
@@ -81,6 +86,14 @@ impl ImageProvider {
         let mut fetched = self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
         fetched.insert(name.to_owned());
         Ok(image)
+    }
+
+    /// The image that is there, unless the policy asks for more.
+    async fn find_if_enough(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        if self.policy == PullPolicy::Always && !self.was_fetched(name) {
+            return Ok(None);
+        }
+        self.find(name).await
     }
 
     fn was_fetched(&self, name: &str) -> bool {

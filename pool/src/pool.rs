@@ -4,9 +4,12 @@
 //! sandbox is always a task of its own, which a request may wait for but never owns: a request that
 //! goes away cuts no call to the engine short, and what was made for it goes on the shelf.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +28,9 @@ const LOOK_OVER: Duration = Duration::from_secs(10);
 
 /// First and longest pause after a sandbox could not be made.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+/// After this long without a failure the next one is the first again.
+const CALM: Duration = Duration::from_secs(60);
 
 /// How long a request waits for a sandbox that is not there yet. Hosts give a call up after 60 s,
 /// and by then shall have been told what is missing.
@@ -138,9 +144,33 @@ pub(crate) struct Pool {
 /// The pool's recent failures.
 #[derive(Default)]
 struct Trouble {
+    /// How many there were without a calm between them.
     failures: u32,
+    /// When the next sandbox may be made.
     until: Option<Instant>,
     last: Option<String>,
+}
+
+impl Trouble {
+    /// Doubles the pause, unless the last failure was long ago. A success in between does not count:
+    /// what is made may fail at its next step.
+    fn add(&mut self, error: String) {
+        let now = Instant::now();
+        if self.until.is_some_and(|until| now > until + CALM) {
+            self.failures = 0;
+        }
+        let pause = BACK_OFF.0 * 2_u32.saturating_pow(self.failures.min(16));
+        self.failures += 1;
+        self.until = Some(now + pause.min(BACK_OFF.1));
+        self.last = Some(error);
+    }
+
+    /// Something was made: there is no reason to wait any longer.
+    fn ease(&mut self) {
+        let now = Instant::now();
+        self.until = self.until.map(|until| until.min(now));
+        self.last = None;
+    }
 }
 
 impl Pool {
@@ -232,20 +262,20 @@ impl Pool {
             *lock(&self.ready) = None;
             made = self.try_make().await;
         }
-        let mut trouble = lock(&self.trouble);
         match &made {
-            Ok(_) => *trouble = Trouble::default(),
+            Ok(_) => lock(&self.trouble).ease(),
             Err(SandboxError::Closed) => {}
             Err(error) => {
-                let pause = BACK_OFF.0 * 2_u32.saturating_pow(trouble.failures.min(16));
-                trouble.failures += 1;
-                trouble.until = Some(Instant::now() + pause.min(BACK_OFF.1));
-                trouble.last = Some(error.to_string());
                 *lock(&self.ready) = None;
-                tracing::warn!(image = %self.template.image.name, %error, "a sandbox could not be made");
+                self.note_failure(error);
             }
         }
         made
+    }
+
+    fn note_failure(&self, error: &dyn fmt::Display) {
+        tracing::warn!(image = %self.template.image.name, %error, "a sandbox could not be made");
+        lock(&self.trouble).add(error.to_string());
     }
 
     async fn try_make(&self) -> Result<Sandbox<Armed>, SandboxError> {
@@ -286,7 +316,7 @@ impl Pool {
         }
         match sandbox.pause().await {
             Ok(paused) => drop(self.shelf.put_paused(paused)),
-            Err(error) => tracing::warn!(%error, "a sandbox could not be paused"),
+            Err(error) => self.note_failure(&error),
         }
     }
 
@@ -306,8 +336,11 @@ impl Pool {
     /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again.
     async fn look_over(self: &Arc<Self>) -> Duration {
         let stale = self.shelf.discard_stale(self.size.max_age);
-        if stale > 0 {
-            tracing::info!(image = %self.template.image.name, stale, "replacing sandboxes");
+        if stale.died_young > 0 {
+            self.note_failure(&"sandboxes ended by themselves as soon as they were ready");
+        } else if stale.total > 0 {
+            let image = &self.template.image.name;
+            tracing::info!(%image, stale = stale.total, "replacing sandboxes");
         }
         while let Some(paused) = self.shelf.take_for_promotion() {
             match paused.resume().await {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use isolator_runner::wire::{
     self, Exit, Failed, FailedCause, Job, KillReason, Kind, OutputLimits, WireError,

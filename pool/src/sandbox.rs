@@ -5,7 +5,9 @@
 //! step that fails, or whose future is dropped, drops the lease, and the reaper removes it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use tokio_util::task::TaskTracker;
 

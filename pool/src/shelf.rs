@@ -5,7 +5,9 @@
 //! takes what the refill made, hands each out once, and lets a request wait for the next.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use deadpool::unmanaged;
 
@@ -26,6 +28,18 @@ pub(crate) struct Shelf {
     /// Held while the shelf is sorted through, so that nobody finds it empty just then.
     sorting: Mutex<()>,
 }
+
+/// What was dropped from the shelf.
+#[derive(Debug, Default)]
+pub(crate) struct Stale {
+    /// All of it.
+    pub(crate) total: usize,
+    /// Of these, sandboxes that ended by themselves right after they were made.
+    pub(crate) died_young: usize,
+}
+
+/// A sandbox that ends before this age has something wrong with it.
+const YOUNG: Duration = Duration::from_secs(2);
 
 /// Why the shelf hands nothing out any more.
 #[derive(Debug)]
@@ -80,10 +94,13 @@ impl Shelf {
         self.paused.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
     }
 
-    /// Drops what is dead or older than `max_age`, and returns how many that were.
-    pub(crate) fn discard_stale(&self, max_age: Duration) -> usize {
+    /// Drops what is dead or older than `max_age`.
+    pub(crate) fn discard_stale(&self, max_age: Duration) -> Stale {
         let _sorting = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
-        sort_through(&self.hot, max_age) + sort_through(&self.paused, max_age)
+        let mut stale = Stale::default();
+        sort_through(&self.hot, max_age, &mut stale);
+        sort_through(&self.paused, max_age, &mut stale);
+        stale
     }
 
     /// Sandboxes on the shelf: hot ones, paused ones.
@@ -98,16 +115,22 @@ impl Shelf {
     }
 }
 
-fn sort_through<State>(pool: &unmanaged::Pool<Sandbox<State>>, max_age: Duration) -> usize {
+fn sort_through<State>(
+    pool: &unmanaged::Pool<Sandbox<State>>,
+    max_age: Duration,
+    stale: &mut Stale,
+) {
     let now = Instant::now();
     let all: Vec<_> = std::iter::from_fn(|| pool.try_remove().ok()).collect();
-    let (keep, stale): (Vec<_>, Vec<_>) = all
-        .into_iter()
-        .partition(|sandbox| sandbox.is_alive() && now.duration_since(sandbox.created()) < max_age);
     // The pool hands out the last that came; the order is kept.
-    for sandbox in keep.into_iter().rev() {
-        // There is no place only if the pool was closed meanwhile, and then it shall go.
-        let _ = pool.try_add(sandbox);
+    for sandbox in all.into_iter().rev() {
+        let age = now.duration_since(sandbox.created());
+        if sandbox.is_alive() && age < max_age {
+            // There is no place only if the pool was closed meanwhile, and then it shall go.
+            let _ = pool.try_add(sandbox);
+            continue;
+        }
+        stale.total += 1;
+        stale.died_young += usize::from(age < YOUNG && age < max_age);
     }
-    stale.len()
 }

@@ -123,7 +123,8 @@ async fn a_sandbox_that_comes_after_its_creation_was_given_up_is_removed() {
     tokio::time::sleep(secs(20)).await;
     world.engine.heal();
     until("it has come", || world.engine.live() == 2).await;
-    tokio::time::sleep(secs(61)).await;
+    // It is looked for every minute, and has to be seen twice.
+    tokio::time::sleep(secs(125)).await;
     assert_eq!(world.engine.live(), 1, "only the shelf's own");
     world.fill().await;
     world.end().await;

@@ -83,14 +83,26 @@ async fn an_image_that_has_vanished_is_fetched_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cold_request_that_finds_its_image_gone_is_told_so_and_the_next_is_served() {
+async fn a_cold_request_that_finds_its_image_gone_waits_for_it_to_be_made_again() {
     let world = World::start(Setup { size: 0, ..setup(BUILT, PullPolicy::Missing) });
     started(world.run(&run_for(5)).await);
     world.engine.lose_image(BUILT);
-    let refused = world.run(&run_for(5)).await.unwrap_err();
-    assert!(refused.to_string().contains(BUILT), "{refused}");
     started(world.run(&run_for(5)).await);
     assert_eq!(world.engine.builds(), 2);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_gone_for_good_is_an_error_each_time() {
+    let world = World::start_with(Setup { size: 0, ..setup(PULLED, PullPolicy::Never) }, |e| {
+        e.put_image(PULLED);
+    });
+    started(world.run(&run_for(5)).await);
+    world.engine.lose_image(PULLED);
+    for _ in 0..3 {
+        let refused = world.run(&run_for(5)).await.unwrap_err();
+        assert!(refused.to_string().contains(PULLED), "{refused}");
+    }
     world.end().await;
 }
 
@@ -136,7 +148,8 @@ async fn two_pools_of_one_image_prepare_before_they_create() {
 async fn two_pools_of_one_image_fetch_it_once() {
     for (image, policy) in [(BUILT, PullPolicy::Missing), (PULLED, PullPolicy::Always)] {
         let pools = vec![("a", image), ("b", image)];
-        let world = World::start_with(Setup { pools, policy, ..Setup::default() }, |engine| {
+        let setup = Setup { pools, policy, refills: 4, ..Setup::default() };
+        let world = World::start_with(setup, |engine| {
             engine.publish(PULLED);
             engine.delay(Call::FetchImage, secs(5));
         });

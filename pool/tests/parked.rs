@@ -12,6 +12,8 @@ async fn a_parked_sandbox_that_dies_is_replaced_without_a_request() {
     for hot in [0, 2] {
         let world = World::full(Setup { size: 2, hot, ..Setup::default() }).await;
         for round in 1..=5 {
+            // One that dies right after it was made is a failure, and is not replaced at once.
+            tokio::time::sleep(secs(3)).await;
             assert!(world.engine.kill_parked(round));
             tokio::time::sleep(ms(10)).await;
             assert!(world.is_full());
