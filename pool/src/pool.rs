@@ -249,18 +249,18 @@ impl Pool {
         if slot.is_err() || self.shared.stop.is_cancelled() {
             return;
         }
-        if let Err(Ok(unwanted)) = request.send(self.make().await) {
+        if let Err(Ok(unwanted)) = request.send(self.make(None).await) {
             self.shelve(unwanted).await;
         }
     }
 
-    async fn make(&self) -> Result<Sandbox<Armed>, SandboxError> {
+    async fn make(&self, slots: Option<&Semaphore>) -> Result<Sandbox<Armed>, SandboxError> {
         let was_ready = lock(&self.ready).is_some();
-        let mut made = self.try_make().await;
+        let mut made = self.try_make(slots).await;
         if was_ready && matches!(&made, Err(error) if error.may_be_outdated()) {
             // The image or the volume may have gone: both are looked for again.
             *lock(&self.ready) = None;
-            made = self.try_make().await;
+            made = self.try_make(slots).await;
         }
         match &made {
             Ok(_) => lock(&self.trouble).ease(),
@@ -278,8 +278,16 @@ impl Pool {
         lock(&self.trouble).add(error.to_string());
     }
 
-    async fn try_make(&self) -> Result<Sandbox<Armed>, SandboxError> {
+    async fn try_make(&self, slots: Option<&Semaphore>) -> Result<Sandbox<Armed>, SandboxError> {
         let spec = self.resolve().await?;
+        // Not before: fetching an image may take minutes, in which other pools need the slots.
+        let _slot = match slots {
+            Some(slots) => Some(slots.acquire().await.map_err(|_| SandboxError::Closed)?),
+            None => None,
+        };
+        if self.shared.stop.is_cancelled() {
+            return Err(SandboxError::Closed);
+        }
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         let lease = self.shared.reaper.lease(self.shared.owner.sandbox_name(number));
         let engine = Arc::clone(&self.shared.engine);
@@ -321,14 +329,11 @@ impl Pool {
     }
 
     async fn refill_one(self: Arc<Self>, _place: Making) {
-        let Ok(_slot) = self.shared.refills.acquire().await else {
-            return;
-        };
         if self.shared.stop.is_cancelled() {
             return;
         }
         // Failures are remembered and logged where they happen; the keeper tries again.
-        if let Ok(sandbox) = self.make().await {
+        if let Ok(sandbox) = self.make(Some(&self.shared.refills)).await {
             self.shelve(sandbox).await;
         }
     }

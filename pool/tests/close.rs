@@ -168,3 +168,19 @@ async fn pools_that_are_dropped_unclosed_give_their_sandboxes_up() {
     tokio::time::sleep(secs(120)).await;
     engine.assert_clean();
 }
+
+/// Tasks really run side by side here. Time is real, but nothing takes any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_put_on_the_shelf_just_when_it_closes_is_removed_too() {
+    for round in 0..1000 {
+        let setup = Setup { size: 8, hot: 4, refills: 8, ..Setup::default() };
+        let world = World::start_with(setup, |_| {});
+        // Until somewhere in the middle of the filling.
+        while world.engine.created() < round % 8 {
+            std::hint::spin_loop();
+        }
+        let closed = timeout(secs(5), world.close(secs(1))).await;
+        closed.unwrap_or_else(|_| panic!("round {round}: one stayed on the shelf")).unwrap();
+        world.engine.assert_clean();
+    }
+}

@@ -684,8 +684,9 @@ impl Runner {
             record.jobs += 1;
             match record {
                 Record { jobs: 2.., .. } => Some("has got a second job"),
-                Record { state: SandboxState::Running, .. } => None,
-                _ => Some("has got a job but does not run"),
+                Record { state: SandboxState::Paused, .. } => Some("has got a job but is paused"),
+                // One that has just ended is nobody's fault.
+                _ => None,
             }
         });
         if let Some(breach) = breach {
@@ -919,8 +920,17 @@ impl World {
         self.assert_clean().await;
     }
 
+    /// What is held and what is under way, for a test that fails.
+    pub(crate) fn describe(&self) -> String {
+        let books = self.engine.books();
+        let left: Vec<_> = books.sandboxes.iter().filter(|(_, record)| record.exists()).collect();
+        let (load, pool) = (self.pools.load(), self.pool());
+        format!("{load:?}, {pool:?}, calls under way {:?}, left {left:#?}", books.in_flight)
+    }
+
     /// Waits a little for tasks that are just about to end, then checks as `assert_clean` does.
     pub(crate) async fn assert_clean_soon(&self) {
+        tokio::time::sleep(ms(20)).await;
         until("nothing runs", || self.pools.load() == (0, 0) && self.pool().making == 0).await;
         self.assert_clean().await;
     }
