@@ -51,4 +51,6 @@ mod shelf;
 pub mod sweep;
 pub mod workspace;
 
+pub use connection::ConnectionError;
 pub use isolator_runner::wire::OutputLimits;
+pub use sandbox::SandboxError;

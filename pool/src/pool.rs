@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::engine::{Call, Engine, SandboxSpec, bounded};
+use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
 use crate::images::ImageProvider;
 use crate::owner::Owner;
 use crate::reaper::Reaper;
@@ -206,8 +206,11 @@ impl Pool {
     async fn find(self: &Arc<Self>) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
         while let Some(shelved) = self.shelf.take() {
             self.wake.notify_one();
-            if let Some(found) = thaw(shelved).await {
-                return Ok(found);
+            match thaw(shelved).await {
+                Ok(found) => return Ok(found),
+                Err(Unfit::Lost) => {}
+                // The next one would most likely take as long.
+                Err(Unfit::Stuck) => break,
             }
         }
         if self.shared.stop.is_cancelled() {
@@ -227,7 +230,7 @@ impl Pool {
                 next = self.shelf.next() => {
                     self.wake.notify_one();
                     match next {
-                        Ok(shelved) => if let Some((sandbox, _)) = thaw(shelved).await {
+                        Ok(shelved) => if let Ok((sandbox, _)) = thaw(shelved).await {
                             return Ok((sandbox, Start::Queued));
                         },
                         Err(Closed) => return Err(CheckoutError::Closed),
@@ -432,18 +435,29 @@ impl Drop for Making {
     }
 }
 
-/// Brings a sandbox from the shelf to life; `None` if it is not healthy, and then it is gone.
-async fn thaw(shelved: Shelved) -> Option<(Sandbox<Armed>, Start)> {
+/// Why a sandbox from the shelf can't be used. It is gone then.
+enum Unfit {
+    /// It had ended, or the engine refused to thaw it.
+    Lost,
+    /// The engine did not thaw it in time.
+    Stuck,
+}
+
+/// Brings a sandbox from the shelf to life.
+async fn thaw(shelved: Shelved) -> Result<(Sandbox<Armed>, Start), Unfit> {
     match shelved {
-        Shelved::Hot(sandbox) if sandbox.is_alive() => Some((sandbox, Start::Hot)),
+        Shelved::Hot(sandbox) if sandbox.is_alive() => Ok((sandbox, Start::Hot)),
         Shelved::Paused(sandbox) if sandbox.is_alive() => match sandbox.resume().await {
-            Ok(sandbox) => Some((sandbox, Start::Warm)),
+            Ok(sandbox) => Ok((sandbox, Start::Warm)),
             Err(error) => {
                 tracing::warn!(%error, "a sandbox was lost while it waited");
-                None
+                Err(match error {
+                    SandboxError::Engine(EngineError::Deadline { .. }) => Unfit::Stuck,
+                    _ => Unfit::Lost,
+                })
             }
         },
-        Shelved::Hot(_) | Shelved::Paused(_) => None,
+        Shelved::Hot(_) | Shelved::Paused(_) => Err(Unfit::Lost),
     }
 }
 

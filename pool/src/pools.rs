@@ -1,6 +1,7 @@
 //! All pools of a server: the one door for requests, and the way out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -189,9 +190,7 @@ impl Pools {
     pub async fn close(&self, drain: Duration) -> Result<(), EngineError> {
         self.shared.stop.cancel();
         self.admission.close();
-        for pool in self.pools.values() {
-            pool.close();
-        }
+        self.close_pools();
         let idle = async {
             while self.admission.running() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -205,7 +204,10 @@ impl Pools {
         let farewell = async {
             self.shared.makers.close();
             self.shared.makers.wait().await;
-            self.shared.reaper.idle().await;
+            tokio::select! {
+                () = self.shared.reaper.idle() => {}
+                never = self.keep_closing() => match never {},
+            }
             sweep::sweep_own(&*self.shared.engine, &self.shared.owner).await
         };
         let swept = tokio::time::timeout(FAREWELL, farewell)
@@ -214,7 +216,24 @@ impl Pools {
         tracing::info!(?swept, "everything was removed");
         Ok(())
     }
+
+    fn close_pools(&self) {
+        for pool in self.pools.values() {
+            pool.close();
+        }
+    }
+
+    /// Never ends by itself.
+    async fn keep_closing(&self) -> Infallible {
+        loop {
+            self.close_pools();
+            tokio::time::sleep(CLOSING).await;
+        }
+    }
 }
+
+/// How often closed pools are looked through for what was left behind in them.
+const CLOSING: Duration = Duration::from_millis(50);
 
 /// Removes sandboxes of this instance that nobody leases: those whose creation outlived the call
 /// that asked for it.

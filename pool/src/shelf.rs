@@ -4,10 +4,11 @@
 //! somebody asks for one, which is what a pool of pre-made sandboxes must avoid; the unmanaged sort
 //! takes what the refill made, hands each out once, and lets a request wait for the next.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use deadpool::unmanaged;
 
@@ -25,8 +26,12 @@ pub(crate) enum Shelved {
 pub(crate) struct Shelf {
     hot: unmanaged::Pool<Sandbox<Armed>>,
     paused: unmanaged::Pool<Sandbox<Paused>>,
-    /// Held while the shelf is sorted through, so that nobody finds it empty just then.
+    /// Held while something is put on the shelf, taken at once, sorted through or closed: nobody
+    /// finds it empty while it is sorted, and nothing is put on it once it is closed.
     sorting: Mutex<()>,
+    /// The pools have a way to close of their own, but an object that is added or taken at that very
+    /// moment is lost in them.
+    closed: CancellationToken,
 }
 
 /// What was dropped from the shelf.
@@ -52,12 +57,13 @@ impl Shelf {
             hot: unmanaged::Pool::new(hot),
             paused: unmanaged::Pool::new(size - hot),
             sorting: Mutex::new(()),
+            closed: CancellationToken::new(),
         }
     }
 
     /// Takes a sandbox if one is there, a hot one first.
     pub(crate) fn take(&self) -> Option<Shelved> {
-        let _sorting = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _sorting = self.sort();
         let hot = self.hot.try_remove().map(Shelved::Hot);
         hot.or_else(|_| self.paused.try_remove().map(Shelved::Paused)).ok()
     }
@@ -66,6 +72,7 @@ impl Shelf {
     pub(crate) async fn next(&self) -> Result<Shelved, Closed> {
         let shelved = tokio::select! {
             biased;
+            () = self.closed.cancelled() => return Err(Closed),
             hot = self.hot.remove() => hot.map(Shelved::Hot),
             paused = self.paused.remove() => paused.map(Shelved::Paused),
         };
@@ -80,23 +87,35 @@ impl Shelf {
 
     /// Puts a thawed sandbox among the hot ones; gives it back if there is no place.
     pub(crate) fn put_hot(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
-        self.hot.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
+        self.put(&self.hot, sandbox)
     }
 
     /// Whether there is a place for a paused sandbox.
     pub(crate) fn has_room(&self) -> bool {
         let paused = self.paused.status();
-        !self.paused.is_closed() && paused.size < paused.max_size
+        !self.closed.is_cancelled() && paused.size < paused.max_size
     }
 
     /// Puts a paused sandbox on the shelf; gives it back if there is no place.
     pub(crate) fn put_paused(&self, sandbox: Sandbox<Paused>) -> Result<(), Sandbox<Paused>> {
-        self.paused.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
+        self.put(&self.paused, sandbox)
+    }
+
+    fn put<T>(&self, pool: &unmanaged::Pool<T>, sandbox: T) -> Result<(), T> {
+        let _sorting = self.sort();
+        if self.closed.is_cancelled() {
+            return Err(sandbox);
+        }
+        pool.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
+    }
+
+    fn sort(&self) -> MutexGuard<'_, ()> {
+        self.sorting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops what is dead or older than `max_age`.
     pub(crate) fn discard_stale(&self, max_age: Duration) -> Stale {
-        let _sorting = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _sorting = self.sort();
         let mut stale = Stale::default();
         sort_through(&self.hot, max_age, &mut stale);
         sort_through(&self.paused, max_age, &mut stale);
@@ -108,10 +127,13 @@ impl Shelf {
         (self.hot.status().size, self.paused.status().size)
     }
 
-    /// Drops everything and wakes everybody who waits.
+    /// Drops what is there and wakes everybody who waits. Who was about to take something just then
+    /// may leave it behind: closing again drops that too.
     pub(crate) fn close(&self) {
-        self.hot.close();
-        self.paused.close();
+        let _sorting = self.sort();
+        self.closed.cancel();
+        while self.hot.try_remove().is_ok() {}
+        while self.paused.try_remove().is_ok() {}
     }
 }
 
@@ -126,7 +148,7 @@ fn sort_through<State>(
     for sandbox in all.into_iter().rev() {
         let age = now.duration_since(sandbox.created());
         if sandbox.is_alive() && age < max_age {
-            // There is no place only if the pool was closed meanwhile, and then it shall go.
+            // It has just been taken from there under the lock, so there is a place.
             let _ = pool.try_add(sandbox);
             continue;
         }
