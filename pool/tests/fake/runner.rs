@@ -1,0 +1,204 @@
+//! The runners inside the engine's sandboxes, which do what a job's `argv` says.
+
+use std::time::Duration;
+
+use isolator_pool::engine::{SandboxName, SandboxState};
+use isolator_runner::wire::{
+    self, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Ready, StreamCount,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use super::*;
+
+/// Bytes that the stream to a runner holds.
+pub(super) const PIPE: usize = 64 << 10;
+
+/// The first process of a sandbox.
+pub(super) struct Runner {
+    pub(super) engine: FakeEngine,
+    pub(super) name: SandboxName,
+    pub(super) stream: DuplexStream,
+}
+
+impl Runner {
+    /// From the start to the end of the stream.
+    pub(super) async fn live(mut self, park: Park) -> std::io::Result<()> {
+        match park {
+            Park::Ready => self.ready(wire::VERSION).await?,
+            Park::Dies(after) => {
+                self.ready(wire::VERSION).await?;
+                tokio::time::sleep(after).await;
+                self.end_container(SandboxState::Stopped);
+                return Ok(());
+            }
+            Park::Silence => std::future::pending().await,
+            Park::Eof => return Ok(()),
+            Park::Version(version) => self.ready(version).await?,
+            Park::Garbage => self.stream.write_all(&[0xff; 64]).await?,
+            Park::Oversize => self.stream.write_all(&OVERSIZE).await?,
+            Park::Unexpected => self.stream.write_all(&wire::header(Kind::Exit, 0)).await?,
+        }
+        self.serve().await
+    }
+
+    pub(super) async fn ready(&mut self, version: u32) -> std::io::Result<()> {
+        self.record(|record| record.ready = true);
+        self.send(Kind::Ready, &Ready { version }).await
+    }
+
+    /// Takes a job, then does what its first argument says.
+    pub(super) async fn serve(mut self) -> std::io::Result<()> {
+        let mut decoder = FrameDecoder::default();
+        let mut piece = vec![0; PIPE];
+        let mut job: Option<Job> = None;
+        let mut stdin = Vec::new();
+        loop {
+            let Some((kind, payload)) = decoder.next_frame().expect("frames of the server") else {
+                let read = self.stream.read(&mut piece).await?;
+                if read == 0 {
+                    return Ok(());
+                }
+                decoder.feed(&piece[..read]);
+                continue;
+            };
+            match kind {
+                Kind::Job => {
+                    let taken: Job = wire::parse_message(kind, &payload).expect("a job");
+                    self.take_job();
+                    if taken.argv[0] == "fail-half-way" {
+                        self.fail(&taken.argv[1]).await?;
+                        // The stream stays open, but nobody reads it any more.
+                        std::future::pending::<()>().await;
+                    }
+                    job = Some(taken);
+                }
+                Kind::Stdin => stdin.extend(payload),
+                Kind::Go => break,
+                _ => {}
+            }
+        }
+        let job = job.expect("a job comes before Go");
+        let jobs = self.engine.books().sandboxes.values().map(|record| record.jobs).sum::<usize>();
+        match job.argv[0].as_str() {
+            "not-started" => return Ok(()),
+            "second-time" if jobs == 1 => return Ok(()),
+            _ => {}
+        }
+        self.stream.write_all(&wire::header(Kind::Started, 0)).await?;
+        self.run(&job.argv, &stdin).await
+    }
+
+    pub(super) fn take_job(&self) {
+        let breach = self.record(|record| {
+            record.jobs += 1;
+            match record {
+                Record { jobs: 2.., .. } => Some("has got a second job"),
+                Record { state: SandboxState::Paused, .. } => Some("has got a job but is paused"),
+                // One that has just ended is nobody's fault.
+                _ => None,
+            }
+        });
+        if let Some(breach) = breach {
+            self.engine.note(format!("{} {breach}", self.name));
+        }
+    }
+
+    pub(super) async fn run(mut self, argv: &[String], stdin: &[u8]) -> std::io::Result<()> {
+        let number = |at: usize| argv[at].parse::<u64>().expect("a number");
+        match argv[0].as_str() {
+            "run" => {
+                tokio::time::sleep(ms(number(1))).await;
+                self.print(Kind::Stdout, stdin).await?;
+                self.exit().await
+            }
+            "second-time" => self.exit().await,
+            "flood" => {
+                for _ in 0..number(1) {
+                    self.print(Kind::Stdout, &vec![b'o'; number(2) as usize]).await?;
+                    self.print(Kind::Stderr, &vec![b'e'; number(2) as usize]).await?;
+                }
+                self.exit().await
+            }
+            "silence" => std::future::pending().await,
+            "eof" => {
+                self.print(Kind::Stdout, b"so far").await?;
+                self.stream.write_all(&wire::header(Kind::Stdout, 9)[..HEADER_LEN - 1]).await
+            }
+            "stop" => {
+                self.end_container(SandboxState::Stopped);
+                Ok(())
+            }
+            "vanish" => {
+                self.engine.books().removed += 1;
+                self.end_container(SandboxState::Gone);
+                Ok(())
+            }
+            "garbage" => self.write_and_wait(&[0xff; 64]).await,
+            "oversize" => self.write_and_wait(&OVERSIZE).await,
+            "unexpected" => self.write_and_wait(&wire::header(Kind::Ready, 0)).await,
+            "fail" => self.fail(&argv[1]).await,
+            other => panic!("no runner does {other:?}"),
+        }
+    }
+
+    pub(super) async fn write_and_wait(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        std::future::pending().await
+    }
+
+    pub(super) async fn print(&mut self, kind: Kind, bytes: &[u8]) -> std::io::Result<()> {
+        let mut buffer = Vec::new();
+        wire::push_bytes(&mut buffer, kind, bytes);
+        self.stream.write_all(&buffer).await
+    }
+
+    pub(super) async fn send<T: serde::Serialize>(
+        &mut self,
+        kind: Kind,
+        message: &T,
+    ) -> std::io::Result<()> {
+        let mut buffer = Vec::new();
+        wire::push_message(&mut buffer, kind, message).expect("a short message");
+        self.stream.write_all(&buffer).await
+    }
+
+    pub(super) async fn exit(&mut self) -> std::io::Result<()> {
+        let exit = Exit {
+            end: End::Code(0),
+            killed: None,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            peak_memory: None,
+            oom_kills: 0,
+            refused_forks: 0,
+            full_disks: Vec::new(),
+            stdout: StreamCount::default(),
+            stderr: StreamCount::default(),
+            unpack: Duration::ZERO,
+            spawn: Duration::ZERO,
+        };
+        self.send(Kind::Exit, &exit).await
+    }
+
+    pub(super) async fn fail(&mut self, cause: &str) -> std::io::Result<()> {
+        let cause = match cause {
+            "workspace-full" => FailedCause::WorkspaceFull,
+            "workspace" => FailedCause::Workspace,
+            "command" => FailedCause::Command,
+            "protocol" => FailedCause::Protocol,
+            other => panic!("no such cause: {other:?}"),
+        };
+        self.send(Kind::Failed, &Failed { cause, message: "words of the system".to_owned() }).await
+    }
+
+    pub(super) fn record<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
+        change(self.engine.books().sandboxes.get_mut(&self.name).expect("its own sandbox"))
+    }
+
+    pub(super) fn end_container(&self, state: SandboxState) {
+        self.record(|record| end(record, state));
+    }
+}
+
+/// The header of a frame of 4 GiB.
+pub(super) const OVERSIZE: [u8; HEADER_LEN] = [Kind::Stdout as u8, 0xff, 0xff, 0xff, 0xff];
