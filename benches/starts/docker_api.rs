@@ -30,8 +30,8 @@ impl RawDocker {
             working_dir: Some("/workspace".to_owned()),
             host_config: Some(HostConfig {
                 network_mode: Some("none".to_owned()),
-                memory: Some(256 << 20),
-                nano_cpus: Some(500_000_000),
+                memory: Some(program.memory_mib << 20),
+                nano_cpus: Some(program.nano_cpus),
                 pids_limit: Some(64),
                 cap_drop: Some(vec!["ALL".to_owned()]),
                 security_opt: Some(vec!["no-new-privileges".to_owned()]),

@@ -21,6 +21,9 @@ pub(crate) struct Program {
     file: &'static str,
     code: &'static str,
     start: &'static [&'static str],
+    /// The limits that Isolator gives the language, so that both sides have the same.
+    memory_mib: i64,
+    nano_cpus: i64,
     prints: &'static str,
 }
 
@@ -31,6 +34,8 @@ const PROGRAMS: [Program; 3] = [
         file: "main.py",
         code: "print('hi')",
         start: &["python3", "main.py"],
+        memory_mib: 256,
+        nano_cpus: 500_000_000,
         prints: "hi\n",
     },
     Program {
@@ -39,6 +44,8 @@ const PROGRAMS: [Program; 3] = [
         file: "main.js",
         code: "console.log('hi')",
         start: &["node", "main.js"],
+        memory_mib: 256,
+        nano_cpus: 500_000_000,
         prints: "hi\n",
     },
     Program {
@@ -47,6 +54,8 @@ const PROGRAMS: [Program; 3] = [
         file: "main.go",
         code: "package main\n\nfunc main() { println(\"hi\") }\n",
         start: &["go", "run", "main.go"],
+        memory_mib: 512,
+        nano_cpus: 1_000_000_000,
         prints: "hi\n",
     },
 ];
