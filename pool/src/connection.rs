@@ -60,7 +60,7 @@ impl Connection {
             on_close();
         });
         let mut connection = Self { input, frames };
-        match connection.next().await {
+        match connection.frames.recv().await {
             Some(Ok((Kind::Ready, payload))) => {
                 let ready: Ready = wire::parse_message(Kind::Ready, &payload)?;
                 if ready.version != VERSION {
@@ -72,11 +72,6 @@ impl Connection {
             Some(Err(error)) => Err(error),
             None => Err(ConnectionError::NeverReady),
         }
-    }
-
-    /// The next frame; `None` once the stream has ended.
-    pub(crate) async fn next(&mut self) -> Option<Result<Frame, ConnectionError>> {
-        self.frames.recv().await
     }
 
     /// Whether the stream has ended: the runner, or its sandbox, is gone.
@@ -104,6 +99,7 @@ impl Sender<'_> {
 pub(crate) struct Receiver<'a>(&'a mut mpsc::Receiver<Result<Frame, ConnectionError>>);
 
 impl Receiver<'_> {
+    /// The next frame; `None` once the stream has ended.
     pub(crate) async fn next(&mut self) -> Option<Result<Frame, ConnectionError>> {
         self.0.recv().await
     }

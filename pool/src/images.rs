@@ -1,11 +1,12 @@
 //! Images: found, built or pulled before the first sandbox is made from them.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
 use crate::engine::{Call, Engine, EngineError, Image, Progress, bounded};
+use crate::lock::lock;
 
 /// When an image is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +84,7 @@ impl ImageProvider {
         }
         let image = self.find(name).await?;
         let image = image.ok_or_else(|| EngineError::NoSuchImage(name.to_owned()))?;
-        let mut fetched = self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
-        fetched.insert(name.to_owned());
+        lock(&self.fetched).insert(name.to_owned());
         Ok(image)
     }
 
@@ -97,7 +97,7 @@ impl ImageProvider {
     }
 
     fn was_fetched(&self, name: &str) -> bool {
-        self.fetched.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        lock(&self.fetched).contains(name)
     }
 
     /// Whether the image is built here and not pulled.

@@ -38,6 +38,7 @@ pub mod docker;
 pub mod engine;
 pub mod images;
 pub mod limits;
+mod lock;
 pub mod outcome;
 pub mod owner;
 pub mod pool;

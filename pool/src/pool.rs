@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
 use crate::images::ImageProvider;
+use crate::lock::lock;
 use crate::owner::Owner;
 use crate::reaper::Reaper;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -411,11 +412,6 @@ impl Pool {
     pub(crate) fn close(&self) {
         self.shelf.close();
     }
-}
-
-/// Takes a lock that is only ever held for a moment; a panic leaves what it guards whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A refill that was started, counted until it is dropped.

@@ -6,13 +6,14 @@
 //! and that is bounded by the pools and by admission.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{Call, Engine, SandboxName, bounded};
+use crate::lock::lock;
 
 /// Removals under way at once. More of them only wait for each other inside the engine.
 const AT_ONCE: usize = 4;
@@ -56,8 +57,7 @@ struct Known {
 
 impl Known {
     fn change(&self, change: impl FnOnce(&mut HashSet<SandboxName>)) {
-        // A panic elsewhere leaves the set whole: each change is one call.
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.names);
         change(&mut names);
         self.count.send_replace(names.len());
     }
@@ -86,7 +86,7 @@ impl Reaper {
 
     /// Whether the name is leased or about to be removed.
     pub(crate) fn knows(&self, name: &SandboxName) -> bool {
-        self.known.names.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        lock(&self.known.names).contains(name)
     }
 
     /// Waits until nothing is leased and everything was removed.

@@ -4,7 +4,7 @@
 //! somebody asks for one, which is what a pool of pre-made sandboxes must avoid; the unmanaged sort
 //! takes what the refill made, hands each out once, and lets a request wait for the next.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use deadpool::unmanaged;
 
+use crate::lock::lock;
 use crate::sandbox::{Armed, Paused, Sandbox};
 
 /// A sandbox from the shelf.
@@ -63,7 +64,7 @@ impl Shelf {
 
     /// Takes a sandbox if one is there, a hot one first.
     pub(crate) fn take(&self) -> Option<Shelved> {
-        let _sorting = self.sort();
+        let _sorting = lock(&self.sorting);
         let hot = self.hot.try_remove().map(Shelved::Hot);
         hot.or_else(|_| self.paused.try_remove().map(Shelved::Paused)).ok()
     }
@@ -102,20 +103,16 @@ impl Shelf {
     }
 
     fn put<T>(&self, pool: &unmanaged::Pool<T>, sandbox: T) -> Result<(), T> {
-        let _sorting = self.sort();
+        let _sorting = lock(&self.sorting);
         if self.closed.is_cancelled() {
             return Err(sandbox);
         }
         pool.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
     }
 
-    fn sort(&self) -> MutexGuard<'_, ()> {
-        self.sorting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Drops what is dead or older than `max_age`.
     pub(crate) fn discard_stale(&self, max_age: Duration) -> Stale {
-        let _sorting = self.sort();
+        let _sorting = lock(&self.sorting);
         let mut stale = Stale::default();
         sort_through(&self.hot, max_age, &mut stale);
         sort_through(&self.paused, max_age, &mut stale);
@@ -130,7 +127,7 @@ impl Shelf {
     /// Drops what is there and wakes everybody who waits. Who was about to take something just then
     /// may leave it behind: closing again drops that too.
     pub(crate) fn close(&self) {
-        let _sorting = self.sort();
+        let _sorting = lock(&self.sorting);
         self.closed.cancel();
         while self.hot.try_remove().is_ok() {}
         while self.paused.try_remove().is_ok() {}

@@ -67,8 +67,8 @@ impl Interpreter {
         }
     }
 
-    /// Podman takes the profile as the path of a file, and neither
-    /// the owner nor the number of files of a tmpfs.
+    /// Podman takes the profile as the path of a file, and neither the owner nor the number of files
+    /// of a tmpfs.
     fn podman(&self) -> Result<Dialect, EngineError> {
         let refused = |message| EngineError::Refused { call: Call::Create, message };
         if !matches!(self.address, EngineAddress::Unix(_)) {
