@@ -68,6 +68,8 @@ pub struct ReceiptReport {
     /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: the next that was
     /// ready; cold: made for this request.
     pub start: &'static str,
+    /// Whether an interpreter that had been started ahead took the program. It runs as any other.
+    pub preloaded: bool,
     /// Digest of the image.
     pub image: String,
     /// Where the time went, in milliseconds.
@@ -120,6 +122,7 @@ impl Report {
             peak_memory_bytes: outcome.peak_memory,
             receipt: ReceiptReport {
                 start: receipt.start.as_str(),
+                preloaded: run.preloaded,
                 image: receipt.image.clone(),
                 ms: Stages {
                     queue: ms(receipt.queue),
@@ -183,6 +186,7 @@ mod tests {
             peak_memory_bytes: None,
             receipt: ReceiptReport {
                 start: "hot",
+                preloaded: true,
                 image: "sha256:0".to_owned(),
                 ms: Stages {
                     queue: 0.0,

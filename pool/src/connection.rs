@@ -4,7 +4,10 @@
 //! when it happens and not when it is needed.
 
 use futures_util::StreamExt;
-use isolator_runner::wire::{self, FrameDecoder, Kind, Ready, VERSION, WireError};
+use isolator_runner::wire::{
+    self, FrameDecoder, Kind, Preload, Preloaded, Ready, VERSION, WireError,
+};
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
@@ -60,13 +63,30 @@ impl Connection {
             on_close();
         });
         let mut connection = Self { input, frames };
-        match connection.frames.recv().await {
-            Some(Ok((Kind::Ready, payload))) => {
-                let ready: Ready = wire::parse_message(Kind::Ready, &payload)?;
-                if ready.version != VERSION {
-                    return Err(ConnectionError::Version(ready.version));
-                }
-                Ok(connection)
+        let ready: Ready = connection.expect(Kind::Ready).await?;
+        if ready.version != VERSION {
+            return Err(ConnectionError::Version(ready.version));
+        }
+        Ok(connection)
+    }
+
+    /// Lets the runner start an interpreter, and waits until that waits.
+    pub(crate) async fn preload(
+        &mut self,
+        preload: &Preload,
+    ) -> Result<Preloaded, ConnectionError> {
+        let mut message = Vec::new();
+        wire::push_message(&mut message, Kind::Preload, preload)?;
+        let (mut sender, _) = self.split();
+        sender.send(&message).await.map_err(WireError::from)?;
+        self.expect(Kind::Preloaded).await
+    }
+
+    /// The message that has to be next.
+    async fn expect<T: DeserializeOwned>(&mut self, expected: Kind) -> Result<T, ConnectionError> {
+        match self.frames.recv().await {
+            Some(Ok((kind, payload))) if kind == expected => {
+                Ok(wire::parse_message(kind, &payload)?)
             }
             Some(Ok((kind, _))) => Err(WireError::Unexpected(kind).into()),
             Some(Err(error)) => Err(error),

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
-use crate::limits::{FixedLimits, Resources};
+use crate::limits::{ByteSize, FixedLimits, Resources};
+use crate::preload::Preload;
 
 /// Name of a sandbox, chosen before it is made: what can be named can be removed, whatever became
 /// of the call that made it.
@@ -74,6 +75,18 @@ pub struct SandboxSpec {
     pub readonly_root: bool,
     /// OCI runtime to use instead of the engine's default.
     pub runtime: Option<String>,
+    /// The interpreter that waits in it, if one does.
+    pub preload: Option<Preload>,
+}
+
+impl SandboxSpec {
+    /// What a sandbox may use in which a program may use `resources`: what waits in it has memory of
+    /// its own, so that a program has no less of it for that.
+    pub fn with_preload(&self, resources: Resources) -> Resources {
+        let preload = self.preload.as_ref().map_or(0, |preload| preload.memory.as_bytes());
+        let memory = ByteSize::bytes(resources.memory.as_bytes().saturating_add(preload));
+        Resources { memory, ..resources }
+    }
 }
 
 /// Labels by which an instance recognises what is its own.
@@ -232,6 +245,8 @@ pub enum Call {
     Create,
     /// [`Engine::arm`]
     Arm,
+    /// Starting an interpreter in a sandbox, over the channel of [`Engine::arm`]
+    Preload,
     /// [`Engine::pause`]
     Pause,
     /// [`Engine::resume`]
@@ -255,7 +270,7 @@ impl Call {
         Duration::from_secs(match self {
             Self::Check | Self::FindImage | Self::State => 10,
             Self::Pause | Self::Resume | Self::Update => 10,
-            Self::Arm => 20,
+            Self::Arm | Self::Preload => 20,
             Self::Create | Self::Prepare | Self::Remove | Self::List | Self::Sweep => 30,
             Self::FetchImage => 60 * 60,
         })
@@ -271,6 +286,7 @@ impl fmt::Display for Call {
             Self::FetchImage => "fetch an image",
             Self::Create => "create a sandbox",
             Self::Arm => "start the runner in a sandbox",
+            Self::Preload => "start an interpreter in a sandbox",
             Self::Pause => "pause a sandbox",
             Self::Resume => "resume a sandbox",
             Self::Update => "change the limits of a sandbox",

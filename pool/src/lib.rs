@@ -30,6 +30,7 @@
 //! - [`pools`]: the door for requests. Behind it [`admission`], [`pool`], the shelf, the reaper.
 //! - [`workspace`] → [`run`] → [`outcome`]: one request's way through one sandbox.
 //! - [`owner`], [`sweep`]: whose a sandbox is, and what becomes of the dead's.
+//! - [`preload`]: interpreters that are started ahead of their program.
 //! - [`images`]: how images come to be on an engine. [`limits`]: what a sandbox may use.
 
 pub mod admission;
@@ -43,6 +44,8 @@ pub mod outcome;
 pub mod owner;
 pub mod pool;
 pub mod pools;
+pub mod preload;
+mod quiet;
 pub mod quote;
 mod reaper;
 pub mod run;

@@ -19,8 +19,10 @@ use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
 use crate::images::ImageProvider;
 use crate::lock::lock;
 use crate::owner::Owner;
+use crate::preload::PreloadStatus;
+use crate::quiet::Quiet;
 use crate::reaper::Reaper;
-use crate::sandbox::{Armed, Sandbox, SandboxError};
+use crate::sandbox::{Armed, Paused, Sandbox, SandboxError};
 use crate::shelf::{Closed, Shelf, Shelved};
 
 /// How often a pool is looked over without an occasion. Deaths are noticed when they happen; this
@@ -107,6 +109,8 @@ pub struct PoolStatus {
     pub starts: [u64; 4],
     /// Why the last sandbox could not be made, if it could not.
     pub last_error: Option<String>,
+    /// The interpreters in the last sandbox in which some were started.
+    pub preload: PreloadStatus,
 }
 
 /// What the pools of one server share.
@@ -124,6 +128,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) next_number: AtomicU64,
+    pub(crate) quiet: Quiet,
 }
 
 /// A pool of sandboxes that are all alike.
@@ -136,7 +141,13 @@ pub(crate) struct Pool {
     resolving: tokio::sync::Mutex<()>,
     size: PoolSize,
     shelf: Shelf,
-    making: AtomicUsize,
+    /// Sandboxes that are on their way to the shelf.
+    coming: AtomicUsize,
+    /// Those of them that are being thawed for the front.
+    thawing: AtomicUsize,
+    /// Requests that found the shelf empty.
+    waiting: AtomicUsize,
+    preload: Mutex<PreloadStatus>,
     trouble: Mutex<Trouble>,
     wake: Arc<Notify>,
     starts: [AtomicU64; 4],
@@ -182,7 +193,10 @@ impl Pool {
             resolving: tokio::sync::Mutex::new(()),
             size,
             shelf: Shelf::new(size.size, size.hot),
-            making: AtomicUsize::new(0),
+            coming: AtomicUsize::new(0),
+            thawing: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            preload: Mutex::default(),
             trouble: Mutex::default(),
             wake: Arc::new(Notify::new()),
             starts: Default::default(),
@@ -217,6 +231,7 @@ impl Pool {
         if self.shared.stop.is_cancelled() {
             return Err(CheckoutError::Closed);
         }
+        let _waiting = Counted::new(&self.waiting);
         let (sender, made) = oneshot::channel();
         let pool = Arc::clone(self);
         self.shared.makers.spawn(pool.make_for(sender));
@@ -254,7 +269,8 @@ impl Pool {
             return;
         }
         if let Err(Ok(unwanted)) = request.send(self.make(None).await) {
-            self.shelve(unwanted).await;
+            self.stock(unwanted).await;
+            self.wake.notify_one();
         }
     }
 
@@ -318,11 +334,28 @@ impl Pool {
         Ok(spec)
     }
 
-    /// Puts a fresh sandbox where it is missing; without a place for it, it goes.
+    /// Brings a fresh sandbox to the point at which it shall wait, and puts it there.
+    async fn stock(&self, mut sandbox: Sandbox<Armed>) {
+        // Who waits is served sooner by one that is not ready to the last than by a better one later.
+        if self.waiting.load(Ordering::Relaxed) == 0 && self.shelf.has_room() {
+            match sandbox.preload().await {
+                Ok(Some(status)) => self.note_preload(status),
+                Ok(None) => {}
+                Err(error) => return self.note_failure(&error),
+            }
+        }
+        self.shelve(sandbox).await;
+    }
+
+    /// Puts a sandbox where it is missing; without a place for it, it goes.
     async fn shelve(&self, sandbox: Sandbox<Armed>) {
-        let Err(sandbox) = self.shelf.put_hot(sandbox) else {
-            return;
+        // Pausing one for which somebody waits would be time lost twice.
+        let put = if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.shelf.put_hot(sandbox)
+        } else {
+            self.shelf.put_to_front(sandbox)
         };
+        let Err(sandbox) = put else { return };
         if !self.shelf.has_room() {
             return;
         }
@@ -332,18 +365,36 @@ impl Pool {
         }
     }
 
-    async fn refill_one(self: Arc<Self>, _place: Making) {
+    fn note_preload(&self, status: PreloadStatus) {
+        let mut known = lock(&self.preload);
+        for complaint in &status.complaints {
+            if !known.complaints.contains(complaint) {
+                let image = &self.template.image.name;
+                tracing::warn!(%image, %complaint, "programs are started plainly");
+            }
+        }
+        *known = status;
+    }
+
+    async fn refill_one(self: Arc<Self>, _coming: Coming) {
         if self.shared.stop.is_cancelled() {
             return;
         }
         // Failures are remembered and logged where they happen; the keeper tries again.
         if let Ok(sandbox) = self.make(Some(&self.shared.refills)).await {
-            self.shelve(sandbox).await;
+            self.stock(sandbox).await;
+        }
+    }
+
+    async fn thaw_one(self: Arc<Self>, sandbox: Sandbox<Paused>, _coming: Coming) {
+        match sandbox.resume().await {
+            Ok(sandbox) => self.shelve(sandbox).await,
+            Err(error) => tracing::warn!(%error, "a sandbox could not be thawed ahead"),
         }
     }
 
     /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again.
-    async fn look_over(self: &Arc<Self>) -> Duration {
+    fn look_over(self: &Arc<Self>) -> Duration {
         let stale = self.shelf.discard_stale(self.size.max_age);
         if stale.died_young > 0 {
             self.note_failure(&"sandboxes ended by themselves as soon as they were ready");
@@ -351,22 +402,36 @@ impl Pool {
             let image = &self.template.image.name;
             tracing::info!(%image, stale = stale.total, "replacing sandboxes");
         }
-        while let Some(paused) = self.shelf.take_for_promotion() {
-            match paused.resume().await {
-                Ok(sandbox) => self.shelve(sandbox).await,
-                Err(error) => tracing::warn!(%error, "a sandbox could not be thawed ahead"),
-            }
-        }
+        self.tidy_the_front();
         if let Some(pause) = self.backing_off() {
             return pause;
         }
         let (hot, paused) = self.shelf.len();
-        let making = self.making.load(Ordering::Relaxed);
-        for _ in hot + paused + making..self.size.size {
-            let place = Making::new(self);
-            self.shared.makers.spawn(Arc::clone(self).refill_one(place));
+        let coming = self.coming.load(Ordering::Relaxed);
+        for _ in hot + paused + coming..self.size.size {
+            let coming = Coming::new(self);
+            self.shared.makers.spawn(Arc::clone(self).refill_one(coming));
         }
         LOOK_OVER
+    }
+
+    /// Thaws what is missing at the front, and pauses what a request that waited left there.
+    fn tidy_the_front(self: &Arc<Self>) {
+        while let Some(paused) = self.shelf.take_to_thaw(self.thawing.load(Ordering::Relaxed)) {
+            let thawing = Coming::to_the_front(self);
+            self.shared.makers.spawn(Arc::clone(self).thaw_one(paused, thawing));
+        }
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        while let Some(hot) = self.shelf.take_to_pause() {
+            let pool = Arc::clone(self);
+            let coming = Coming::new(self);
+            self.shared.makers.spawn(async move {
+                pool.shelve(hot).await;
+                drop(coming);
+            });
+        }
     }
 
     fn backing_off(&self) -> Option<Duration> {
@@ -395,10 +460,11 @@ impl Pool {
         PoolStatus {
             hot,
             paused,
-            making: self.making.load(Ordering::Relaxed),
+            making: self.coming.load(Ordering::Relaxed),
             size: self.size.size,
             starts: self.starts.each_ref().map(|count| count.load(Ordering::Relaxed)),
             last_error: self.last_error(),
+            preload: lock(&self.preload).clone(),
         }
     }
 
@@ -414,20 +480,49 @@ impl Pool {
     }
 }
 
-/// A refill that was started, counted until it is dropped.
-struct Making(Arc<Pool>);
+/// A sandbox on its way to the shelf, counted until this is dropped.
+struct Coming {
+    pool: Arc<Pool>,
+    is_thawing: bool,
+}
 
-impl Making {
+impl Coming {
     fn new(pool: &Arc<Pool>) -> Self {
-        pool.making.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(pool))
+        pool.coming.fetch_add(1, Ordering::Relaxed);
+        Self { pool: Arc::clone(pool), is_thawing: false }
+    }
+
+    fn to_the_front(pool: &Arc<Pool>) -> Self {
+        pool.thawing.fetch_add(1, Ordering::Relaxed);
+        let mut coming = Self::new(pool);
+        coming.is_thawing = true;
+        coming
     }
 }
 
-impl Drop for Making {
+impl Drop for Coming {
     fn drop(&mut self) {
-        self.0.making.fetch_sub(1, Ordering::Relaxed);
-        self.0.wake.notify_one();
+        self.pool.coming.fetch_sub(1, Ordering::Relaxed);
+        if self.is_thawing {
+            self.pool.thawing.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.pool.wake.notify_one();
+    }
+}
+
+/// One more in a count, until this is dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -462,7 +557,10 @@ async fn keep(pool: std::sync::Weak<Pool>, stop: CancellationToken) {
     loop {
         let Some(strong) = pool.upgrade() else { return };
         let wake = Arc::clone(&strong.wake);
-        let pause = strong.look_over().await;
+        if strong.waiting.load(Ordering::Relaxed) == 0 {
+            strong.shared.quiet.over().await;
+        }
+        let pause = strong.look_over();
         drop(strong);
         tokio::select! {
             () = stop.cancelled() => return,

@@ -18,6 +18,7 @@ use crate::images::ImageProvider;
 use crate::outcome::Outcome;
 use crate::owner::Owner;
 use crate::pool::{CheckoutError, Pool, PoolSize, PoolStatus, Shared, Start};
+use crate::quiet::Quiet;
 use crate::reaper::Reaper;
 use crate::run::{self, RunError, RunRequest, RunTimes};
 use crate::sweep;
@@ -109,6 +110,7 @@ impl Pools {
             tasks: tasks.clone(),
             stop: stop.clone(),
             next_number: AtomicU64::new(1),
+            quiet: Quiet::new(),
         });
         tasks.spawn(reconcile(Arc::downgrade(&shared), stop));
         let pools = specs
@@ -151,7 +153,7 @@ impl Pools {
             let (sandbox, start) = pool.checkout().await?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
-            match run::run(sandbox, request).await {
+            match self.shared.quiet.during(run::run(sandbox, request)).await {
                 // The program has not begun, so a second sandbox can have it.
                 Err(error @ RunError::NotStarted(_)) if is_first => {
                     tracing::warn!(%error, "trying another sandbox");

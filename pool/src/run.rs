@@ -56,6 +56,8 @@ pub struct RunTimes {
     pub unpack: Duration,
     /// Starting the program, as the runner tells.
     pub spawn: Duration,
+    /// Whether an interpreter that was started ahead took the program.
+    pub preloaded: bool,
     /// From the first byte sent to the last received.
     pub total: Duration,
 }
@@ -101,7 +103,12 @@ pub(crate) async fn run(
     let times = RunTimes { limit, total, ..RunTimes::default() };
     match report {
         Report::Exit(exit) => {
-            let times = RunTimes { unpack: exit.unpack, spawn: exit.spawn, ..times };
+            let times = RunTimes {
+                unpack: exit.unpack,
+                spawn: exit.spawn,
+                preloaded: exit.preloaded,
+                ..times
+            };
             Ok((from_exit(exit, output), times))
         }
         Report::Failed(failed) => Err(from_failed(failed)),
@@ -166,6 +173,7 @@ async fn converse(
 }
 
 fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, RunError> {
+    let preload = sandbox.spec.preload.as_ref();
     let job = Job {
         argv: request.argv.clone(),
         env: request.env.clone(),
@@ -173,6 +181,7 @@ fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, Run
         disks: vec![sandbox.spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()],
         deadline: request.timeout,
         output: request.output,
+        wants_modules: preload.is_some_and(|preload| preload.suits(&request.workspace)),
     };
     let tar = request.workspace.tar();
     let mut message = Vec::with_capacity(tar.len() + request.stdin.len() + 4096);

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use isolator_runner::wire::Preloaded;
 use tokio::time::Instant;
-
 use tokio_util::task::TaskTracker;
 
 use crate::connection::{Connection, ConnectionError};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::limits::Resources;
+use crate::preload::PreloadStatus;
 use crate::reaper::Lease;
 
 /// How often, and how far apart, a sandbox is looked at until its state is believed.
@@ -98,6 +99,16 @@ impl Sandbox<Armed> {
         Ok(Self { lease, engine, spec, connection, created: Instant::now(), _state: Armed })
     }
 
+    /// Starts the interpreter that shall wait in the sandbox; `None` if none shall.
+    pub(crate) async fn preload(&mut self) -> Result<Option<PreloadStatus>, SandboxError> {
+        let Some(preload) = &self.spec.preload else { return Ok(None) };
+        let message = preload.message(&self.spec.workdir);
+        let preloaded =
+            bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
+        let Preloaded { memory, complaints } = preloaded.await??;
+        Ok(Some(PreloadStatus { memory, complaints }))
+    }
+
     /// Freezes the sandbox.
     pub(crate) async fn pause(self) -> Result<Sandbox<Paused>, SandboxError> {
         bounded(Call::Pause, self.engine.pause(self.lease.name())).await?;
@@ -109,6 +120,7 @@ impl Sandbox<Armed> {
         if resources == self.spec.resources {
             return Ok(());
         }
+        let resources = self.spec.with_preload(resources);
         Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
     }
 

@@ -25,6 +25,9 @@ pub(crate) enum Shelved {
 
 /// Sandboxes ready to be taken.
 pub(crate) struct Shelf {
+    size: usize,
+    /// How many of them are thawed at rest.
+    front: usize,
     hot: unmanaged::Pool<Sandbox<Armed>>,
     paused: unmanaged::Pool<Sandbox<Paused>>,
     /// Held while something is put on the shelf, taken at once, sorted through or closed: nobody
@@ -53,10 +56,11 @@ pub(crate) struct Closed;
 
 impl Shelf {
     pub(crate) fn new(size: usize, hot: usize) -> Self {
-        let hot = hot.min(size);
         Self {
-            hot: unmanaged::Pool::new(hot),
-            paused: unmanaged::Pool::new(size - hot),
+            size,
+            front: hot.min(size),
+            hot: unmanaged::Pool::new(size),
+            paused: unmanaged::Pool::new(size),
             sorting: Mutex::new(()),
             closed: CancellationToken::new(),
         }
@@ -80,34 +84,45 @@ impl Shelf {
         shelved.map_err(|_| Closed)
     }
 
-    /// Takes a paused sandbox if there is one and a place among the hot ones.
-    pub(crate) fn take_for_promotion(&self) -> Option<Sandbox<Paused>> {
-        let hot = self.hot.status();
-        if hot.size < hot.max_size { self.paused.try_remove().ok() } else { None }
+    /// Takes a paused sandbox if there is one and, besides the `coming` ones, a place at the front.
+    pub(crate) fn take_to_thaw(&self, coming: usize) -> Option<Sandbox<Paused>> {
+        let _sorting = lock(&self.sorting);
+        if self.len().0 + coming < self.front { self.paused.try_remove().ok() } else { None }
     }
 
-    /// Puts a thawed sandbox among the hot ones; gives it back if there is no place.
+    /// Takes a thawed sandbox if there are more than belong to the front.
+    pub(crate) fn take_to_pause(&self) -> Option<Sandbox<Armed>> {
+        let _sorting = lock(&self.sorting);
+        if self.len().0 > self.front { self.hot.try_remove().ok() } else { None }
+    }
+
+    /// Puts a thawed sandbox to the front; gives it back if there is no place.
+    pub(crate) fn put_to_front(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
+        let _sorting = lock(&self.sorting);
+        if self.has_room() && self.len().0 < self.front {
+            add(&self.hot, sandbox)
+        } else {
+            Err(sandbox)
+        }
+    }
+
+    /// Puts a thawed sandbox on the shelf, whatever belongs to the front; gives it back if there is no
+    /// place at all.
     pub(crate) fn put_hot(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
-        self.put(&self.hot, sandbox)
-    }
-
-    /// Whether there is a place for a paused sandbox.
-    pub(crate) fn has_room(&self) -> bool {
-        let paused = self.paused.status();
-        !self.closed.is_cancelled() && paused.size < paused.max_size
+        let _sorting = lock(&self.sorting);
+        if self.has_room() { add(&self.hot, sandbox) } else { Err(sandbox) }
     }
 
     /// Puts a paused sandbox on the shelf; gives it back if there is no place.
     pub(crate) fn put_paused(&self, sandbox: Sandbox<Paused>) -> Result<(), Sandbox<Paused>> {
-        self.put(&self.paused, sandbox)
+        let _sorting = lock(&self.sorting);
+        if self.has_room() { add(&self.paused, sandbox) } else { Err(sandbox) }
     }
 
-    fn put<T>(&self, pool: &unmanaged::Pool<T>, sandbox: T) -> Result<(), T> {
-        let _sorting = lock(&self.sorting);
-        if self.closed.is_cancelled() {
-            return Err(sandbox);
-        }
-        pool.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
+    /// Whether there is a place for a sandbox.
+    pub(crate) fn has_room(&self) -> bool {
+        let (hot, paused) = self.len();
+        !self.closed.is_cancelled() && hot + paused < self.size
     }
 
     /// Drops what is dead or older than `max_age`.
@@ -132,6 +147,10 @@ impl Shelf {
         while self.hot.try_remove().is_ok() {}
         while self.paused.try_remove().is_ok() {}
     }
+}
+
+fn add<T>(pool: &unmanaged::Pool<T>, sandbox: T) -> Result<(), T> {
+    pool.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
 }
 
 fn sort_through<State>(

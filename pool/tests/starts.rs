@@ -75,7 +75,7 @@ async fn who_finds_the_shelf_empty_takes_what_the_refill_makes_first() {
     let world = World::full(Setup { size: 1, ..Setup::default() }).await;
     world.engine.delay(Call::Create, secs(3));
     let first = world.spawn(run_for(60_000 / 4));
-    settle().await;
+    until("the refill has begun", || world.engine.in_flight(Call::Create) == 1).await;
     assert_eq!(world.pool().making, 1, "the taken one is being replaced");
     // The refill has a head start of a second, so it is first.
     tokio::time::sleep(secs(1)).await;

@@ -9,6 +9,8 @@ mod cgroup;
 mod hold;
 mod output;
 mod park;
+mod preload;
+mod process;
 mod program;
 mod unpack;
 mod usage;

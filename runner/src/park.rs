@@ -1,23 +1,27 @@
-//! The runner's side of the conversation: ready, one job, one report.
+//! The runner's side of the conversation: what to do ahead, ready, one job, one report.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Exit, Failed, FailedCause, Job, Kind, Ready, VERSION, WireError,
+    self, Exit, Failed, FailedCause, Job, Kind, Preload, Ready, VERSION, WireError,
 };
 use rustix::process::{DumpableBehavior, set_child_subreaper, set_dumpable_behavior};
 
-use crate::program::{self, OomScore};
-use crate::{NAME, cgroup, unpack};
+use crate::preload::Preloads;
+use crate::process::{OomScore, Process};
+use crate::program::Program;
+use crate::{NAME, cgroup, unpack, usage};
 
 /// Everything that was said before *go*.
 struct Request {
     job: Job,
     stdin: Vec<u8>,
-    unpack: std::time::Duration,
+    unpack: Duration,
 }
 
 /// Why there is nothing to run.
@@ -47,8 +51,19 @@ pub(crate) fn park() -> io::Result<()> {
     send(&mut to_server, Kind::Ready, &Ready { version: VERSION })?;
 
     let mut from_server = BufReader::with_capacity(64 * 1024, from_server);
-    match receive(&mut from_server) {
-        Ok(request) => match run(request, &oom_score, &mut to_server)? {
+    let mut preloads = Preloads::default();
+    let mut first = receive_first(&mut from_server);
+    if let Ok(First::Preload(preload)) = first {
+        preloads = Preloads::start(preload, &oom_score);
+        send(&mut to_server, Kind::Preloaded, &preloads.report())?;
+        first = receive_first(&mut from_server);
+    }
+    let request = first.and_then(|first| match first {
+        First::Job(job) => receive(job, &mut from_server),
+        First::Preload(_) => Err(protocol(WireError::Unexpected(Kind::Preload))),
+    });
+    match request {
+        Ok(request) => match run(request, preloads, &oom_score, &mut to_server)? {
             Ok(exit) => send(&mut to_server, Kind::Exit, &exit),
             Err(failed) => send(&mut to_server, Kind::Failed, &failed),
         },
@@ -67,16 +82,30 @@ fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
     Err(io::Error::other(format!("process 1 is {:?}, this is not a sandbox", first.trim_end())))
 }
 
-fn receive(stream: &mut impl io::Read) -> Result<Request, NoRequest> {
-    let protocol = |error: WireError| {
-        NoRequest::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
-    };
-    let job: Job = match wire::read_frame(stream).map_err(protocol)? {
-        None => return Err(NoRequest::Closed),
-        Some((Kind::Job, payload)) => wire::parse_message(Kind::Job, &payload).map_err(protocol)?,
-        Some((kind, _)) => return Err(protocol(WireError::Unexpected(kind))),
-    };
+/// What the server begins with.
+enum First {
+    Preload(Preload),
+    Job(Job),
+}
 
+fn receive_first(stream: &mut impl io::Read) -> Result<First, NoRequest> {
+    match wire::read_frame(stream).map_err(protocol)? {
+        None => Err(NoRequest::Closed),
+        Some((kind @ Kind::Preload, payload)) => {
+            wire::parse_message(kind, &payload).map(First::Preload).map_err(protocol)
+        }
+        Some((kind @ Kind::Job, payload)) => {
+            wire::parse_message(kind, &payload).map(First::Job).map_err(protocol)
+        }
+        Some((kind, _)) => Err(protocol(WireError::Unexpected(kind))),
+    }
+}
+
+fn protocol(error: WireError) -> NoRequest {
+    NoRequest::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
+}
+
+fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NoRequest> {
     let began = Instant::now();
     let mut frames = unpack::TarFrames::new(stream);
     unpack::unpack(&mut frames, &job.workdir).map_err(NoRequest::Failed)?;
@@ -98,34 +127,48 @@ fn receive(stream: &mut impl io::Read) -> Result<Request, NoRequest> {
 /// Runs the program. The outer error is the stream's, the inner one says why nothing ran.
 fn run(
     request: Request,
+    preloads: Preloads,
     oom_score: &OomScore,
     to_server: &mut File,
 ) -> io::Result<Result<Exit, Failed>> {
     let Request { job, stdin, unpack } = request;
     let before = cgroup::Counters::read();
-    let program = match program::start(&job, stdin, oom_score) {
-        Ok(program) => program,
-        Err(error) => {
-            let message = format!("{}: {error}", job.argv.first().map_or("", String::as_str));
-            return Ok(Err(Failed { cause: FailedCause::Command, message }));
-        }
+    let preload_memory = preloads.memory();
+    let started = Instant::now();
+    let (waited, killed) = preloads.take(&job);
+    let ahead = waited.as_ref().map(|process| usage::process_cpu(process.pid));
+    let process = match waited {
+        Some(process) => process,
+        None => match Process::spawn(&job.argv, &job.env, Path::new(&job.workdir), oom_score) {
+            Ok(process) => process,
+            Err(error) => {
+                let message = format!("{}: {error}", job.argv.first().map_or("", String::as_str));
+                return Ok(Err(Failed { cause: FailedCause::Command, message }));
+            }
+        },
     };
     to_server.write_all(&wire::header(Kind::Started, 0))?;
+    let spawn = started.elapsed();
+
+    let mut not_its_own = HashMap::from([(process.pid, ahead.unwrap_or_default())]);
+    not_its_own.extend(killed.iter().map(|process| (process.pid, Duration::MAX)));
+    let program = Program::new(process, stdin, started, not_its_own);
     let ended = program.supervise(&job, to_server)?;
     let after = cgroup::Counters::read();
     Ok(Ok(Exit {
         end: ended.end,
         killed: ended.killed,
         wall: ended.wall,
-        cpu: crate::usage::children_cpu(),
-        peak_memory: cgroup::peak_memory(),
+        cpu: ended.cpu,
+        peak_memory: cgroup::peak_memory().map(|peak| peak.saturating_sub(preload_memory)),
         oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
         refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
         full_disks: job.disks.into_iter().filter(|path| unpack::is_full(path)).collect(),
         stdout: ended.stdout,
         stderr: ended.stderr,
         unpack,
-        spawn: ended.spawn,
+        spawn,
+        preloaded: ahead.is_some(),
     }))
 }
 

@@ -1,18 +1,18 @@
-//! The program: started in its own process group, watched until it ends or has to.
+//! The program: watched until it ends or has to.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{self, End, Job, KillReason, Kind, StreamCount};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open};
+use rustix::process::{Pid, Signal};
 
 use crate::output::Keeper;
+use crate::process::{Process, would_wait};
+use crate::usage;
 
 /// Read from a pipe at once: what a Linux pipe holds by default.
 const CHUNK: usize = 64 * 1024;
@@ -25,28 +25,6 @@ const REAP_EVERY: Duration = Duration::from_millis(100);
 /// soon as the kernel is done with the processes; this is for one that is stuck in the kernel.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// How much sooner than the runner the program is chosen when memory runs out. If the kernel
-/// killed the runner, nobody could say what happened.
-const OOM_SCORE: &str = "500";
-
-/// The runner's own `oom_score_adj`, opened while it may still be.
-pub(crate) struct OomScore(Option<File>);
-
-impl OomScore {
-    /// Must be called before the process stops being dumpable: its `/proc` files are root's then.
-    pub(crate) fn open() -> Self {
-        Self(File::options().write(true).open("/proc/self/oom_score_adj").ok())
-    }
-
-    /// Sets the score that the next child inherits. Where the kernel refuses, the choice of the
-    /// process to kill is the kernel's alone, and a lost runner is reported by the server.
-    fn set(&self, score: &str) {
-        if let Some(mut file) = self.0.as_ref() {
-            let _ = file.write_all(score.as_bytes());
-        }
-    }
-}
-
 /// A started program.
 pub(crate) struct Program {
     pid: Pid,
@@ -55,7 +33,10 @@ pub(crate) struct Program {
     stdout: Option<File>,
     stderr: Option<File>,
     started: Instant,
-    spawn: Duration,
+    /// CPU time of ended children.
+    cpu: Duration,
+    /// CPU time of children that is not the program's.
+    not_its_own: HashMap<Pid, Duration>,
 }
 
 /// Standard input on its way to the program.
@@ -70,60 +51,33 @@ pub(crate) struct Ended {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
     pub(crate) wall: Duration,
-    pub(crate) spawn: Duration,
+    pub(crate) cpu: Duration,
     pub(crate) stdout: StreamCount,
     pub(crate) stderr: StreamCount,
 }
 
-/// Starts the job's program. An empty `stdin` is `/dev/null`.
-pub(crate) fn start(job: &Job, stdin: Vec<u8>, oom_score: &OomScore) -> io::Result<Program> {
-    let (name, args) = job
-        .argv
-        .split_first()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
-    let mut command = Command::new(find(name));
-    command
-        .arg0(name)
-        .args(args)
-        .envs(&job.env)
-        .current_dir(&job.workdir)
-        .process_group(0)
-        .stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-
-    let began = Instant::now();
-    oom_score.set(OOM_SCORE);
-    let spawned = command.spawn();
-    oom_score.set("0");
-    let mut child = spawned?;
-
-    let pid = Pid::from_child(&child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    let stdin = match child.stdin.take() {
-        Some(pipe) => Some(Feed { pipe: nonblocking(pipe.into())?, bytes: stdin, at: 0 }),
-        None => None,
-    };
-    let stdout = child.stdout.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
-    let stderr = child.stderr.take().map(|pipe| nonblocking(pipe.into())).transpose()?;
-    Ok(Program { pid, pidfd, stdin, stdout, stderr, started: began, spawn: began.elapsed() })
-}
-
-/// The language's command is the operator's, and so is where it is looked for: the image's `PATH`,
-/// not the one that a request may set for its program.
-fn find(name: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = |folder: PathBuf| Some(folder.join(name)).filter(|file| file.is_file());
-    let file = if name.contains('/') { None } else { std::env::split_paths(&path).find_map(found) };
-    file.unwrap_or_else(|| name.into())
-}
-
-fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
-    rustix::io::ioctl_fionbio(&pipe, true)?;
-    Ok(File::from(pipe))
-}
-
 impl Program {
+    /// A program in a process that was started at `started`, or that went on to it then.
+    /// `not_its_own` is CPU time of children that the program has no part in.
+    pub(crate) fn new(
+        process: Process,
+        stdin: Vec<u8>,
+        started: Instant,
+        not_its_own: HashMap<Pid, Duration>,
+    ) -> Self {
+        let Process { pid, pidfd, stdin: pipe, stdout, stderr } = process;
+        Self {
+            pid,
+            pidfd,
+            stdin: Some(Feed { pipe, bytes: stdin, at: 0 }),
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            started,
+            cpu: Duration::ZERO,
+            not_its_own,
+        }
+    }
+
     /// Passes output on until the program has ended by itself or was killed, and everything that
     /// it left behind with it.
     ///
@@ -177,10 +131,9 @@ impl Program {
                 // A program that ended by itself in the very moment of its kill was not killed.
                 let killed = killed.filter(|_| matches!(end, End::Signal(_)));
                 let wall = self.started.elapsed();
-                let spawn = self.spawn;
                 let stdout = send_tail(stdout, Kind::Stdout, to_server)?;
                 let stderr = send_tail(stderr, Kind::Stderr, to_server)?;
-                return Ok(Ended { end, killed, wall, spawn, stdout, stderr });
+                return Ok(Ended { end, killed, wall, cpu: self.cpu, stdout, stderr });
             }
         }
     }
@@ -217,14 +170,13 @@ impl Program {
     }
 
     /// Reaps every child that has ended; tells the program's own end.
-    fn reap(&self) -> Option<End> {
+    fn reap(&mut self) -> Option<End> {
         let mut end = None;
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if pid == self.pid {
-                end = status
-                    .exit_status()
-                    .map(End::Code)
-                    .or_else(|| status.terminating_signal().map(End::Signal));
+        while let Some(child) = usage::reap() {
+            let not_its_own = self.not_its_own.get(&child.pid).copied().unwrap_or_default();
+            self.cpu += child.cpu.saturating_sub(not_its_own);
+            if child.pid == self.pid {
+                end = Some(child.end);
             }
         }
         end
@@ -263,10 +215,6 @@ fn send_bytes(bytes: &[u8], kind: Kind, to_server: &mut File) -> io::Result<()> 
     let mut frames = Vec::with_capacity(wire::HEADER_LEN + bytes.len());
     wire::push_bytes(&mut frames, kind, bytes);
     to_server.write_all(&frames)
-}
-
-fn would_wait(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Kills every process of the sandbox but the runner and process 1, at one stroke, so that a fork

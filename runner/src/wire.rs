@@ -5,7 +5,9 @@
 //!
 //! ```text
 //! runner                                server
-//!   Ready {version}          ──────▶             parked from here on, possibly frozen
+//!   Ready {version}          ──────▶             a job can be sent
+//!                            ◀──────  Preload    which interpreter to start ahead of it; optional
+//!   Preloaded {memory …}     ──────▶             parked from here on, possibly frozen
 //!                            ◀──────  Job        what to run, and its limits
 //!                            ◀──────  Tar …      the workspace, in chunks of one tar stream
 //!                            ◀──────  Stdin …    the program's whole standard input, in chunks
@@ -26,7 +28,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -46,6 +48,8 @@ pub enum Kind {
     Stdin = 3,
     /// Server to runner: everything was sent, start.
     Go = 4,
+    /// Server to runner: a [`Preload`], before everything else.
+    Preload = 5,
     /// Runner to server: a [`Ready`].
     Ready = 64,
     /// Runner to server: bytes that the program wrote to its standard output.
@@ -58,6 +62,8 @@ pub enum Kind {
     Failed = 68,
     /// Runner to server: the program has started.
     Started = 69,
+    /// Runner to server: a [`Preloaded`].
+    Preloaded = 70,
 }
 
 impl TryFrom<u8> for Kind {
@@ -69,12 +75,14 @@ impl TryFrom<u8> for Kind {
             2 => Self::Tar,
             3 => Self::Stdin,
             4 => Self::Go,
+            5 => Self::Preload,
             64 => Self::Ready,
             65 => Self::Stdout,
             66 => Self::Stderr,
             67 => Self::Exit,
             68 => Self::Failed,
             69 => Self::Started,
+            70 => Self::Preloaded,
             other => return Err(WireError::UnknownKind(other)),
         })
     }
@@ -105,11 +113,51 @@ pub enum WireError {
     Io(#[from] io::Error),
 }
 
-/// The runner is parked and can take a job.
+/// The runner can take a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// The runner's [`VERSION`].
     pub version: u32,
+}
+
+/// An interpreter that is started ahead of its program and waits for it.
+///
+/// Two are, if modules are named: a bare one, which no program can tell from one of its own, and one that
+/// has imported the modules, for programs that are likely to use them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preload {
+    /// Which interpreter it is, for each is stopped on its way to the program by means of its own.
+    pub interpreter: Interpreter,
+    /// The command of a program without arguments. It serves every job whose command begins so.
+    pub argv: Vec<String>,
+    /// Variables added to those that the image sets. It serves the jobs that have the same.
+    pub env: BTreeMap<String, String>,
+    /// Absolute path of the workspace.
+    pub workdir: String,
+    /// Modules to import.
+    pub modules: Vec<String>,
+    /// Memory that all of it may take, in bytes. One that takes more is not used.
+    pub memory: u64,
+}
+
+/// An interpreter that can be stopped on its way to the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interpreter {
+    /// CPython, or another that imports `sitecustomize`.
+    Python,
+    /// Node.js.
+    Node,
+}
+
+/// The interpreters wait, or why they don't.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preloaded {
+    /// Memory of the interpreters that wait, in bytes; what they share with other sandboxes, as the
+    /// files that they run, is not counted.
+    pub memory: u64,
+    /// What is not as [`Preload`] asked, one sentence each. Programs are started plainly then.
+    pub complaints: Vec<String>,
 }
 
 /// What to run.
@@ -127,6 +175,8 @@ pub struct Job {
     pub deadline: Duration,
     /// What is kept of what the program prints.
     pub output: OutputLimits,
+    /// Whether the program is likely to use a module of [`Preload::modules`]. It runs as well if not.
+    pub wants_modules: bool,
 }
 
 /// How much of each of the two output streams is kept, in bytes.
@@ -178,7 +228,8 @@ pub struct Exit {
     pub killed: Option<KillReason>,
     /// From start to end.
     pub wall: Duration,
-    /// User and system time of the program and of those of its children that ended.
+    /// User and system time of the program and of those of its children that ended. What an
+    /// interpreter used before it took the program is not counted.
     pub cpu: Duration,
     /// Highest memory use of the sandbox, in bytes, where the kernel tells.
     pub peak_memory: Option<u64>,
@@ -196,6 +247,8 @@ pub struct Exit {
     pub unpack: Duration,
     /// Time that starting the program took.
     pub spawn: Duration,
+    /// Whether an interpreter that waited took the program.
+    pub preloaded: bool,
 }
 
 /// The program did not run; the last frame of the stream.

@@ -7,12 +7,13 @@ use std::time::Duration;
 use isolator_pool::engine::{Image, SandboxSpec};
 use isolator_pool::limits::{ByteSize, FixedLimits, Resources};
 use isolator_pool::pool::PoolSize;
+use isolator_pool::preload::{Interpreter, Preload};
 use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use regex::Regex;
 
-use super::raw::{RawConfig, RawLanguage, RawPool};
+use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPool, RawPreload};
 use super::validate::{Check, Common, PIDS};
-use super::{CommandPart, Hint, Language, RequestLimits};
+use super::{CommandPart, Hint, Language, RequestLimits, argv};
 
 /// One thawed and one paused: the next request is instant, the one after it almost.
 const POOL_SIZE: usize = 2;
@@ -32,6 +33,9 @@ const TMPFS_SHARE: u64 = 4;
 
 /// Each file of a tmpfs takes about 1 KiB of kernel memory.
 const INODES: u32 = 8192;
+
+/// Twice what Python takes with numpy and pandas.
+const PRELOAD_MEMORY_MB: u64 = 128;
 
 /// Python's multiprocessing keeps its locks there; they are small.
 const SHM: ByteSize = ByteSize::mib(16);
@@ -113,6 +117,12 @@ fn merge(built_in: RawLanguage, own: RawLanguage) -> RawLanguage {
         workspace_mb: own.workspace_mb.or(built_in.workspace_mb),
         tmp_mb: own.tmp_mb.or(built_in.tmp_mb),
         pool: own.pool,
+        preload: RawPreload {
+            enabled: own.preload.enabled.or(built_in.preload.enabled),
+            interpreter: own.preload.interpreter.or(built_in.preload.interpreter),
+            modules: own.preload.modules.or(built_in.preload.modules),
+            memory_mb: own.preload.memory_mb.or(built_in.preload.memory_mb),
+        },
         hints: own.hints.or(built_in.hints),
     }
 }
@@ -155,6 +165,8 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
     if let Some(bad) = env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
         check.problem(at("env"), format!("{bad:?} is not the name of a variable"));
     }
+    let mut sandbox = sandbox(&raw, image, common, &at, check);
+    sandbox.preload = preload(&raw.preload, &command, &default_file, &env, &at, check);
     Some(Language {
         name: name.to_owned(),
         description: raw.description.clone().unwrap_or_default(),
@@ -163,7 +175,7 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
         command,
         env,
         hints: hints(&raw, &at("hints"), check),
-        sandbox: sandbox(&raw, image, common, &at, check),
+        sandbox,
         pool: pool(&raw.pool, &common.pool, &at("pool"), check),
     })
 }
@@ -250,7 +262,47 @@ fn sandbox(
         cap_drop: common.cap_drop.clone(),
         readonly_root: common.readonly_root,
         runtime: common.runtime.clone(),
+        preload: None,
     }
+}
+
+fn preload(
+    raw: &RawPreload,
+    command: &[CommandPart],
+    default_file: &str,
+    env: &BTreeMap<String, String>,
+    at: &impl Fn(&str) -> String,
+    check: &mut Check,
+) -> Option<Preload> {
+    let mb = raw.memory_mb.unwrap_or(PRELOAD_MEMORY_MB);
+    let mb = check.within(&at("preload.memoryMB"), mb, 1, 1 << 20, PRELOAD_MEMORY_MB);
+    let modules = raw.modules.clone().unwrap_or_default();
+    let is_name = |module: &String| {
+        !module.is_empty() && !module.contains(|c: char| c == ',' || c.is_whitespace() || c == '\0')
+    };
+    if let Some(bad) = modules.iter().find(|module| !is_name(module)) {
+        check.problem(at("preload.modules"), format!("{bad:?} is not the name of a module"));
+    }
+    let Some(interpreter) = raw.interpreter else {
+        if raw.enabled == Some(true) || !modules.is_empty() {
+            check.problem(at("preload.interpreter"), "is required: \"python\" or \"node\"");
+        }
+        return None;
+    };
+    if raw.enabled == Some(false) {
+        return None;
+    }
+    let default_file = default_file.to_owned();
+    Some(Preload {
+        interpreter: match interpreter {
+            RawInterpreter::Python => Interpreter::Python,
+            RawInterpreter::Node => Interpreter::Node,
+        },
+        argv: argv(command, &default_file, std::slice::from_ref(&default_file)),
+        env: env.clone(),
+        modules,
+        memory: ByteSize::mib(mb),
+    })
 }
 
 fn parse_user(text: &str) -> Option<(u32, u32)> {

@@ -98,20 +98,24 @@ pub struct Language {
 impl Language {
     /// The command for a program of which `file` is the entrypoint and `sources` all files.
     pub fn argv(&self, file: &str, sources: &[String]) -> Vec<String> {
-        // A name that begins like an option would be taken for one.
-        let path = |name: &str| {
-            if name.starts_with('-') { format!("./{name}") } else { name.to_owned() }
-        };
-        let mut argv = Vec::new();
-        for part in &self.command {
-            match part {
-                CommandPart::Word(word) => argv.push(word.clone()),
-                CommandPart::File => argv.push(path(file)),
-                CommandPart::Sources => argv.extend(sources.iter().map(|name| path(name))),
-            }
-        }
-        argv
+        argv(&self.command, file, sources)
     }
+}
+
+fn argv(command: &[CommandPart], file: &str, sources: &[String]) -> Vec<String> {
+    // A name that begins like an option would be taken for one.
+    let path = |name: &str| {
+        if name.starts_with('-') { format!("./{name}") } else { name.to_owned() }
+    };
+    let mut argv = Vec::new();
+    for part in command {
+        match part {
+            CommandPart::Word(word) => argv.push(word.clone()),
+            CommandPart::File => argv.push(path(file)),
+            CommandPart::Sources => argv.extend(sources.iter().map(|name| path(name))),
+        }
+    }
+    argv
 }
 
 /// A part of a language's command.

@@ -99,8 +99,40 @@ pub(super) struct RawLanguage {
     /// How many of its sandboxes wait for requests.
     #[serde(default)]
     pub(super) pool: RawPool,
+    /// The interpreter that is started in a sandbox ahead of its program.
+    #[serde(default)]
+    pub(super) preload: RawPreload,
     /// Explanations of what its programs print when they fail.
     pub(super) hints: Option<Vec<RawHint>>,
+}
+
+/// An interpreter that is started in a sandbox ahead of its program. A program that is not called by the
+/// language's default name, brings variables of its own, or files that stand in the way of a module, is
+/// started plainly, and none can tell the difference but by the time.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawPreload {
+    /// Whether it is. Default: true, where an interpreter is named.
+    pub(super) enabled: Option<bool>,
+    /// Which one the language's command starts.
+    pub(super) interpreter: Option<RawInterpreter>,
+    /// Modules to import in a second one, for programs that mention one of them. Default for Python:
+    /// ["numpy", "pandas"]; for JavaScript: none.
+    pub(super) modules: Option<Vec<String>>,
+    /// Memory in MiB that both may take; a sandbox has it in addition to its own, and one that takes
+    /// more is not used. Default: 128.
+    #[serde(rename = "memoryMB")]
+    pub(super) memory_mb: Option<u64>,
+}
+
+/// An interpreter that can be started ahead of its program.
+#[derive(Debug, Clone, Copy, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawInterpreter {
+    /// CPython, or another that imports `sitecustomize`.
+    Python,
+    /// Node.js.
+    Node,
 }
 
 /// An explanation of an error message.

@@ -7,15 +7,11 @@ use bollard::models::{
     MountVolumeOptions, ResourcesUlimits,
 };
 
+use isolator_runner::place;
+
 use super::dialect::{Dialect, TmpfsOptions};
 use crate::engine::SandboxSpec;
 use crate::limits::ByteSize;
-
-/// Where the runner's volume is mounted in every container.
-pub(super) const RUNNER_DIR: &str = "/.isolator";
-
-/// The runner inside a container.
-pub(super) const RUNNER: &str = "/.isolator/isolator-runner";
 
 /// The request that makes the container.
 pub(super) fn body(
@@ -28,7 +24,7 @@ pub(super) fn body(
     ContainerCreateBody {
         image: Some(spec.image.digest.clone()),
         // Process 1 waits for ever. There is no init: nothing lives long enough to need one.
-        entrypoint: Some(vec![RUNNER.to_owned(), "hold".to_owned()]),
+        entrypoint: Some(vec![place::RUNNER.to_owned(), "hold".to_owned()]),
         cmd: Some(Vec::new()),
         user: Some(format!("{uid}:{gid}")),
         working_dir: Some(spec.workdir.clone()),
@@ -61,7 +57,7 @@ pub(super) fn runner_mount(
     access: Access,
 ) -> Mount {
     Mount {
-        target: Some(RUNNER_DIR.to_owned()),
+        target: Some(place::DIRECTORY.to_owned()),
         source: Some(volume.to_owned()),
         typ: Some(MountType::VOLUME),
         read_only: Some(access == Access::ReadOnly),
@@ -80,16 +76,17 @@ fn host_config(
     labels: &HashMap<String, String>,
     dialect: &Dialect,
 ) -> HostConfig {
+    let resources = spec.with_preload(spec.resources);
     HostConfig {
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
         security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
         readonly_rootfs: Some(spec.readonly_root),
         runtime: spec.runtime.clone(),
-        memory: Some(spec.resources.memory.as_i64()),
+        memory: Some(resources.memory.as_i64()),
         // Memory and swap together: no swap is added.
-        memory_swap: Some(spec.resources.memory.as_i64()),
-        nano_cpus: Some(spec.resources.cpu.as_nano_cpus()),
+        memory_swap: Some(resources.memory.as_i64()),
+        nano_cpus: Some(resources.cpu.as_nano_cpus()),
         pids_limit: Some(i64::from(spec.limits.pids)),
         ulimits: Some(ulimits(spec, dialect)),
         tmpfs: Some(tmpfs(spec, dialect)),

@@ -19,6 +19,7 @@ use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
 };
 use futures_util::{StreamExt, TryStreamExt};
+use isolator_runner::place;
 use tokio::sync::OnceCell;
 
 pub use self::connect::{ConnectError, EngineAddress};
@@ -148,7 +149,7 @@ impl Engine for DockerEngine {
             attach_stdin: Some(true),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
-            cmd: Some(vec![container::RUNNER.to_owned(), "park".to_owned()]),
+            cmd: Some(vec![place::RUNNER.to_owned(), "park".to_owned()]),
             ..CreateExecOptions::default()
         };
         let exec = self.docker().await?.create_exec(name.as_str(), options).await;

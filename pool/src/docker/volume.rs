@@ -1,4 +1,4 @@
-//! The volume that carries the runner into every container of this instance.
+//! The volume that carries the runner and its files into every container of this instance.
 //!
 //! A volume works with any image and with an engine on another machine, where a bind mount would
 //! not. It is filled through a container that is never started.
@@ -11,7 +11,9 @@ use bollard::query_parameters::{
     UploadToContainerOptionsBuilder,
 };
 
-use super::container::{self, Access, RUNNER_DIR};
+use isolator_runner::place;
+
+use super::container::{self, Access};
 use super::{DockerEngine, error};
 use crate::engine::{Call, Engine, EngineError, Image, SandboxName, Whose};
 use crate::owner::{LABEL, Owner};
@@ -96,7 +98,7 @@ impl RunnerVolume {
         };
         let created = engine.docker().await?.create_container(Some(options), body).await;
         created.map_err(|e| translate.error(e))?;
-        let options = UploadToContainerOptionsBuilder::new().path(RUNNER_DIR).build();
+        let options = UploadToContainerOptionsBuilder::new().path(place::DIRECTORY).build();
         let tar = bollard::body_full(self.tar().into());
         let uploaded = engine
             .docker()
@@ -107,14 +109,16 @@ impl RunnerVolume {
     }
 
     fn tar(&self) -> Vec<u8> {
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o755);
-        header.set_size(self.runner.len() as u64);
         let mut archive = tar::Builder::new(Vec::new());
-        archive
-            .append_data(&mut header, "isolator-runner", self.runner)
-            .and_then(|()| archive.into_inner())
-            .expect("writing to a vector can't fail")
+        for file in place::files(self.runner) {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(file.mode);
+            header.set_size(file.content.len() as u64);
+            archive
+                .append_data(&mut header, file.path, file.content)
+                .expect("writing to a vector can't fail");
+        }
+        archive.into_inner().expect("writing to a vector can't fail")
     }
 }
 

@@ -57,6 +57,17 @@ pub(crate) enum Park {
     Unexpected,
 }
 
+/// What becomes of an interpreter that shall be started ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Preloading {
+    /// It waits after so long.
+    Takes(Duration),
+    /// Nothing is heard of it.
+    Silence,
+    /// The runner ends over it.
+    Eof,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) delay: Duration,
@@ -74,6 +85,7 @@ pub(super) struct Record {
     pub(super) removing: bool,
     pub(super) armed: bool,
     pub(super) ready: bool,
+    pub(super) preloaded: bool,
     pub(super) jobs: usize,
     pub(super) end: CancellationToken,
 }
@@ -87,6 +99,7 @@ impl Default for Record {
             removing: false,
             armed: false,
             ready: false,
+            preloaded: false,
             jobs: 0,
             end: CancellationToken::new(),
         }
@@ -113,6 +126,7 @@ pub(super) struct Books {
     pub(super) builds: usize,
     pub(super) prepared: BTreeSet<String>,
     pub(super) park: Park,
+    pub(super) preloading: Preloading,
     pub(super) breaches: Vec<String>,
 }
 
@@ -140,6 +154,7 @@ impl FakeEngine {
             builds: 0,
             prepared: BTreeSet::new(),
             park: Park::Ready,
+            preloading: Preloading::Takes(Duration::ZERO),
             breaches: Vec::new(),
         };
         Self { books: Arc::new(Mutex::new(books)), labels, tasks: TaskTracker::new() }
@@ -174,10 +189,15 @@ impl FakeEngine {
             plan.fault = Fault::Fine;
         }
         books.park = Park::Ready;
+        books.preloading = Preloading::Takes(Duration::ZERO);
     }
 
     pub(crate) fn park(&self, park: Park) {
         self.books().park = park;
+    }
+
+    pub(crate) fn preloading(&self, preloading: Preloading) {
+        self.books().preloading = preloading;
     }
 
     pub(crate) fn calls(&self, call: Call) -> usize {

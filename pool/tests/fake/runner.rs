@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use isolator_pool::engine::{SandboxName, SandboxState};
 use isolator_runner::wire::{
-    self, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Ready, StreamCount,
+    self, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preloaded, Ready,
+    StreamCount,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -46,6 +47,17 @@ impl Runner {
         self.send(Kind::Ready, &Ready { version }).await
     }
 
+    fn preloading(&self) -> Preloading {
+        self.engine.books().preloading
+    }
+
+    pub(super) async fn preload(&mut self, time: Duration) -> std::io::Result<()> {
+        tokio::time::sleep(time).await;
+        self.record(|record| record.preloaded = true);
+        let complaints = vec!["the image has no module".to_owned()];
+        self.send(Kind::Preloaded, &Preloaded { memory: 1 << 20, complaints }).await
+    }
+
     /// Takes a job, then does what its first argument says.
     pub(super) async fn serve(mut self) -> std::io::Result<()> {
         let mut decoder = FrameDecoder::default();
@@ -72,6 +84,11 @@ impl Runner {
                     }
                     job = Some(taken);
                 }
+                Kind::Preload => match self.preloading() {
+                    Preloading::Takes(time) => self.preload(time).await?,
+                    Preloading::Silence => std::future::pending().await,
+                    Preloading::Eof => return Ok(()),
+                },
                 Kind::Stdin => stdin.extend(payload),
                 Kind::Go => break,
                 _ => {}
@@ -176,6 +193,7 @@ impl Runner {
             stderr: StreamCount::default(),
             unpack: Duration::ZERO,
             spawn: Duration::ZERO,
+            preloaded: self.record(|record| record.preloaded),
         };
         self.send(Kind::Exit, &exit).await
     }

@@ -17,6 +17,7 @@ use isolator_pool::outcome::Outcome;
 use isolator_pool::owner::Owner;
 use isolator_pool::pool::{PoolSize, PoolStatus, Start};
 use isolator_pool::pools::{ExecuteError, PoolSpec, Pools, PoolsLimits, Receipt};
+use isolator_pool::preload::{Interpreter, Preload};
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use tokio_util::task::TaskTracker;
@@ -35,6 +36,7 @@ pub(crate) struct Setup {
     pub(crate) wait: Duration,
     pub(crate) refills: usize,
     pub(crate) policy: PullPolicy,
+    pub(crate) preload: bool,
 }
 
 impl Default for Setup {
@@ -49,6 +51,7 @@ impl Default for Setup {
             wait: secs(60),
             refills: 2,
             policy: PullPolicy::Missing,
+            preload: false,
         }
     }
 }
@@ -87,7 +90,11 @@ impl World {
         let specs = setup
             .pools
             .iter()
-            .map(|(name, image)| ((*name).to_owned(), PoolSpec { sandbox: sandbox(image), size }))
+            .map(|(name, image)| {
+                let preload = setup.preload.then(preload);
+                let sandbox = SandboxSpec { preload, ..sandbox(image) };
+                ((*name).to_owned(), PoolSpec { sandbox, size })
+            })
             .collect();
         let limits = PoolsLimits {
             admission: AdmissionLimits {
@@ -270,6 +277,17 @@ pub(super) fn sandbox(image: &str) -> SandboxSpec {
         cap_drop: vec!["ALL".to_owned()],
         readonly_root: true,
         runtime: None,
+        preload: None,
+    }
+}
+
+fn preload() -> Preload {
+    Preload {
+        interpreter: Interpreter::Python,
+        argv: vec!["run".to_owned()],
+        env: BTreeMap::new(),
+        modules: vec!["numpy".to_owned()],
+        memory: ByteSize::mib(64),
     }
 }
 

@@ -1,0 +1,58 @@
+// Parks a Node.js that was started ahead of its program.
+//
+// Node.js requires this file by itself before it looks for the program. It requires what was asked for,
+// tells the runner that it is ready, and waits. Then it takes back everything by which it could be
+// noticed and returns, and Node.js goes on with the program exactly as in any other start.
+//
+// What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with
+// commas. What is said there: `ready` and the modules that the image does not have, in one line; then the
+// runner sends the program's arguments, each ended by a NUL, and shuts its side.
+
+'use strict';
+
+const Module = require('node:module');
+
+// A worker thread of the program requires this file again, and then there is nothing to do.
+if (process.env.ISOLATOR_PRELOAD !== undefined) {
+  const [, channel, names] = /^(\d+):(.*)$/s.exec(process.env.ISOLATOR_PRELOAD);
+  delete process.env.ISOLATOR_PRELOAD;
+  const rest = process.env.NODE_OPTIONS.replace(/^\S+ ?/, '');
+  if (rest === '') delete process.env.NODE_OPTIONS;
+  else process.env.NODE_OPTIONS = rest;
+  park(Number(channel), names.split(',').filter(Boolean));
+}
+
+Object.defineProperty(process, '_preload_modules', { value: [] });
+delete require.cache[__filename];
+for (const [key, file] of Object.entries(Module._pathCache)) {
+  if (file === __filename) delete Module._pathCache[key];
+}
+
+function park(channel, names) {
+  const fs = require('node:fs');
+  const missing = names.filter((name) => !preload(name));
+  fs.writeSync(channel, `${['ready', ...missing].join(' ')}\n`);
+  const chunks = [];
+  for (;;) {
+    const chunk = Buffer.alloc(65536);
+    const count = fs.readSync(channel, chunk);
+    if (count === 0) break;
+    chunks.push(chunk.subarray(0, count));
+  }
+  fs.closeSync(channel);
+  process.argv.push(...Buffer.concat(chunks).toString().split('\0').slice(0, -1));
+}
+
+// Looks from the root and not from the workspace: what is found for the workspace is remembered for it,
+// and the program may bring modules of its own.
+function preload(name) {
+  const fromTheRoot = Module.createRequire('/');
+  try {
+    fromTheRoot.resolve(name);
+  } catch (error) {
+    if (error.code === 'MODULE_NOT_FOUND') return false;
+    throw error;
+  }
+  fromTheRoot(name);
+  return true;
+}

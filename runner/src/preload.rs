@@ -1,0 +1,251 @@
+//! Interpreters that were started ahead and wait for their program.
+//!
+//! Each is stopped on its way to the program by a file that it reads of itself (`preload/` in this
+//! crate), and goes on from there, so that the program runs as in any other start. Whether a program
+//! may have one is decided here and, for what only the interpreter knows, there; otherwise it is
+//! started plainly.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use isolator_runner::place;
+use isolator_runner::wire::{Interpreter, Job, Preload, Preloaded};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::FdFlags;
+
+use crate::process::{OomScore, Process, would_wait};
+
+/// For all interpreters together; less than the server waits for the runner to be ready.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// For an interpreter that shall go on: it looks through one directory and closes a descriptor.
+const GO_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The interpreters of one sandbox.
+#[derive(Default)]
+pub(crate) struct Preloads {
+    preload: Option<Preload>,
+    /// One that has imported nothing.
+    bare: Option<Parked>,
+    /// One that has imported the modules.
+    loaded: Option<Parked>,
+    /// Those that did not get there.
+    killed: Vec<Process>,
+    complaints: Vec<String>,
+}
+
+/// A process that waits in a read for the go.
+struct Parked {
+    process: Process,
+    channel: UnixStream,
+    memory: u64,
+}
+
+impl Preloads {
+    /// Starts what was asked for and waits until it waits. What does not work is complained of.
+    pub(crate) fn start(preload: Preload, oom_score: &OomScore) -> Self {
+        let mut preloads = Self::default();
+        let until = Instant::now() + PATIENCE;
+        preloads.bare = preloads.park(&preload, &[], oom_score, until);
+        if preloads.bare.is_some() && !preload.modules.is_empty() {
+            preloads.loaded = preloads.park(&preload, &preload.modules, oom_score, until);
+        }
+        preloads.preload = Some(preload);
+        preloads
+    }
+
+    fn park(
+        &mut self,
+        preload: &Preload,
+        modules: &[String],
+        oom_score: &OomScore,
+        until: Instant,
+    ) -> Option<Parked> {
+        let taken = self.memory();
+        let memory = preload.memory.saturating_sub(taken);
+        match self.try_park(preload, modules, memory, oom_score, until) {
+            Ok((parked, missing)) => {
+                if !missing.is_empty() {
+                    self.complaints.push(format!("the image has no module {missing}"));
+                }
+                Some(parked)
+            }
+            Err(problem) => {
+                let what = preload.argv.first().map_or("", String::as_str);
+                let with = if modules.is_empty() { "" } else { " with its modules" };
+                self.complaints.push(format!("{what}{with} can't be preloaded: {problem}"));
+                None
+            }
+        }
+    }
+
+    /// Starts an interpreter, and waits until it waits. Returns the modules that it does not have, too.
+    fn try_park(
+        &mut self,
+        preload: &Preload,
+        modules: &[String],
+        memory: u64,
+        oom_score: &OomScore,
+        until: Instant,
+    ) -> Result<(Parked, String), String> {
+        let mut parked = Parked::spawn(preload, modules, oom_score).map_err(|e| e.to_string())?;
+        let checked = parked.wait_until_ready(until).and_then(|missing| {
+            parked.check(memory)?;
+            Ok(missing)
+        });
+        match checked {
+            Ok(missing) => Ok((parked, missing)),
+            Err(problem) => {
+                parked.process.kill();
+                self.killed.push(parked.process);
+                Err(problem)
+            }
+        }
+    }
+
+    /// Memory of those that wait, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        [&self.bare, &self.loaded].into_iter().flatten().map(|parked| parked.memory).sum()
+    }
+
+    /// What the server is told.
+    pub(crate) fn report(&self) -> Preloaded {
+        Preloaded { memory: self.memory(), complaints: self.complaints.clone() }
+    }
+
+    /// Lets an interpreter go on to the program of `job`, if one can. Kills the others, and returns
+    /// them too, for they are yet to be reaped.
+    pub(crate) fn take(self, job: &Job) -> (Option<Process>, Vec<Process>) {
+        let Self { preload, bare, loaded, mut killed, .. } = self;
+        let args = preload.as_ref().and_then(|preload| arguments(preload, job));
+        let (first, second) = if job.wants_modules { (loaded, bare) } else { (bare, loaded) };
+        let mut taken = None;
+        for mut parked in [first, second].into_iter().flatten() {
+            let goes = match args {
+                Some(args) if taken.is_none() => parked.go(args),
+                _ => false,
+            };
+            if goes {
+                taken = Some(parked.process);
+            } else {
+                parked.process.kill();
+                killed.push(parked.process);
+            }
+        }
+        (taken, killed)
+    }
+}
+
+/// The program's own arguments, if an interpreter that was started ahead can serve the job at all.
+fn arguments<'a>(preload: &Preload, job: &'a Job) -> Option<&'a [String]> {
+    let args = job.argv.strip_prefix(preload.argv.as_slice())?;
+    (job.env == preload.env && job.workdir == preload.workdir).then_some(args)
+}
+
+/// The variable by which the interpreter is led to its file, in front of what the image or the language
+/// has in it.
+fn way_in(preload: &Preload) -> (&'static str, String) {
+    let (name, value, separator) = match preload.interpreter {
+        Interpreter::Python => ("PYTHONPATH", place::PYTHON_PRELOAD.to_owned(), ":"),
+        Interpreter::Node => ("NODE_OPTIONS", format!("--require={}", place::NODE_PRELOAD), " "),
+    };
+    let theirs = preload.env.get(name).cloned().or_else(|| std::env::var(name).ok());
+    match theirs {
+        Some(theirs) if !theirs.is_empty() => (name, value + separator + &theirs),
+        _ => (name, value),
+    }
+}
+
+impl Parked {
+    fn spawn(preload: &Preload, modules: &[String], oom_score: &OomScore) -> io::Result<Self> {
+        let (channel, its_end) = UnixStream::pair()?;
+        // It knows its end by the number, and nothing else is started meanwhile.
+        rustix::io::fcntl_setfd(&its_end, FdFlags::empty())?;
+        let mut env = preload.env.clone();
+        let (name, value) = way_in(preload);
+        env.insert(name.to_owned(), value);
+        let said = format!("{}:{}", its_end.as_raw_fd(), modules.join(","));
+        env.insert("ISOLATOR_PRELOAD".to_owned(), said);
+        let process = Process::spawn(&preload.argv, &env, Path::new(&preload.workdir), oom_score)?;
+        Ok(Self { process, channel, memory: 0 })
+    }
+
+    /// Returns the modules that it does not have, separated by spaces.
+    fn wait_until_ready(&mut self, until: Instant) -> Result<String, String> {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = left.max(Duration::from_millis(1));
+        self.channel.set_read_timeout(Some(timeout)).map_err(|error| error.to_string())?;
+        let mut line = String::new();
+        match BufReader::new(&self.channel).read_line(&mut line) {
+            Ok(0) => Err(self.last_words()),
+            Ok(_) => match line.trim_end().strip_prefix("ready") {
+                Some(missing) => Ok(missing.trim_start().to_owned()),
+                None => Err(format!("it said {line:?}")),
+            },
+            Err(error) if would_wait(&error) => {
+                Err(format!("it was not ready within {PATIENCE:?}"))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What it would do differently from one that is started with its program.
+    fn check(&mut self, memory: u64) -> Result<(), String> {
+        let mut printed = [0; 200];
+        for pipe in [&mut self.process.stdout, &mut self.process.stderr] {
+            if let Ok(count @ 1..) = pipe.read(&mut printed) {
+                return Err(format!("it printed {:?}", String::from_utf8_lossy(&printed[..count])));
+            }
+        }
+        self.memory = own_memory(&self.process);
+        if self.memory > memory {
+            return Err(format!(
+                "it takes {} MiB more than preload.memoryMB allows",
+                (self.memory - memory).div_ceil(1 << 20)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Sends the arguments; tells whether the interpreter went on to the program.
+    fn go(&mut self, args: &[String]) -> bool {
+        let mut message = Vec::new();
+        for arg in args {
+            message.extend_from_slice(arg.as_bytes());
+            message.push(0);
+        }
+        let sent =
+            self.channel.write_all(&message).and_then(|()| self.channel.shutdown(Shutdown::Write));
+        // It closes its end in silence, or says why it can't go on. One that has ended closes too.
+        sent.is_ok()
+            && self.channel.set_read_timeout(Some(GO_PATIENCE)).is_ok()
+            && matches!(self.channel.read(&mut [0; 1]), Ok(0))
+    }
+
+    /// The last line of what it printed before it ended.
+    fn last_words(&mut self) -> String {
+        let pidfd = self.process.pidfd.as_fd();
+        let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+        let timeout = Duration::from_millis(500).try_into().ok();
+        let _ = poll(&mut fds, timeout.as_ref());
+        let mut printed = [0; 64 * 1024];
+        let count = self.process.stderr.read(&mut printed).unwrap_or(0);
+        let printed = String::from_utf8_lossy(&printed[..count]);
+        let last = printed.lines().rev().find(|line| !line.trim().is_empty());
+        format!("it ended: {}", last.unwrap_or("without a word").trim())
+    }
+}
+
+/// Memory that the process shares with no file, in bytes; zero where the kernel does not tell.
+fn own_memory(process: &Process) -> u64 {
+    let path = format!("/proc/{}/status", process.pid.as_raw_pid());
+    let status = fs::read_to_string(path).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}

@@ -1,0 +1,108 @@
+//! A process with pipes: how every program is started, at once or ahead of its time.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// How much sooner than the runner the program is chosen when memory runs out. If the kernel
+/// killed the runner, nobody could say what happened.
+const OOM_SCORE: &str = "500";
+
+/// The runner's own `oom_score_adj`, opened while it may still be.
+pub(crate) struct OomScore(Option<File>);
+
+impl OomScore {
+    /// Must be called before the process stops being dumpable: its `/proc` files are root's then.
+    pub(crate) fn open() -> Self {
+        Self(File::options().write(true).open("/proc/self/oom_score_adj").ok())
+    }
+
+    /// Sets the score that the next child inherits. Where the kernel refuses, the choice of the
+    /// process to kill is the kernel's alone, and a lost runner is reported by the server.
+    fn set(&self, score: &str) {
+        if let Some(mut file) = self.0.as_ref() {
+            let _ = file.write_all(score.as_bytes());
+        }
+    }
+}
+
+/// A started process in a group of its own.
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// Readable once the process has ended.
+    pub(crate) pidfd: OwnedFd,
+    /// The pipes do not block.
+    pub(crate) stdin: File,
+    pub(crate) stdout: File,
+    pub(crate) stderr: File,
+}
+
+impl Process {
+    /// Starts a command of the language.
+    pub(crate) fn spawn(
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        workdir: &Path,
+        oom_score: &OomScore,
+    ) -> io::Result<Self> {
+        let (name, args) = argv
+            .split_first()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
+        let mut command = Command::new(find(name));
+        command
+            .arg0(name)
+            .args(args)
+            .envs(env)
+            .current_dir(workdir)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        oom_score.set(OOM_SCORE);
+        let spawned = command.spawn();
+        oom_score.set("0");
+        let mut child = spawned?;
+
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let piped = || io::Error::other("a pipe is missing");
+        Ok(Self {
+            pid,
+            pidfd,
+            stdin: nonblocking(child.stdin.take().ok_or_else(piped)?.into())?,
+            stdout: nonblocking(child.stdout.take().ok_or_else(piped)?.into())?,
+            stderr: nonblocking(child.stderr.take().ok_or_else(piped)?.into())?,
+        })
+    }
+
+    /// Kills the process. It is reaped later, with the others.
+    pub(crate) fn kill(&self) {
+        // An error means that it has ended by itself.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// The language's command is the operator's, and so is where it is looked for: the image's `PATH`,
+/// not the one that a request may set for its program.
+fn find(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = |folder: PathBuf| Some(folder.join(name)).filter(|file| file.is_file());
+    let file = if name.contains('/') { None } else { std::env::split_paths(&path).find_map(found) };
+    file.unwrap_or_else(|| name.into())
+}
+
+fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
+    rustix::io::ioctl_fionbio(&pipe, true)?;
+    Ok(File::from(pipe))
+}
+
+/// Whether a pipe has nothing at the moment.
+pub(crate) fn would_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
