@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
+use crate::engine::{Call, Engine, SandboxSpec, bounded};
 use crate::images::ImageProvider;
 use crate::lock::lock;
 use crate::owner::Owner;
@@ -73,6 +73,15 @@ impl Start {
             Self::Cold => "cold",
         }
     }
+}
+
+/// Where a request's sandbox may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum From {
+    /// The shelf, if one is there.
+    Shelf,
+    /// Not the shelf, where the others may be no better than the one that was there.
+    Making,
 }
 
 /// Why a request got no sandbox.
@@ -209,23 +218,25 @@ impl Pool {
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.
     pub(crate) async fn checkout(
         self: &Arc<Self>,
+        from: From,
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        let (sandbox, start) =
-            tokio::time::timeout(PATIENCE, self.find()).await.unwrap_or_else(|_| {
-                Err(CheckoutError::Waited { waited: PATIENCE, cause: self.delay() })
-            })?;
-        self.starts[start as usize].fetch_add(1, Ordering::Relaxed);
-        Ok((sandbox, start))
+        tokio::time::timeout(PATIENCE, self.find(from)).await.unwrap_or_else(|_| {
+            Err(CheckoutError::Waited { waited: PATIENCE, cause: self.delay() })
+        })
     }
 
-    async fn find(self: &Arc<Self>) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        while let Some(shelved) = self.shelf.take() {
+    /// Counts a request that was served.
+    pub(crate) fn count(&self, start: Start) {
+        self.starts[start as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn find(self: &Arc<Self>, from: From) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
+        while from == From::Shelf
+            && let Some(shelved) = self.shelf.take()
+        {
             self.wake.notify_one();
-            match thaw(shelved).await {
-                Ok(found) => return Ok(found),
-                Err(Unfit::Lost) => {}
-                // The next one would most likely take as long.
-                Err(Unfit::Stuck) => break,
+            if let Some(found) = self.bring_to_life(shelved) {
+                return Ok(found);
             }
         }
         if self.shared.stop.is_cancelled() {
@@ -243,16 +254,27 @@ impl Pool {
                     Ok(made) => Ok((made?, Start::Cold)),
                     Err(_) => Err(CheckoutError::Closed),
                 },
-                next = self.shelf.next() => {
+                next = self.shelf.next(), if from == From::Shelf => {
                     self.wake.notify_one();
                     match next {
-                        Ok(shelved) => if let Ok((sandbox, _)) = thaw(shelved).await {
+                        Ok(shelved) => if let Some((sandbox, _)) = self.bring_to_life(shelved) {
                             return Ok((sandbox, Start::Queued));
                         },
                         Err(Closed) => return Err(CheckoutError::Closed),
                     }
                 }
             }
+        }
+    }
+
+    /// A sandbox from the shelf, if it has not ended there.
+    fn bring_to_life(&self, shelved: Shelved) -> Option<(Sandbox<Armed>, Start)> {
+        match shelved {
+            Shelved::Hot(sandbox) if sandbox.is_alive() => Some((sandbox, Start::Hot)),
+            Shelved::Paused(sandbox) if sandbox.is_alive() => {
+                Some((sandbox.begin_to_resume(&self.shared.makers), Start::Warm))
+            }
+            Shelved::Hot(_) | Shelved::Paused(_) => None,
         }
     }
 
@@ -523,32 +545,6 @@ impl<'a> Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Why a sandbox from the shelf can't be used. It is gone then.
-enum Unfit {
-    /// It had ended, or the engine refused to thaw it.
-    Lost,
-    /// The engine did not thaw it in time.
-    Stuck,
-}
-
-/// Brings a sandbox from the shelf to life.
-async fn thaw(shelved: Shelved) -> Result<(Sandbox<Armed>, Start), Unfit> {
-    match shelved {
-        Shelved::Hot(sandbox) if sandbox.is_alive() => Ok((sandbox, Start::Hot)),
-        Shelved::Paused(sandbox) if sandbox.is_alive() => match sandbox.resume().await {
-            Ok(sandbox) => Ok((sandbox, Start::Warm)),
-            Err(error) => {
-                tracing::warn!(%error, "a sandbox was lost while it waited");
-                Err(match error {
-                    SandboxError::Engine(EngineError::Deadline { .. }) => Unfit::Stuck,
-                    _ => Unfit::Lost,
-                })
-            }
-        },
-        Shelved::Hot(_) | Shelved::Paused(_) => Err(Unfit::Lost),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
 use crate::images::ImageProvider;
 use crate::outcome::Outcome;
 use crate::owner::Owner;
-use crate::pool::{CheckoutError, Pool, PoolSize, PoolStatus, Shared, Start};
+use crate::pool::{CheckoutError, From, Pool, PoolSize, PoolStatus, Shared, Start};
 use crate::quiet::Quiet;
 use crate::reaper::Reaper;
 use crate::run::{self, RunError, RunRequest, RunTimes};
@@ -149,17 +149,27 @@ impl Pools {
         let _admitted = self.admission.enter().await?;
         let admitted = Instant::now();
         let mut is_first = true;
+        let mut from = From::Shelf;
         loop {
-            let (sandbox, start) = pool.checkout().await?;
+            let (sandbox, start) = pool.checkout(from).await?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
             match self.shared.quiet.during(run::run(sandbox, request)).await {
+                // Each of these took one from the shelf, which has an end.
+                Err(RunError::NotThawed(error)) => {
+                    tracing::warn!(%error, "a sandbox was lost while it waited");
+                    if matches!(error, EngineError::Deadline { .. }) {
+                        // The next one would most likely take as long.
+                        from = From::Making;
+                    }
+                }
                 // The program has not begun, so a second sandbox can have it.
                 Err(error @ RunError::NotStarted(_)) if is_first => {
                     tracing::warn!(%error, "trying another sandbox");
                     is_first = false;
                 }
                 ran => {
+                    pool.count(start);
                     let (outcome, run) = ran?;
                     let queue = admitted - came;
                     return Ok((outcome, Receipt { start, queue, checkout, run, image }));

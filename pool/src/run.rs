@@ -11,7 +11,7 @@ use isolator_runner::wire::{
 };
 
 use crate::connection::{ConnectionError, Frame};
-use crate::engine::{Call, Engine, SandboxName, SandboxState, bounded};
+use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxState, bounded};
 use crate::limits::Resources;
 use crate::outcome::{Captured, End, Outcome, Status};
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -77,6 +77,9 @@ pub enum RunError {
     /// The language's command can't be started in its image.
     #[error("the image can't run the language's command: {0}")]
     Command(String),
+    /// The sandbox was paused, and the engine did not thaw it.
+    #[error("a sandbox was lost while it waited: {0}")]
+    NotThawed(EngineError),
     /// The runner ended, or took too long, before it had started the program.
     #[error("the sandbox did not start the program; it is {0}")]
     NotStarted(SandboxState),
@@ -99,9 +102,13 @@ pub(crate) async fn run(
     let mut output = Output::new(request.output);
     let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
     let total = sent.elapsed();
+    if matches!(report, Report::Late | Report::Silence) && !output.started {
+        sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
+    }
 
     let times = RunTimes { limit, total, ..RunTimes::default() };
     match report {
+        Report::NotThawed(error) => Err(RunError::NotThawed(error)),
         Report::Exit(exit) => {
             let times = RunTimes {
                 unpack: exit.unpack,
@@ -139,6 +146,8 @@ async fn converse(
     let engine = Arc::clone(&sandbox.engine);
     let name = sandbox.lease.name().clone();
     let (mut sender, mut receiver) = sandbox.connection.split();
+    let mut thawed = std::pin::pin!(sandbox.state.thawed());
+    let mut is_thawing = true;
     let mut suspicion = std::pin::pin!(async {
         tokio::time::sleep(SUSPICION).await;
         thaw_if_frozen(&*engine, &name).await;
@@ -166,7 +175,16 @@ async fn converse(
                     tracing::debug!(%error, "a job could not be sent");
                 }
             }
-            () = &mut suspicion, if !output.started && !is_suspected => is_suspected = true,
+            answer = &mut thawed, if is_thawing => {
+                is_thawing = false;
+                if let Err(error) = answer && !output.started {
+                    return Ok(Report::NotThawed(error));
+                }
+            }
+            // One that is being thawed is not suspected of being frozen.
+            () = &mut suspicion, if !output.started && !is_suspected && !is_thawing => {
+                is_suspected = true;
+            }
             () = &mut deadline => return Ok(Report::Late),
         }
     }
@@ -196,6 +214,8 @@ fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, Run
 enum Report {
     Exit(Exit),
     Failed(Failed),
+    /// The engine did not thaw the sandbox.
+    NotThawed(EngineError),
     /// The stream ended without a report.
     Silence,
     /// There was no report in time.

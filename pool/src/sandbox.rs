@@ -3,11 +3,15 @@
 //! `create` → [`Sandbox<Armed>`] ⇄ [`Sandbox<Paused>`], and `run` takes an armed one for good.
 //! Every step takes the sandbox by value, so calls to the engine on one sandbox come in series; a
 //! step that fails, or whose future is dropped, drops the lease, and the reaper removes it.
+//!
+//! There is one step that others need not wait for: a job can be on its way while a sandbox is being
+//! thawed, because an engine takes some time to notice that it has done so.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_runner::wire::Preloaded;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -21,20 +25,23 @@ use crate::reaper::Lease;
 const SETTLE_CHECKS: u32 = 5;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The runner is parked and the sandbox thawed: a job can be sent at once.
-pub(crate) struct Armed;
+/// The runner is parked and the sandbox thawed, or about to be: a job can be sent at once.
+pub(crate) struct Armed {
+    /// The engine's answer to the call that thaws it.
+    thawing: Option<oneshot::Receiver<Result<(), EngineError>>>,
+}
 
 /// The runner is parked and the sandbox frozen.
 pub(crate) struct Paused;
 
 /// A sandbox that can serve one request.
 pub(crate) struct Sandbox<State> {
-    pub(crate) lease: Lease,
+    pub(crate) lease: Arc<Lease>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) spec: Arc<SandboxSpec>,
     pub(crate) connection: Connection,
+    pub(crate) state: State,
     created: Instant,
-    _state: State,
 }
 
 /// Why a sandbox could not be made or brought to its next state.
@@ -74,8 +81,8 @@ impl<State> Sandbox<State> {
     }
 
     fn into_state<Next>(self, state: Next) -> Sandbox<Next> {
-        let Self { lease, engine, spec, connection, created, _state } = self;
-        Sandbox { lease, engine, spec, connection, created, _state: state }
+        let Self { lease, engine, spec, connection, created, .. } = self;
+        Sandbox { lease, engine, spec, connection, created, state }
     }
 }
 
@@ -96,7 +103,9 @@ impl Sandbox<Armed> {
             Ok(Connection::open(channel, tasks, on_close).await)
         })
         .await??;
-        Ok(Self { lease, engine, spec, connection, created: Instant::now(), _state: Armed })
+        let lease = Arc::new(lease);
+        let state = Armed { thawing: None };
+        Ok(Self { lease, engine, spec, connection, created: Instant::now(), state })
     }
 
     /// Starts the interpreter that shall wait in the sandbox; `None` if none shall.
@@ -120,12 +129,14 @@ impl Sandbox<Armed> {
         if resources == self.spec.resources {
             return Ok(());
         }
+        self.state.thawed().await?;
         let resources = self.spec.with_preload(resources);
         Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
     }
 
     /// What the engine knows of the sandbox.
     pub(crate) async fn state(&mut self) -> Result<SandboxState, SandboxError> {
+        self.state.thawed().await?;
         Ok(bounded(Call::State, self.engine.state(self.lease.name())).await?)
     }
 
@@ -143,6 +154,18 @@ impl Sandbox<Armed> {
     }
 }
 
+impl Armed {
+    /// Waits until the engine has answered the call that thaws the sandbox, if there is one.
+    /// Dropping the future leaves it as it was.
+    pub(crate) async fn thawed(&mut self) -> Result<(), EngineError> {
+        let Some(thawing) = &mut self.thawing else { return Ok(()) };
+        let answer = thawing.await;
+        self.thawing = None;
+        // The task ends without an answer only together with the runtime.
+        answer.unwrap_or(Ok(()))
+    }
+}
+
 impl Sandbox<Paused> {
     /// Thaws the sandbox.
     pub(crate) async fn resume(self) -> Result<Sandbox<Armed>, SandboxError> {
@@ -150,6 +173,21 @@ impl Sandbox<Paused> {
         if !self.is_alive() {
             return Err(SandboxError::Lost);
         }
-        Ok(self.into_state(Armed))
+        Ok(self.into_state(Armed { thawing: None }))
+    }
+
+    /// Begins to thaw the sandbox. The call is a task of `tasks`, which holds the lease: whatever becomes
+    /// of the sandbox, no other call overtakes it.
+    pub(crate) fn begin_to_resume(self, tasks: &TaskTracker) -> Sandbox<Armed> {
+        let (sender, thawing) = oneshot::channel();
+        let engine = Arc::clone(&self.engine);
+        let lease = Arc::clone(&self.lease);
+        tasks.spawn(async move {
+            let answer = bounded(Call::Resume, engine.resume(lease.name())).await;
+            drop(lease);
+            // Who has gone does not need to know.
+            let _ = sender.send(answer);
+        });
+        self.into_state(Armed { thawing: Some(thawing) })
     }
 }

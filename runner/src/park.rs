@@ -12,7 +12,7 @@ use isolator_runner::wire::{
 };
 use rustix::process::{DumpableBehavior, set_child_subreaper, set_dumpable_behavior};
 
-use crate::preload::Preloads;
+use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
 use crate::{NAME, cgroup, unpack, usage};
@@ -52,9 +52,11 @@ pub(crate) fn park() -> io::Result<()> {
 
     let mut from_server = BufReader::with_capacity(64 * 1024, from_server);
     let mut preloads = Preloads::default();
+    let mut before = cgroup::Counters::read();
     let mut first = receive_first(&mut from_server);
     if let Ok(First::Preload(preload)) = first {
         preloads = Preloads::start(preload, &oom_score);
+        before = cgroup::Counters::read();
         send(&mut to_server, Kind::Preloaded, &preloads.report())?;
         first = receive_first(&mut from_server);
     }
@@ -63,7 +65,7 @@ pub(crate) fn park() -> io::Result<()> {
         First::Preload(_) => Err(protocol(WireError::Unexpected(Kind::Preload))),
     });
     match request {
-        Ok(request) => match run(request, preloads, &oom_score, &mut to_server)? {
+        Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {
             Ok(exit) => send(&mut to_server, Kind::Exit, &exit),
             Err(failed) => send(&mut to_server, Kind::Failed, &failed),
         },
@@ -127,20 +129,20 @@ fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NoRequest> {
 /// Runs the program. The outer error is the stream's, the inner one says why nothing ran.
 fn run(
     request: Request,
+    before: &cgroup::Counters,
     preloads: Preloads,
     oom_score: &OomScore,
     to_server: &mut File,
 ) -> io::Result<Result<Exit, Failed>> {
     let Request { job, stdin, unpack } = request;
-    let before = cgroup::Counters::read();
     let preload_memory = preloads.memory();
     let started = Instant::now();
-    let (waited, killed) = preloads.take(&job);
-    let ahead = waited.as_ref().map(|process| usage::process_cpu(process.pid));
-    let process = match waited {
-        Some(process) => process,
+    let Taken { program, spares } = preloads.take(&job);
+    let preloaded = program.is_some();
+    let (process, ahead) = match program {
+        Some(program) => program,
         None => match Process::spawn(&job.argv, &job.env, Path::new(&job.workdir), oom_score) {
-            Ok(process) => process,
+            Ok(process) => (process, Duration::ZERO),
             Err(error) => {
                 let message = format!("{}: {error}", job.argv.first().map_or("", String::as_str));
                 return Ok(Err(Failed { cause: FailedCause::Command, message }));
@@ -150,9 +152,9 @@ fn run(
     to_server.write_all(&wire::header(Kind::Started, 0))?;
     let spawn = started.elapsed();
 
-    let mut not_its_own = HashMap::from([(process.pid, ahead.unwrap_or_default())]);
-    not_its_own.extend(killed.iter().map(|process| (process.pid, Duration::MAX)));
-    let program = Program::new(process, stdin, started, not_its_own);
+    let mut not_its_own = HashMap::from([(process.pid, ahead)]);
+    not_its_own.extend(spares.pids().iter().map(|pid| (*pid, Duration::MAX)));
+    let program = Program::new(process, stdin, started, not_its_own, spares);
     let ended = program.supervise(&job, to_server)?;
     let after = cgroup::Counters::read();
     Ok(Ok(Exit {
@@ -168,7 +170,7 @@ fn run(
         stderr: ended.stderr,
         unpack,
         spawn,
-        preloaded: ahead.is_some(),
+        preloaded,
     }))
 }
 

@@ -17,14 +17,19 @@ use isolator_runner::place;
 use isolator_runner::wire::{Interpreter, Job, Preload, Preloaded};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
+use rustix::process::Pid;
 
 use crate::process::{OomScore, Process, would_wait};
+use crate::usage;
 
 /// For all interpreters together; less than the server waits for the runner to be ready.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// For an interpreter that shall go on: it looks through one directory and closes a descriptor.
 const GO_PATIENCE: Duration = Duration::from_secs(5);
+
+/// For interpreters that are not needed. Most programs are over by then.
+const SPARE_TIME: Duration = Duration::from_millis(20);
 
 /// The interpreters of one sandbox.
 #[derive(Default)]
@@ -44,6 +49,42 @@ struct Parked {
     process: Process,
     channel: UnixStream,
     memory: u64,
+}
+
+/// What became of the interpreters when a job came.
+pub(crate) struct Taken {
+    /// The one that runs the program, and the CPU time that it had used before.
+    pub(crate) program: Option<(Process, Duration)>,
+    /// The others.
+    pub(crate) spares: Spares,
+}
+
+/// Interpreters that nobody needs any more.
+///
+/// Taking one with its modules apart keeps a core busy for longer than most programs run, so it goes on
+/// waiting for a moment, after which the program has the sandbox for itself.
+pub(crate) struct Spares {
+    waiting: Vec<Parked>,
+    pids: Vec<Pid>,
+}
+
+impl Spares {
+    /// The processes, those included that were killed before.
+    pub(crate) fn pids(&self) -> &[Pid] {
+        &self.pids
+    }
+
+    /// When they have to go, if any is left.
+    pub(crate) fn time(&self, started: Instant) -> Option<Instant> {
+        if self.waiting.is_empty() { None } else { started.checked_add(SPARE_TIME) }
+    }
+
+    /// Kills them. They are reaped with the others.
+    pub(crate) fn kill(&mut self) {
+        for parked in self.waiting.drain(..) {
+            parked.process.kill();
+        }
+    }
 }
 
 impl Preloads {
@@ -118,26 +159,29 @@ impl Preloads {
         Preloaded { memory: self.memory(), complaints: self.complaints.clone() }
     }
 
-    /// Lets an interpreter go on to the program of `job`, if one can. Kills the others, and returns
-    /// them too, for they are yet to be reaped.
-    pub(crate) fn take(self, job: &Job) -> (Option<Process>, Vec<Process>) {
-        let Self { preload, bare, loaded, mut killed, .. } = self;
+    /// Lets an interpreter go on to the program of `job`, if one can.
+    pub(crate) fn take(self, job: &Job) -> Taken {
+        let Self { preload, bare, loaded, killed, .. } = self;
         let args = preload.as_ref().and_then(|preload| arguments(preload, job));
         let (first, second) = if job.wants_modules { (loaded, bare) } else { (bare, loaded) };
-        let mut taken = None;
+        let mut program = None;
+        let mut spares = Spares {
+            waiting: Vec::new(),
+            pids: killed.iter().map(|process| process.pid).collect(),
+        };
         for mut parked in [first, second].into_iter().flatten() {
-            let goes = match args {
-                Some(args) if taken.is_none() => parked.go(args),
-                _ => false,
-            };
-            if goes {
-                taken = Some(parked.process);
-            } else {
-                parked.process.kill();
-                killed.push(parked.process);
+            let cpu = usage::process_cpu(parked.process.pid);
+            match args {
+                Some(args) if program.is_none() && parked.go(args) => {
+                    program = Some((parked.process, cpu));
+                }
+                _ => {
+                    spares.pids.push(parked.process.pid);
+                    spares.waiting.push(parked);
+                }
             }
         }
-        (taken, killed)
+        Taken { program, spares }
     }
 }
 
@@ -214,7 +258,7 @@ impl Parked {
 
     /// Sends the arguments; tells whether the interpreter went on to the program.
     fn go(&mut self, args: &[String]) -> bool {
-        let mut message = Vec::new();
+        let mut message = b"go\0".to_vec();
         for arg in args {
             message.extend_from_slice(arg.as_bytes());
             message.push(0);

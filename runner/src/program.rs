@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal};
 
 use crate::output::Keeper;
+use crate::preload::Spares;
 use crate::process::{Process, would_wait};
 use crate::usage;
 
@@ -37,6 +38,7 @@ pub(crate) struct Program {
     cpu: Duration,
     /// CPU time of children that is not the program's.
     not_its_own: HashMap<Pid, Duration>,
+    spares: Spares,
 }
 
 /// Standard input on its way to the program.
@@ -64,6 +66,7 @@ impl Program {
         stdin: Vec<u8>,
         started: Instant,
         not_its_own: HashMap<Pid, Duration>,
+        spares: Spares,
     ) -> Self {
         let Process { pid, pidfd, stdin: pipe, stdout, stderr } = process;
         Self {
@@ -75,6 +78,7 @@ impl Program {
             started,
             cpu: Duration::ZERO,
             not_its_own,
+            spares,
         }
     }
 
@@ -95,8 +99,12 @@ impl Program {
         loop {
             let now = Instant::now();
             let until = if end.is_some() { drain_until } else { deadline };
+            let until = [until, self.spares.time(self.started)].into_iter().flatten().min();
             let left = until.map_or(REAP_EVERY, |until| until.saturating_duration_since(now));
             self.wait_for_events(end.is_none(), left.min(REAP_EVERY))?;
+            if self.spares.time(self.started).is_some_and(|until| Instant::now() >= until) {
+                self.spares.kill();
+            }
 
             self.feed();
             pass_on(&mut self.stdout, &mut stdout, Kind::Stdout, to_server)?;

@@ -86,6 +86,8 @@ pub(super) struct Record {
     pub(super) armed: bool,
     pub(super) ready: bool,
     pub(super) preloaded: bool,
+    /// A job came while it was paused.
+    pub(super) awaits_thaw: bool,
     pub(super) jobs: usize,
     pub(super) end: CancellationToken,
 }
@@ -100,6 +102,7 @@ impl Default for Record {
             armed: false,
             ready: false,
             preloaded: false,
+            awaits_thaw: false,
             jobs: 0,
             end: CancellationToken::new(),
         }
@@ -252,7 +255,8 @@ impl FakeEngine {
         let mut parked: Vec<_> = books
             .sandboxes
             .values_mut()
-            .filter(|record| has_processes(record).is_ok() && record.ready && record.jobs == 0)
+            .filter(|record| has_processes(record).is_ok() && record.ready)
+            .filter(|record| record.jobs == 0 || record.state == SandboxState::Paused)
             .collect();
         if parked.is_empty() {
             return false;
@@ -376,7 +380,11 @@ pub(super) fn breach(call: Call, record: &Record) -> Option<String> {
         Call::Create if record.exists() => Some("twice".to_owned()),
         Call::Arm if record.armed => Some("twice".to_owned()),
         Call::Pause | Call::Resume if !record.ready => Some("before it was ready".to_owned()),
-        Call::Pause | Call::Resume if record.jobs > 0 => Some("with a job in it".to_owned()),
+        Call::Pause if record.jobs > 0 => Some("with a job in it".to_owned()),
+        // A job may be on its way before the engine hears of the call.
+        Call::Resume if record.jobs > 0 && !record.awaits_thaw => {
+            Some("with a job in it".to_owned())
+        }
         _ => None,
     }
 }

@@ -77,6 +77,7 @@ impl Runner {
                 Kind::Job => {
                     let taken: Job = wire::parse_message(kind, &payload).expect("a job");
                     self.take_job();
+                    self.thawed().await;
                     if taken.argv[0] == "fail-half-way" {
                         self.fail(&taken.argv[1]).await?;
                         // The stream stays open, but nobody reads it any more.
@@ -108,15 +109,22 @@ impl Runner {
     pub(super) fn take_job(&self) {
         let breach = self.record(|record| {
             record.jobs += 1;
+            record.awaits_thaw = record.state == SandboxState::Paused;
             match record {
                 Record { jobs: 2.., .. } => Some("has got a second job"),
-                Record { state: SandboxState::Paused, .. } => Some("has got a job but is paused"),
                 // One that has just ended is nobody's fault.
                 _ => None,
             }
         });
         if let Some(breach) = breach {
             self.engine.note(format!("{} {breach}", self.name));
+        }
+    }
+
+    /// A frozen process reads nothing. One that nobody thaws is noticed by the request's deadline.
+    async fn thawed(&self) {
+        while self.record(|record| record.state == SandboxState::Paused) {
+            tokio::time::sleep(ms(1)).await;
         }
     }
 

@@ -7,9 +7,9 @@ program exactly as in any other start. So nothing of the way in which Python run
 errors, or ends, is done again here.
 
 What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with commas.
-What is said there: ``ready`` and the modules that the image does not have, in one line; then the
-runner sends the program's arguments, each ended by a NUL, and shuts its side. The descriptor is
-closed in silence if the program can run, or a word is said if it needs a plain start.
+What is said there: ``ready`` and the modules that the image does not have, in one line; then the runner sends
+``go`` and the program's arguments, each ended by a NUL, and shuts its side. The descriptor is closed in
+silence if the program can run, or a word is said if it needs a plain start.
 """
 
 import sys
@@ -106,12 +106,15 @@ def _park():
     gc.freeze()
 
     os.write(channel, (" ".join(["ready"] + missing) + "\n").encode())
-    arguments = b"".join(iter(lambda: os.read(channel, 65536), b""))
+    arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]
+    if not arguments:
+        # The runner has ended.
+        os._exit(0)
     if _is_shadowed(preloaded):
         os.write(channel, b"shadowed\n")
         os._exit(0)
     os.close(channel)
-    arguments = [os.fsdecode(argument) for argument in arguments.split(b"\0")[:-1]]
+    arguments = [os.fsdecode(argument) for argument in arguments[1:]]
     sys.argv.extend(arguments)
     if hasattr(sys, "orig_argv"):
         sys.orig_argv.extend(arguments)
