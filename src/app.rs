@@ -25,6 +25,8 @@ pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
 pub enum Ahead {
     /// As many as the configuration says.
     AsConfigured,
+    /// One of each language, to see what it is like.
+    One,
     /// None: there is only one request, and it is there already.
     Nothing,
 }
@@ -89,6 +91,7 @@ impl App {
                 let sandbox = language.sandbox.clone();
                 let size = match ahead {
                     Ahead::AsConfigured => language.pool,
+                    Ahead::One => PoolSize { size: 1, hot: 0, ..language.pool },
                     Ahead::Nothing => PoolSize { size: 0, hot: 0, ..language.pool },
                 };
                 (language.name.clone(), PoolSpec { sandbox, size })

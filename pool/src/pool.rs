@@ -356,28 +356,16 @@ impl Pool {
         Ok(spec)
     }
 
-    /// Brings a fresh sandbox to the point at which it shall wait, and puts it there.
-    async fn stock(&self, mut sandbox: Sandbox<Armed>) {
-        // Who waits is served sooner by one that is not ready to the last than by a better one later.
-        if self.waiting.load(Ordering::Relaxed) == 0 && self.shelf.has_room() {
-            match sandbox.preload().await {
-                Ok(Some(status)) => self.note_preload(status),
-                Ok(None) => {}
-                Err(error) => return self.note_failure(&error),
-            }
+    /// Brings a thawed sandbox to the point at which it shall wait, and puts it where one is missing.
+    /// Without a place for it, it goes.
+    async fn stock(&self, sandbox: Sandbox<Armed>) {
+        let Some(mut sandbox) = self.hand_over(sandbox) else { return };
+        match sandbox.preload().await {
+            Ok(status) => self.note_preload(status),
+            Err(error) => return self.note_failure(&error),
         }
-        self.shelve(sandbox).await;
-    }
-
-    /// Puts a sandbox where it is missing; without a place for it, it goes.
-    async fn shelve(&self, sandbox: Sandbox<Armed>) {
-        // Pausing one for which somebody waits would be time lost twice.
-        let put = if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.shelf.put_hot(sandbox)
-        } else {
-            self.shelf.put_to_front(sandbox)
-        };
-        let Err(sandbox) = put else { return };
+        let Some(sandbox) = self.hand_over(sandbox) else { return };
+        let Err(sandbox) = self.shelf.put_to_front(sandbox) else { return };
         if !self.shelf.has_room() {
             return;
         }
@@ -387,7 +375,21 @@ impl Pool {
         }
     }
 
-    fn note_preload(&self, status: PreloadStatus) {
+    /// Gives a sandbox to a request that waits, as it is: that is sooner than a better one later, and
+    /// pausing it would be time lost twice. Returns it if nobody waits, unless there is no place for it.
+    fn hand_over(&self, sandbox: Sandbox<Armed>) -> Option<Sandbox<Armed>> {
+        if !self.shelf.has_room() {
+            return None;
+        }
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return Some(sandbox);
+        }
+        drop(self.shelf.put_hot(sandbox));
+        None
+    }
+
+    fn note_preload(&self, status: Option<PreloadStatus>) {
+        let Some(status) = status else { return };
         let mut known = lock(&self.preload);
         for complaint in &status.complaints {
             if !known.complaints.contains(complaint) {
@@ -410,7 +412,7 @@ impl Pool {
 
     async fn thaw_one(self: Arc<Self>, sandbox: Sandbox<Paused>, _coming: Coming) {
         match sandbox.resume().await {
-            Ok(sandbox) => self.shelve(sandbox).await,
+            Ok(sandbox) => self.stock(sandbox).await,
             Err(error) => tracing::warn!(%error, "a sandbox could not be thawed ahead"),
         }
     }
@@ -437,7 +439,8 @@ impl Pool {
         LOOK_OVER
     }
 
-    /// Thaws what is missing at the front, and pauses what a request that waited left there.
+    /// Thaws what is missing at the front, and finishes what was left there unfinished because a request
+    /// waited.
     fn tidy_the_front(self: &Arc<Self>) {
         while let Some(paused) = self.shelf.take_to_thaw(self.thawing.load(Ordering::Relaxed)) {
             let thawing = Coming::to_the_front(self);
@@ -446,11 +449,11 @@ impl Pool {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
-        while let Some(hot) = self.shelf.take_to_pause() {
+        for sandbox in self.shelf.take_unfinished() {
             let pool = Arc::clone(self);
             let coming = Coming::new(self);
             self.shared.makers.spawn(async move {
-                pool.shelve(hot).await;
+                pool.stock(sandbox).await;
                 drop(coming);
             });
         }

@@ -27,11 +27,13 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The runner is parked and the sandbox thawed, or about to be: a job can be sent at once.
 pub(crate) struct Armed {
+    /// The interpreter waits that shall, or can't.
+    is_preloaded: bool,
     /// The engine's answer to the call that thaws it.
     thawing: Option<oneshot::Receiver<Result<(), EngineError>>>,
 }
 
-/// The runner is parked and the sandbox frozen.
+/// The runner is parked, everything is in the sandbox that shall wait there, and it is frozen.
 pub(crate) struct Paused;
 
 /// A sandbox that can serve one request.
@@ -104,17 +106,26 @@ impl Sandbox<Armed> {
         })
         .await??;
         let lease = Arc::new(lease);
-        let state = Armed { thawing: None };
+        let state = Armed { is_preloaded: false, thawing: None };
         Ok(Self { lease, engine, spec, connection, created: Instant::now(), state })
     }
 
-    /// Starts the interpreter that shall wait in the sandbox; `None` if none shall.
+    /// Whether everything is in the sandbox that shall wait there.
+    pub(crate) fn is_preloaded(&self) -> bool {
+        self.state.is_preloaded || self.spec.preload.is_none()
+    }
+
+    /// Starts the interpreter that shall wait in the sandbox. Tells what became of it, unless none is
+    /// missing.
     pub(crate) async fn preload(&mut self) -> Result<Option<PreloadStatus>, SandboxError> {
-        let Some(preload) = &self.spec.preload else { return Ok(None) };
+        let Some(preload) = self.spec.preload.as_ref().filter(|_| !self.state.is_preloaded) else {
+            return Ok(None);
+        };
         let message = preload.message(&self.spec.workdir);
         let preloaded =
             bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
         let Preloaded { memory, complaints } = preloaded.await??;
+        self.state.is_preloaded = true;
         Ok(Some(PreloadStatus { memory, complaints }))
     }
 
@@ -173,7 +184,7 @@ impl Sandbox<Paused> {
         if !self.is_alive() {
             return Err(SandboxError::Lost);
         }
-        Ok(self.into_state(Armed { thawing: None }))
+        Ok(self.into_state(Armed { is_preloaded: true, thawing: None }))
     }
 
     /// Begins to thaw the sandbox. The call is a task of `tasks`, which holds the lease: whatever becomes
@@ -188,6 +199,6 @@ impl Sandbox<Paused> {
             // Who has gone does not need to know.
             let _ = sender.send(answer);
         });
-        self.into_state(Armed { thawing: Some(thawing) })
+        self.into_state(Armed { is_preloaded: true, thawing: Some(thawing) })
     }
 }

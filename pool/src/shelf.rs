@@ -90,10 +90,20 @@ impl Shelf {
         if self.len().0 + coming < self.front { self.paused.try_remove().ok() } else { None }
     }
 
-    /// Takes a thawed sandbox if there are more than belong to the front.
-    pub(crate) fn take_to_pause(&self) -> Option<Sandbox<Armed>> {
+    /// Takes the thawed sandboxes that are not as they should be: without the interpreter that shall wait
+    /// in them, or more than belong to the front.
+    pub(crate) fn take_unfinished(&self) -> Vec<Sandbox<Armed>> {
         let _sorting = lock(&self.sorting);
-        if self.len().0 > self.front { self.hot.try_remove().ok() } else { None }
+        let mut unfinished = Vec::new();
+        for sandbox in drain(&self.hot) {
+            if sandbox.is_preloaded() && self.len().0 < self.front {
+                // It has just been taken from there under the lock, so there is a place.
+                let _ = self.hot.try_add(sandbox);
+            } else {
+                unfinished.push(sandbox);
+            }
+        }
+        unfinished
     }
 
     /// Puts a thawed sandbox to the front; gives it back if there is no place.
@@ -149,6 +159,14 @@ impl Shelf {
     }
 }
 
+/// Takes everything, the first that came first.
+fn drain<T>(pool: &unmanaged::Pool<T>) -> Vec<T> {
+    // The pool hands out the last that came.
+    let mut all: Vec<_> = std::iter::from_fn(|| pool.try_remove().ok()).collect();
+    all.reverse();
+    all
+}
+
 fn add<T>(pool: &unmanaged::Pool<T>, sandbox: T) -> Result<(), T> {
     pool.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
 }
@@ -159,9 +177,7 @@ fn sort_through<State>(
     stale: &mut Stale,
 ) {
     let now = Instant::now();
-    let all: Vec<_> = std::iter::from_fn(|| pool.try_remove().ok()).collect();
-    // The pool hands out the last that came; the order is kept.
-    for sandbox in all.into_iter().rev() {
+    for sandbox in drain(pool) {
         let age = now.duration_since(sandbox.created());
         if sandbox.is_alive() && age < max_age {
             // It has just been taken from there under the lock, so there is a place.

@@ -6,12 +6,18 @@ use std::time::Duration;
 
 use isolator_pool::engine::{Call, bounded};
 use isolator_pool::outcome::Status;
+use isolator_pool::pools::Pools;
+use isolator_pool::preload::PreloadStatus;
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 use crate::app::{Ahead, App};
 use crate::commands::say;
 use crate::config::{Config, Language};
+
+/// How long a sandbox is waited for, and how often one is looked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Collects what was found.
 #[derive(Default)]
@@ -95,7 +101,7 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
 /// Starts each language's own command in a sandbox of its own, with an empty program.
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     say("sandboxes");
-    let pools = app.start_pools(config, Ahead::Nothing);
+    let pools = app.start_pools(config, Ahead::One);
     for language in config.languages.values() {
         let name = &language.name;
         match pools.execute(name, &probe(language, config)).await {
@@ -111,8 +117,38 @@ async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
             Err(error) => findings.missing(&format!("{name}: {error}"), "see the error"),
         }
     }
+    preloads(config, &pools, findings).await;
     if let Err(error) = pools.close(Duration::ZERO).await {
         findings.missing(&format!("sandboxes can't be removed: {error}"), "isolator gc");
+    }
+}
+
+/// What waits in a sandbox, and why it does not.
+async fn preloads(config: &Config, pools: &Pools, findings: &mut Findings) {
+    for language in config.languages.values().filter(|l| l.sandbox.preload.is_some()) {
+        let name = &language.name;
+        let waited = tokio::time::timeout(PATIENCE, async {
+            loop {
+                match pools.status().remove(name.as_str()) {
+                    Some(pool) if pool.paused == 0 => tokio::time::sleep(LOOK).await,
+                    status => return status.map(|pool| pool.preload).unwrap_or_default(),
+                }
+            }
+        });
+        let Ok(PreloadStatus { memory, complaints }) = waited.await else {
+            findings.warn(&format!("{name}: no sandbox is ready after {PATIENCE:?}"), "try again");
+            continue;
+        };
+        if memory > 0 {
+            let mib = memory.div_ceil(1 << 20);
+            findings
+                .fine(&format!("{name}: what waits in a sandbox for its program takes {mib} MiB"));
+        }
+        for complaint in complaints {
+            let mend =
+                format!("see languageSettings.{name}.preload; programs run, but start slower");
+            findings.warn(&format!("{name}: {complaint}"), &mend);
+        }
     }
 }
 

@@ -180,6 +180,33 @@ fn a_pool_takes_its_size_from_the_common_one_unless_it_says() {
 }
 
 #[test]
+fn an_interpreter_is_preloaded_for_the_default_file_unless_it_is_switched_off() {
+    let preload = |text: &str, language: &str| {
+        parse(text).unwrap().languages[language].sandbox.preload.clone()
+    };
+    let python = preload("{}", "python").unwrap();
+    assert_eq!(python.argv, ["python3", "main.py"]);
+    assert_eq!(python.env["HOME"], "/tmp");
+    assert_eq!(python.modules, ["numpy", "pandas"]);
+    assert_eq!(preload("{}", "go"), None);
+
+    let text = r#"{"languageSettings": {"python": {"preload": {"modules": ["sympy"]}},
+        "javascript": {"preload": {"enabled": false}}}}"#;
+    assert_eq!(preload(text, "python").unwrap().modules, ["sympy"]);
+    assert_eq!(preload(text, "javascript"), None);
+}
+
+#[test]
+fn an_interpreter_that_can_not_be_preloaded_is_refused() {
+    let of_go = r#"{"languageSettings": {"go": {"preload": {"enabled": true}}}}"#;
+    assert_eq!(problem(of_go).0, "languageSettings.go.preload.interpreter");
+    let modules = r#"{"languageSettings": {"python": {"preload": {"modules": ["a,b"]}}}}"#;
+    assert_eq!(problem(modules).0, "languageSettings.python.preload.modules");
+    let memory = r#"{"languageSettings": {"python": {"preload": {"memoryMB": 0}}}}"#;
+    assert_eq!(problem(memory).0, "languageSettings.python.preload.memoryMB");
+}
+
+#[test]
 fn every_key_of_the_file_is_in_the_schema() {
     let schema = schema();
     let keys = schema["properties"].as_object().unwrap();

@@ -1,0 +1,184 @@
+//! Interpreters that are started ahead: which programs get one, and what happens where none can be.
+
+mod common;
+
+use std::time::Duration;
+
+use common::answer::Answer;
+use common::server::Server;
+use common::{engine, eventually};
+use serde_json::{Value, json};
+
+/// Calls until a sandbox that waited serves, and returns that answer.
+async fn from_the_pool(server: &Server, arguments: Value) -> Answer {
+    let mut answer = server.call(arguments.clone()).await;
+    eventually("a sandbox that waited", async || {
+        if answer.start() == "warm" || answer.start() == "hot" {
+            return true;
+        }
+        answer = server.call(arguments.clone()).await;
+        false
+    })
+    .await;
+    answer
+}
+
+/// Waits until the pool has `size` sandboxes, of which one is thawed.
+async fn full(server: &Server, size: usize) {
+    let count = async |state| engine::in_state(&server.docker, &server.instance, state).await.len();
+    eventually("a full pool", async || {
+        (count("running").await, count("paused").await) == (1, size - 1)
+    })
+    .await;
+}
+
+fn is_preloaded(answer: &Answer) -> bool {
+    answer.data["receipt"]["preloaded"].as_bool().expect("a receipt")
+}
+
+fn python(code: &str) -> Value {
+    json!({ "language": "python", "entrypoint_code": code })
+}
+
+#[tokio::test]
+async fn programs_of_both_languages_get_one() {
+    for (language, code) in [("python", "print('hi')"), ("javascript", "console.log('hi')")] {
+        let server = Server::with(language, json!({ "pool": { "size": 2, "hot": 1 } })).await;
+        let call = json!({ "language": language, "entrypoint_code": code, "args": ["a", "b c"] });
+        let answer = from_the_pool(&server, call).await;
+        assert_eq!(answer.output(), "hi\n");
+        assert!(is_preloaded(&answer), "{language}");
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn modules_are_there_for_those_who_mention_them_and_for_nobody_else() {
+    let server = Server::python().await;
+    let code = "import sys; print('pandas' in sys.modules)";
+    let mentions = from_the_pool(&server, python(code)).await;
+    assert_eq!((mentions.output(), is_preloaded(&mentions)), ("True\n", true));
+    let code = "import sys; print('pan' + 'das' in sys.modules)";
+    let does_not = from_the_pool(&server, python(code)).await;
+    assert_eq!((does_not.output(), is_preloaded(&does_not)), ("False\n", true));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_interpreter_did_ahead_is_not_the_program_s_doing() {
+    let server = Server::python().await;
+    let code = "import pandas, time; print(time.process_time() > 0)";
+    let answer = from_the_pool(&server, python(code)).await;
+    assert!(is_preloaded(&answer));
+    // Importing pandas takes hundreds.
+    let cpu = answer.data["cpu_ms"].as_f64().unwrap();
+    assert!(cpu < 150.0, "{cpu} ms");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_has_no_less_memory_for_it() {
+    let limit = json!({ "languageSettings": { "python": { "memoryMB": 128 } } });
+    let server = Server::with("python", limit).await;
+    let code = "# pandas\nx = bytearray(110 << 20)\nx[::4096] = b'x' * len(x[::4096])\nprint(len(x) >> 20)";
+    let answer = from_the_pool(&server, python(code)).await;
+    assert_eq!((answer.output(), is_preloaded(&answer)), ("110\n", true));
+    // And no more of it than the limit and what the interpreters may take.
+    let code = "x = bytearray(300 << 20)\nx[::4096] = b'x' * len(x[::4096])";
+    from_the_pool(&server, python(code)).await.assert_failed("out_of_memory", &["128 MiB"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_needs_a_plain_start_gets_one() {
+    let server = Server::python().await;
+    let show = "import os, sys; print(sys.argv[0], os.environ.get('A'))";
+    for (call, output) in [
+        (json!({ "env": { "A": "1" } }), "main.py 1\n"),
+        (json!({ "entrypoint_filename": "other.py" }), "other.py None\n"),
+    ] {
+        let mut call = call;
+        call["language"] = json!("python");
+        call["entrypoint_code"] = json!(show);
+        let answer = from_the_pool(&server, call).await;
+        assert_eq!((answer.output(), is_preloaded(&answer)), (output, false));
+    }
+    let shadowing = json!({
+        "language": "python",
+        "entrypoint_code": "import numpy; print(numpy.mine)",
+        "additional_files": [{ "filename": "numpy.py", "content": "mine = 'my own'" }],
+    });
+    let answer = from_the_pool(&server, shadowing).await;
+    assert_eq!(answer.output(), "my own\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn it_can_be_switched_off() {
+    let off = json!({ "languageSettings": { "python": { "preload": { "enabled": false } } } });
+    let server = Server::with("python", off).await;
+    let answer = from_the_pool(&server, python("print('hi')")).await;
+    assert_eq!((answer.output(), is_preloaded(&answer)), ("hi\n", false));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_can_not_be_preloaded_is_said_once_and_costs_nothing_but_time() {
+    for (preload, complaint, preloaded) in [
+        (json!({ "modules": ["no_such_module"] }), "has no module no_such_module", true),
+        (json!({ "modules": ["this"] }), "it printed", true),
+        (json!({ "modules": ["antigravity.x"] }), "can't be preloaded", true),
+        (json!({ "memoryMB": 20 }), "more than preload.memoryMB allows", true),
+        (json!({ "memoryMB": 1 }), "more than preload.memoryMB allows", false),
+        (json!({ "interpreter": "node" }), "can't be preloaded", false),
+    ] {
+        let settings = json!({
+            "languageSettings": { "python": { "preload": preload } },
+            "pool": { "size": 2, "hot": 0 },
+        });
+        let server = Server::with("python", settings).await;
+        let answer = from_the_pool(&server, python("print('hi')")).await;
+        assert_eq!((answer.output(), is_preloaded(&answer)), ("hi\n", preloaded), "{preload}");
+        eventually("the log tells", async || server.log().contains(complaint)).await;
+        eventually("another sandbox", async || server.call(python("pass")).await.start() == "warm")
+            .await;
+        assert_eq!(server.log().matches(complaint).count(), 1, "{}", server.log());
+        server.stop().await;
+    }
+}
+
+/// A pool that is full and is never hit would be of no use, so it is the hits that count.
+#[tokio::test]
+async fn requests_at_a_steady_rate_find_a_sandbox_that_waits() {
+    const REQUESTS: usize = 20;
+    let server = Server::with("python", json!({ "pool": { "size": 4, "hot": 1 } })).await;
+    full(&server, 4).await;
+    let mut hits = 0;
+    let mut preloaded = 0;
+    // Less often than sandboxes can be made with all that waits in them, even on a busy machine.
+    let mut every = tokio::time::interval(Duration::from_millis(1500));
+    for number in 0..REQUESTS {
+        every.tick().await;
+        let answer = server.call(python(&format!("print({number})"))).await;
+        assert_eq!(answer.output(), format!("{number}\n"));
+        let hit = answer.start() == "hot" || answer.start() == "warm";
+        hits += usize::from(hit);
+        preloaded += usize::from(hit && is_preloaded(&answer));
+    }
+    assert!(hits >= REQUESTS - 1, "{hits} of {REQUESTS} requests were hits");
+    assert_eq!(preloaded, hits, "what waits has its interpreter");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_burst_as_large_as_the_pool_is_served_from_it() {
+    let server = Server::with("python", json!({ "pool": { "size": 4, "hot": 1 } })).await;
+    full(&server, 4).await;
+    let call = || server.call(python("print('hi')"));
+    let (a, b, c, d) = tokio::join!(call(), call(), call(), call());
+    for answer in [a, b, c, d] {
+        assert!(matches!(answer.start(), "hot" | "warm"), "{}", answer.text);
+        assert!(is_preloaded(&answer));
+    }
+    server.stop().await;
+}
