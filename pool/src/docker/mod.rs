@@ -21,7 +21,7 @@ use bollard::query_parameters::{
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
-pub use self::connect::{ConnectError, EngineAddress};
+pub use self::connect::{ConnectError, EngineAddress, connect};
 use self::dialect::Interpreter;
 use self::error::Translate;
 pub use self::images::ImageBuild;
