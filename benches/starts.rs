@@ -2,6 +2,8 @@
 //! standard input and output, as a host sees it.
 //!
 //! A shared machine is noisy, so what counts is the ratio of two lines, not a line alone.
+//! `isolator bench` measures the same in turns, on the operator's configuration; this is for
+//! comparing one version of the code with another.
 
 use std::path::Path;
 use std::time::Duration;
