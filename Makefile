@@ -17,7 +17,7 @@ run: images ## Set everything up, check it, and run programs in sandboxes over M
 
 test: lint unit pytest ## Set everything up and run all checks and tests
 
-bench: images ## Measure starts beside the plain Docker API
+bench: images ## Measure starts beside the plain Docker API, bursts, refills and layers
 	$(CARGO) bench --locked
 
 lint: ## Check formatting, lints and dependencies; needs no engine

@@ -57,12 +57,7 @@ impl App {
         })?;
         let engine = match config.engine.kind {
             EngineKind::Auto | EngineKind::Docker => {
-                let address = match EngineAddress::find(config.engine.host.as_deref()) {
-                    // An engine that is started later will most likely be there.
-                    Err(ConnectError::NotFound(_)) => EngineAddress::default(),
-                    found => found?,
-                };
-                Arc::new(DockerEngine::new(address, &owner, RUNNER))
+                Arc::new(DockerEngine::new(engine_address(config)?, &owner, RUNNER))
             }
         };
         let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
@@ -104,6 +99,19 @@ impl App {
             config.pools,
             specs,
         )
+    }
+}
+
+/// Where the configured engine is.
+///
+/// # Errors
+///
+/// See [`ConnectError`].
+pub fn engine_address(config: &Config) -> Result<EngineAddress, ConnectError> {
+    match EngineAddress::find(config.engine.host.as_deref()) {
+        // An engine that is started later will most likely be there.
+        Err(ConnectError::NotFound(_)) => Ok(EngineAddress::default()),
+        found => found,
     }
 }
 

@@ -1,9 +1,11 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use humantime::parse_duration;
 
 use crate::config::EngineKind;
 
@@ -36,6 +38,8 @@ pub enum Command {
     /// List, build or pull the images of the languages
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Measure starts on this machine, beside the plain Docker API
+    Bench(BenchArguments),
     /// Remove what servers that died left behind
     Gc,
     /// Check, describe or create the configuration
@@ -74,6 +78,23 @@ pub struct RunArguments {
     /// Arguments of the program
     #[arg(last = true)]
     pub args: Vec<String>,
+}
+
+/// Arguments of `isolator bench`.
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    /// The languages; all that have a program to measure if none is named
+    #[arg(value_name = "LANGUAGE")]
+    pub languages: Vec<String>,
+    /// How long to measure, starting up included; more time makes more samples
+    #[arg(long, value_name = "TIME", default_value = "45s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Draw a chart of the results
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write all samples and the results
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// What to do with images.

@@ -7,10 +7,12 @@
 //! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] how they reach it.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
-//! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
+//! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`]. [`bench`]
+//! measures all of it from outside.
 
 pub mod app;
 pub mod arguments;
+pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -37,6 +37,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => commands::run::run(load()?, arguments).await,
         Command::Doctor => commands::doctor::doctor(load()?).await,
         Command::Image(command) => commands::image::image(load()?, command).await,
+        Command::Bench(arguments) => commands::bench::bench(load()?, arguments).await,
         Command::Gc => commands::gc::gc(load()?).await,
         Command::Config(command) => commands::config::config(cli.config.as_deref(), command),
         Command::Completions { shell } => Ok(commands::completions::completions(shell)),

@@ -163,7 +163,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Milliseconds to the microsecond.
-fn ms(duration: Duration) -> f64 {
+pub(crate) fn ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 

@@ -18,10 +18,12 @@ use crate::engine::{Labels, SandboxName};
 const INSTANCE: &str = "isolator.instance";
 const MACHINE: &str = "isolator.machine";
 const BOOT: &str = "isolator.boot";
-const PROCESS: &str = "isolator.process";
 
 /// The label that everything of ours carries.
 pub const LABEL: &str = INSTANCE;
+
+/// The label that tells the process: its namespace, its number, its start, with slashes between.
+pub const PROCESS: &str = "isolator.process";
 
 /// The identity of a running instance.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! The commands, one a file.
 
+pub mod bench;
 pub mod completions;
 pub mod config;
 pub mod doctor;

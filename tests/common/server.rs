@@ -266,7 +266,7 @@ fn log_in(directory: &Path) -> String {
 }
 
 /// The instances that are registered in a place for state.
-fn instances(state: &Path) -> Vec<String> {
+pub(crate) fn instances(state: &Path) -> Vec<String> {
     let Ok(files) = fs::read_dir(state.join("isolator/instances")) else { return Vec::new() };
     files
         .filter_map(|file| {

@@ -218,7 +218,11 @@ fn find_context(directory: &Path, name: &str) -> Option<(String, ContextMeta)> {
 }
 
 /// Opens a client and agrees on the version of the API.
-pub(super) async fn connect(address: &EngineAddress) -> Result<Docker, EngineError> {
+///
+/// # Errors
+///
+/// [`EngineError::Unreachable`] if nothing answers.
+pub async fn connect(address: &EngineAddress) -> Result<Docker, EngineError> {
     let shown = address.to_string();
     let translate = Translate { call: Call::Check, address: &shown };
     let docker = match address {

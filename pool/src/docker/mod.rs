@@ -22,7 +22,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use isolator_runner::place;
 use tokio::sync::OnceCell;
 
-pub use self::connect::{ConnectError, EngineAddress};
+pub use self::connect::{ConnectError, EngineAddress, connect};
 use self::dialect::Interpreter;
 use self::error::Translate;
 pub use self::images::ImageBuild;

@@ -1,0 +1,115 @@
+//! How fast an empty pool fills again, by how many sandboxes are made at the same time.
+//!
+//! From outside only the calls would tell, which disturb what they measure. So the pools run inside
+//! this process, which asks them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{
+    BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
+};
+use futures_util::future::join_all;
+use isolator::app::{Ahead, App};
+use isolator::config::Config;
+use isolator_pool::pools::Pools;
+use isolator_pool::run::RunRequest;
+use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use tokio::runtime::Runtime;
+
+/// As many requests as run at the same time by default, so that all sandboxes are taken at once.
+const SIZE: usize = 8;
+
+const LANGUAGE: &str = "python";
+
+/// Longest time to fill the pool.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often the pool is asked, which costs nothing.
+const LOOK: Duration = Duration::from_millis(1);
+
+fn refill(criterion: &mut Criterion) {
+    let runtime = Runtime::new().expect("a runtime");
+    let mut group = criterion.benchmark_group("refill");
+    // Each element is a sandbox: what is shown is sandboxes a second.
+    group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(SIZE as u64));
+    for refills in 1..=4 {
+        let config = config(refills);
+        let request = request(&config);
+        let pools = runtime.block_on(async {
+            let pools =
+                App::new(&config).expect("an engine").start_pools(&config, Ahead::AsConfigured);
+            until_full(&pools).await;
+            pools
+        });
+        group.bench_function(BenchmarkId::new("at once", refills), |bencher| {
+            bencher.iter_custom(|times| {
+                (0..times).map(|_| runtime.block_on(empty_and_fill(&pools, &request))).sum()
+            });
+        });
+        runtime.block_on(pools.close(Duration::ZERO)).expect("everything is removed");
+    }
+    group.finish();
+}
+
+/// One language with paused sandboxes only: a thawed one behind which another moves up would be
+/// counted out of turn.
+fn config(refills: usize) -> Config {
+    let text = format!(
+        r#"{{
+            "languageSettings": {{
+                "javascript": {{ "enabled": false }}, "go": {{ "enabled": false }}
+            }},
+            "pool": {{ "size": {SIZE}, "hot": 0 }},
+            "requests": {{ "maxRunning": {SIZE}, "refills": {refills} }}
+        }}"#
+    );
+    Config::parse(&text, None, Path::new("")).expect("a valid configuration")
+}
+
+/// A program that is over at once: the refill is measured, not what it makes room for.
+fn request(config: &Config) -> RunRequest {
+    let language = Arc::clone(&config.languages[LANGUAGE]);
+    RunRequest {
+        argv: vec!["true".to_owned()],
+        env: language.env.clone(),
+        workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
+        stdin: Vec::new(),
+        timeout: config.limits.default_timeout,
+        resources: language.sandbox.resources,
+        output: config.limits.output,
+    }
+}
+
+/// From taking all sandboxes to having as many again.
+async fn empty_and_fill(pools: &Pools, request: &RunRequest) -> Duration {
+    let began = Instant::now();
+    for executed in join_all((0..SIZE).map(|_| pools.execute(LANGUAGE, request))).await {
+        executed.expect("an outcome");
+    }
+    until_full(pools).await;
+    began.elapsed()
+}
+
+async fn until_full(pools: &Pools) {
+    let began = Instant::now();
+    loop {
+        let status = &pools.status()[LANGUAGE];
+        if status.paused == SIZE && status.making == 0 {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "the pool does not fill: {status:?}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(25));
+    targets = refill
+}
+criterion_main!(benches);

@@ -1,0 +1,255 @@
+//! Results as a chart: a bar for each flow up to its median, a whisker from there to its p95.
+//!
+//! The axis is logarithmic, because a cold start and a hot one are too far apart for any other. The
+//! background is drawn: pages that show the chart may be light or dark.
+
+use std::io;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::flow::Flow;
+use super::machine::Machine;
+use super::results::{Results, Row};
+use super::table::digits;
+use crate::report::ms;
+
+const WIDTH: i32 = 900;
+const MARGIN: i32 = 24;
+
+/// Title and machine.
+const HEAD: i32 = 92;
+
+/// Left and right end of the axis; the names are left of it, the figures of the longest bar right.
+const AXIS: (i32, i32) = (MARGIN + 170, WIDTH - MARGIN - 110);
+
+/// Height of a program's name, of a bar, and of a bar with the gap below it.
+const NAME: i32 = 30;
+const BAR: i32 = 15;
+const LINE: i32 = 20;
+
+/// Height of the axis' labels.
+const FOOT: i32 = 64;
+
+const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
+const MUTED: RGBColor = RGBColor(0x59, 0x63, 0x6e);
+const GRID: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
+
+/// A chart that can't be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("the chart can't be drawn: {0}")]
+pub struct ChartError(#[from] DrawingAreaErrorKind<io::Error>);
+
+type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
+
+/// The chart as SVG.
+///
+/// # Errors
+///
+/// When the library can't draw it.
+pub fn svg(results: &Results) -> Result<String, ChartError> {
+    let rows = i32::try_from(results.rows.len()).unwrap_or(i32::MAX);
+    let programs = i32::try_from(results.programs().count()).unwrap_or(i32::MAX);
+    let bottom = HEAD + programs * NAME + rows * LINE;
+    let mut svg = String::new();
+    let size = (WIDTH.unsigned_abs(), (bottom + FOOT).unsigned_abs());
+    let canvas = Canvas {
+        root: SVGBackend::with_string(&mut svg, size).into_drawing_area(),
+        scale: Scale::of(&results.rows),
+    };
+    canvas.background(bottom)?;
+    canvas.head(&results.machine)?;
+    canvas.axis(bottom)?;
+    let mut top = HEAD;
+    for rows in results.programs() {
+        canvas.text(&rows[0].program, (MARGIN, top + NAME / 2), Font::Strong, HPos::Left)?;
+        top += NAME;
+        for row in rows {
+            canvas.row(row, top)?;
+            top += LINE;
+        }
+    }
+    canvas.root.present()?;
+    drop(canvas);
+    Ok(svg)
+}
+
+/// How a text looks.
+#[derive(Clone, Copy)]
+enum Font {
+    Title,
+    Strong,
+    Plain,
+    Muted,
+}
+
+struct Canvas<'a> {
+    root: DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
+    scale: Scale,
+}
+
+impl Canvas<'_> {
+    fn background(&self, bottom: i32) -> Drawn {
+        self.root.fill(&WHITE)?;
+        let corners = [(0, 0), (WIDTH - 1, bottom + FOOT - 1)];
+        self.root.draw(&Rectangle::new(corners, GRID.stroke_width(1)))
+    }
+
+    fn head(&self, machine: &Machine) -> Drawn {
+        self.text(
+            "Time of one call, as its caller sees it",
+            (MARGIN, 26),
+            Font::Title,
+            HPos::Left,
+        )?;
+        let machine = machine.to_string();
+        let (hardware, software) = machine.split_once("; ").unwrap_or((&machine, ""));
+        self.text(hardware, (MARGIN, 52), Font::Muted, HPos::Left)?;
+        self.text(software, (MARGIN, 70), Font::Muted, HPos::Left)
+    }
+
+    fn axis(&self, bottom: i32) -> Drawn {
+        for tick in self.scale.ticks() {
+            let x = self.scale.place(tick);
+            self.line(&[(x, HEAD), (x, bottom + 4)], GRID)?;
+            let label =
+                if tick < 1000.0 { format!("{tick} ms") } else { format!("{} s", tick / 1000.0) };
+            self.text(&label, (x, bottom + 16), Font::Muted, HPos::Center)?;
+        }
+        let legend = "bar: median; whisker: p95; ×: times faster than docker API, cold; \
+                      logarithmic axis";
+        self.text(legend, (MARGIN, bottom + 44), Font::Muted, HPos::Left)
+    }
+
+    fn row(&self, row: &Row, top: i32) -> Drawn {
+        let middle = top + BAR / 2;
+        let name = (AXIS.0 - 10, middle);
+        self.text(row.flow.label(), name, Font::Plain, HPos::Right)?;
+        let (median, slow) = (row.summary.p50, row.summary.p95);
+        let [from, to] = [median, slow].map(|took| self.scale.place(ms(took)));
+        let bar = [(AXIS.0, top), (from, top + BAR)];
+        self.root.draw(&Rectangle::new(bar, colour(row.flow).filled()))?;
+        self.line(&[(from, middle), (to, middle)], INK)?;
+        self.line(&[(to, middle - 3), (to, middle + 3)], INK)?;
+        let figure = format!("{} ms, {:.1}×", digits(median), row.times_faster);
+        self.text(&figure, (to + 8, middle), Font::Plain, HPos::Left)
+    }
+
+    fn line(&self, points: &[(i32, i32)], colour: RGBColor) -> Drawn {
+        self.root.draw(&PathElement::new(points, colour.stroke_width(1)))
+    }
+
+    fn text(&self, text: &str, place: (i32, i32), font: Font, side: HPos) -> Drawn {
+        let (size, style, colour) = match font {
+            Font::Title => (21, FontStyle::Bold, INK),
+            Font::Strong => (17, FontStyle::Bold, INK),
+            Font::Plain => (15, FontStyle::Normal, INK),
+            Font::Muted => (15, FontStyle::Normal, MUTED),
+        };
+        let font = ("sans-serif", size).into_font().style(style).color(&colour);
+        self.root.draw(&Text::new(text, place, font.pos(Pos::new(side, VPos::Center))))
+    }
+}
+
+/// Grey for the plain API; the warmer an Isolator, the stronger.
+fn colour(flow: Flow) -> RGBColor {
+    match flow {
+        Flow::DockerCold => RGBColor(0x8c, 0x95, 0x9f),
+        Flow::DockerNaiveWarm => RGBColor(0xb7, 0xbf, 0xc8),
+        Flow::IsolatorCold => RGBColor(0xa5, 0xc8, 0xf0),
+        Flow::IsolatorPaused => RGBColor(0x4d, 0x90, 0xe0),
+        Flow::IsolatorHot => RGBColor(0xe0, 0x5a, 0x1e),
+    }
+}
+
+/// A logarithmic axis in milliseconds, between two of its ticks.
+struct Scale {
+    low: f64,
+    high: f64,
+}
+
+impl Scale {
+    /// The axis on which all rows have room, and the shortest bar is not nothing.
+    fn of(rows: &[Row]) -> Self {
+        let shortest = rows.iter().map(|row| ms(row.summary.p50)).fold(f64::INFINITY, f64::min);
+        let longest = rows.iter().map(|row| ms(row.summary.p95)).fold(0.0, f64::max);
+        let shortest = if shortest.is_finite() { shortest / 1.5 } else { 1.0 };
+        let low = ticks().take_while(|tick| *tick <= shortest).last();
+        let low = low.unwrap_or(FIRST_TICK);
+        let high = ticks().find(|tick| *tick >= longest && *tick > low);
+        Self { low, high: high.unwrap_or(longest) }
+    }
+
+    fn ticks(&self) -> impl Iterator<Item = f64> {
+        let (low, high) = (self.low, self.high);
+        ticks().skip_while(move |tick| *tick < low).take_while(move |tick| *tick <= high)
+    }
+
+    /// Where a value lies, in pixels from the left.
+    fn place(&self, ms: f64) -> i32 {
+        let share = (ms / self.low).ln() / (self.high / self.low).ln();
+        AXIS.0 + (share.clamp(0.0, 1.0) * f64::from(AXIS.1 - AXIS.0)).round() as i32
+    }
+}
+
+/// A tenth of a millisecond: nothing that is measured is faster.
+const FIRST_TICK: f64 = 0.1;
+
+/// 0.1, 0.2, 0.5, 1, 2, 5 and so on, up to days.
+fn ticks() -> impl Iterator<Item = f64> {
+    let of_decade = |decade: i32| [1.0, 2.0, 5.0].map(|tick| tick * 10_f64.powi(decade));
+    (-1..9).flat_map(of_decade)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::example;
+
+    /// The texts of an SVG that is well-formed.
+    fn texts(svg: &str) -> Vec<String> {
+        let document = roxmltree::Document::parse(svg).unwrap_or_else(|e| panic!("{e}: {svg}"));
+        assert!(document.root_element().has_tag_name(("http://www.w3.org/2000/svg", "svg")));
+        let elements = document.descendants().filter(|node| node.has_tag_name("text"));
+        elements.filter_map(|node| Some(node.text()?.trim().to_owned())).collect()
+    }
+
+    #[test]
+    fn a_chart_names_everything_it_shows() {
+        let results = example();
+        let texts = texts(&svg(&results).unwrap());
+        for row in &results.rows {
+            assert!(texts.contains(&row.program), "{texts:?}");
+            assert!(texts.iter().any(|text| text == row.flow.label()), "{texts:?}");
+        }
+        assert!(texts.iter().any(|text| text.contains("12.5×")), "{texts:?}");
+        assert!(texts.iter().any(|text| text.contains("CPU <of & for> tests")), "{texts:?}");
+        assert!(texts.iter().any(|text| text.contains("Isolator 0.")), "{texts:?}");
+    }
+
+    #[test]
+    fn nothing_lies_outside_the_picture() {
+        let svg = svg(&example()).unwrap();
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let number = |node: roxmltree::Node<'_, '_>, name: &str| -> Option<f64> {
+            node.attribute(name)?.parse().ok()
+        };
+        let root = document.root_element();
+        let (width, height) = (number(root, "width").unwrap(), number(root, "height").unwrap());
+        for node in document.descendants().filter(|node| node.is_element()) {
+            let [x, y] = ["x", "y"].map(|name| number(node, name).unwrap_or_default());
+            assert!((0.0..width).contains(&x) && (0.0..height).contains(&y), "{node:?}");
+            let right = x + number(node, "width").unwrap_or_default();
+            assert!(right <= width, "{node:?}");
+        }
+    }
+
+    #[test]
+    fn ten_times_the_time_is_always_the_same_length() {
+        let scale = Scale::of(&example().rows);
+        assert_eq!((scale.low, scale.high), (10.0, 2000.0));
+        let length = |from: f64| scale.place(from * 10.0) - scale.place(from);
+        assert!((length(10.0) - length(100.0)).abs() <= 1);
+        assert_eq!((scale.place(10.0), scale.place(2000.0)), AXIS);
+    }
+}

@@ -1,0 +1,237 @@
+//! What users do without Isolator: the same work through the plain API of the same Docker engine.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::exec::{CreateExecOptions, StartExecResults};
+use bollard::models::{ContainerCreateBody, ContainerSummary, HostConfig};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
+    UploadToContainerOptionsBuilder, WaitContainerOptions,
+};
+use futures_util::{StreamExt, TryStreamExt};
+use isolator_pool::docker::connect;
+use isolator_pool::engine::{Call, Engine, SandboxName, bounded};
+use isolator_pool::owner::{LABEL, Owner, PROCESS};
+use tokio_util::task::TaskTracker;
+
+use super::error::BenchError;
+use super::programs::Subject;
+use crate::app::{self, App};
+use crate::config::Config;
+
+/// The client of the plain API. Its containers carry the labels of this process, so that what it
+/// can't remove any more is swept as a dead server's sandboxes are.
+pub struct RawDocker {
+    docker: Docker,
+    engine: Arc<dyn Engine>,
+    owner: Arc<Owner>,
+    next_number: AtomicU64,
+    /// Containers are made in tasks of their own: when a sample is given up half-way, its container
+    /// shall be there before all are removed.
+    makers: TaskTracker,
+}
+
+impl RawDocker {
+    /// Connects to the configured engine.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub async fn connect(config: &Config, app: &App) -> Result<Self, BenchError> {
+        let address = app::engine_address(config)?;
+        Ok(Self {
+            docker: bounded(Call::Check, connect(&address)).await?,
+            engine: Arc::clone(&app.engine),
+            owner: Arc::clone(&app.owner),
+            next_number: AtomicU64::new(1),
+            makers: TaskTracker::new(),
+        })
+    }
+
+    /// A container for the request: create, upload, start, wait, logs. Removing it is not counted.
+    ///
+    /// # Errors
+    ///
+    /// The engine's, or that the program did not do what it should. The container may be left then.
+    pub async fn cold(&self, subject: &Subject) -> Result<Duration, BenchError> {
+        let began = Instant::now();
+        let name = self.create(subject, subject.argv.clone()).await?;
+        self.upload(&name, subject).await?;
+        self.start(&name).await?;
+        let waited = self.docker.wait_container(name.as_str(), None::<WaitContainerOptions>);
+        let waited: Vec<_> = waited.collect().await;
+        let options = LogsOptionsBuilder::new().stdout(true).stderr(true).build();
+        let logs = self.docker.logs(name.as_str(), Some(options)).try_collect::<Vec<_>>().await;
+        let took = began.elapsed();
+
+        let output: String =
+            logs.map_err(BenchError::docker("read the logs"))?.iter().map(to_string).collect();
+        let mut code = 0;
+        for ended in waited {
+            code = match ended {
+                Ok(ended) => ended.status_code,
+                // The client library takes a program that failed for an error.
+                Err(Error::DockerContainerWaitError { code, .. }) => code,
+                Err(error) => return Err(BenchError::docker("wait for the end")(error)),
+            };
+        }
+        check(subject, &output, Some(code))?;
+        self.remove(&name).await?;
+        Ok(took)
+    }
+
+    /// A paused container from a pool, used the obvious way: unpause, upload, exec, inspect.
+    /// Making it ready and removing it are not counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::cold`].
+    pub async fn naive_warm(&self, subject: &Subject) -> Result<Duration, BenchError> {
+        let waiting = vec!["sleep".to_owned(), "600".to_owned()];
+        let name = self.create(subject, waiting).await?;
+        self.start(&name).await?;
+        let paused = self.docker.pause_container(name.as_str()).await;
+        paused.map_err(BenchError::docker("pause a container"))?;
+
+        let began = Instant::now();
+        let thawed = self.docker.unpause_container(name.as_str()).await;
+        thawed.map_err(BenchError::docker("unpause a container"))?;
+        self.upload(&name, subject).await?;
+        let options = CreateExecOptions {
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(subject.argv.clone()),
+            ..CreateExecOptions::default()
+        };
+        let exec = self.docker.create_exec(name.as_str(), options).await;
+        let exec = exec.map_err(BenchError::docker("make an exec"))?.id;
+        let started = self.docker.start_exec(&exec, None).await;
+        let output = match started.map_err(BenchError::docker("start an exec"))? {
+            StartExecResults::Attached { output, .. } => output.try_collect::<Vec<_>>().await,
+            StartExecResults::Detached => Ok(Vec::new()),
+        };
+        let inspected = self.docker.inspect_exec(&exec).await;
+        let took = began.elapsed();
+
+        let output = output.map_err(BenchError::docker("read the output of an exec"))?;
+        let output: String = output.iter().map(to_string).collect();
+        let inspected = inspected.map_err(BenchError::docker("tell an exec's exit code"))?;
+        check(subject, &output, inspected.exit_code)?;
+        self.remove(&name).await?;
+        Ok(took)
+    }
+
+    /// The containers of a server that this process started.
+    pub(super) async fn containers_of(
+        &self,
+        process: u32,
+    ) -> Result<Vec<ContainerSummary>, BenchError> {
+        let filters = HashMap::from([("label", vec![LABEL])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let listed = self.docker.list_containers(Some(options)).await;
+        let mut containers = listed.map_err(BenchError::docker("list the containers"))?;
+        // The process namespace is the same, so only the number differs.
+        let own = self.owner.labels().get(PROCESS).map(String::as_str).unwrap_or_default();
+        let namespace = own.split('/').next().unwrap_or_default();
+        let prefix = format!("{namespace}/{process}/");
+        let is_its = |container: &ContainerSummary| {
+            let label = container.labels.as_ref().and_then(|labels| labels.get(PROCESS));
+            label.is_some_and(|label| label.starts_with(&prefix))
+        };
+        containers.retain(is_its);
+        Ok(containers)
+    }
+
+    /// Waits until no container is being made any more.
+    pub async fn finish(&self) {
+        self.makers.close();
+        self.makers.wait().await;
+    }
+
+    async fn create(
+        &self,
+        subject: &Subject,
+        command: Vec<String>,
+    ) -> Result<SandboxName, BenchError> {
+        let name = self.owner.sandbox_name(self.next_number.fetch_add(1, Ordering::Relaxed));
+        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
+        let body = self.body(subject, command);
+        let docker = self.docker.clone();
+        let making =
+            self.makers.spawn(async move { docker.create_container(Some(options), body).await });
+        let made = making.await.unwrap_or_else(|error| Err(std::io::Error::from(error).into()));
+        made.map_err(BenchError::docker("create a container"))?;
+        Ok(name)
+    }
+
+    /// The limits are those of the language's sandboxes. What the plain flow has no use for is left
+    /// out: files in memory and a read-only root, because an upload reaches neither; a seccomp
+    /// profile of one's own; a log driver that keeps nothing, because the output comes from the log.
+    fn body(&self, subject: &Subject, command: Vec<String>) -> ContainerCreateBody {
+        let spec = &subject.language.sandbox;
+        let (uid, gid) = spec.user;
+        let env = subject.language.env.iter().map(|(name, value)| format!("{name}={value}"));
+        ContainerCreateBody {
+            image: Some(spec.image.name.clone()),
+            // Some images have none, and then the command is needed.
+            entrypoint: Some(command),
+            cmd: Some(Vec::new()),
+            user: Some(format!("{uid}:{gid}")),
+            env: Some(env.collect()),
+            working_dir: Some(spec.workdir.clone()),
+            labels: Some(self.owner.labels().clone().into_iter().collect()),
+            host_config: Some(HostConfig {
+                network_mode: Some(spec.network.clone()),
+                memory: Some(spec.resources.memory.as_i64()),
+                memory_swap: Some(spec.resources.memory.as_i64()),
+                nano_cpus: Some(spec.resources.cpu.as_nano_cpus()),
+                pids_limit: Some(i64::from(spec.limits.pids)),
+                cap_drop: Some(spec.cap_drop.clone()),
+                security_opt: Some(vec!["no-new-privileges".to_owned()]),
+                runtime: spec.runtime.clone(),
+                ..HostConfig::default()
+            }),
+            ..ContainerCreateBody::default()
+        }
+    }
+
+    async fn upload(&self, name: &SandboxName, subject: &Subject) -> Result<(), BenchError> {
+        let workdir = &subject.language.sandbox.workdir;
+        let options = UploadToContainerOptionsBuilder::new().path(workdir).build();
+        let tar = bollard::body_full(subject.workspace.tar().to_vec().into());
+        let uploaded = self.docker.upload_to_container(name.as_str(), Some(options), tar).await;
+        uploaded.map_err(BenchError::docker("upload a file"))
+    }
+
+    async fn start(&self, name: &SandboxName) -> Result<(), BenchError> {
+        let started = self.docker.start_container(name.as_str(), None).await;
+        started.map_err(BenchError::docker("start a container"))
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), BenchError> {
+        Ok(bounded(Call::Remove, self.engine.remove(name)).await?)
+    }
+}
+
+fn to_string(piece: &bollard::container::LogOutput) -> String {
+    piece.to_string()
+}
+
+/// Whether a program did what it should.
+fn check(subject: &Subject, output: &str, code: Option<i64>) -> Result<(), BenchError> {
+    let expected = subject.program.prints;
+    if output == expected && code == Some(0) {
+        return Ok(());
+    }
+    let printed = match code {
+        Some(0) => output.to_owned(),
+        Some(code) => format!("{output}(exit code {code})"),
+        None => format!("{output}(no exit code)"),
+    };
+    Err(BenchError::Output { program: subject.label(), printed, expected })
+}

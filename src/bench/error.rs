@@ -1,0 +1,110 @@
+//! What can go wrong while starts are measured, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use isolator_pool::docker::ConnectError;
+use isolator_pool::engine::EngineError;
+use rmcp::ServiceError;
+use rmcp::service::ClientInitializeError;
+
+/// Why something was not measured.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// No engine's address is known.
+    #[error(transparent)]
+    Address(#[from] ConnectError),
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine refused a call of the plain API.
+    #[error(
+        "the container engine could not {doing}: {source}; isolator doctor looks for the cause"
+    )]
+    Docker {
+        /// What was asked.
+        doing: &'static str,
+        /// Its answer.
+        source: bollard::errors::Error,
+    },
+    /// A sample took too long.
+    #[error("{what} did not end within {deadline:?}; isolator doctor looks for the cause")]
+    Deadline {
+        /// The program and the flow.
+        what: String,
+        /// How long it had.
+        deadline: Duration,
+    },
+    /// The configuration can't be handed on to a server.
+    #[error("{}: {source}", .file.display())]
+    Settings {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// A server can't be started.
+    #[error("a server can't be started: {0}")]
+    Spawn(io::Error),
+    /// A server started, but does not speak MCP.
+    #[error("a server does not answer: {0}; isolator doctor looks for the cause")]
+    Handshake(Box<ClientInitializeError>),
+    /// A call has no answer.
+    #[error("a server did not answer a call: {0}")]
+    Call(Box<ServiceError>),
+    /// A program did not succeed in a sandbox.
+    #[error("{program}: {answer}")]
+    Failed {
+        /// The program.
+        program: String,
+        /// What the server says.
+        answer: String,
+    },
+    /// A program did something else than it should.
+    #[error(
+        "{program}: it printed {printed:?} and not {expected:?}: is that what the language's command \
+         and image should make of it? isolator run tries it"
+    )]
+    Output {
+        /// The program.
+        program: String,
+        /// What it printed, and its exit code if that is not 0.
+        printed: String,
+        /// What it should have printed.
+        expected: &'static str,
+    },
+    /// A server's pools did not become full.
+    #[error(
+        "a server's pools were not full after {waited:?} ({found}): its messages and isolator doctor \
+         say why"
+    )]
+    NeverAtRest {
+        /// How long was waited.
+        waited: Duration,
+        /// What there was.
+        found: String,
+    },
+    /// Calls never started as they had to.
+    #[error("{what}: {discarded} calls in a row started otherwise: is the machine very busy?")]
+    NeverAsWanted {
+        /// The program and the flow.
+        what: String,
+        /// How many calls there were.
+        discarded: usize,
+    },
+    /// A server did not end well.
+    #[error("a server ended badly ({0}); isolator gc removes what it left behind")]
+    Stop(ExitStatus),
+    /// A server did not end at all, and was killed.
+    #[error("a server did not end within {0:?} and was killed; isolator gc removes what it left")]
+    Killed(Duration),
+}
+
+impl BenchError {
+    /// An error of the plain API.
+    pub(super) fn docker(doing: &'static str) -> impl FnOnce(bollard::errors::Error) -> Self {
+        move |source| Self::Docker { doing, source }
+    }
+}

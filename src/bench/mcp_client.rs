@@ -1,0 +1,157 @@
+//! Isolator as a host uses it: a child process that speaks MCP on its standard streams.
+
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rmcp::model::CallToolRequestParams;
+use rmcp::service::{RoleClient, RunningService, ServiceExt};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::process::{Child, Command};
+
+use super::docker_api::RawDocker;
+use super::error::BenchError;
+use super::flow::PoolShape;
+use super::programs::Subject;
+use super::rest::Rest;
+use crate::tool::EXECUTE_CODE;
+
+/// Longest time that a server may take to remove everything and end. Its own is shorter.
+const STOP: Duration = Duration::from_secs(30);
+
+/// A server and its client. Dropping it closes the server's standard input, and it then removes what
+/// it has by itself; [`Self::stop`] also waits for that. It is never killed before, because what a
+/// killed server had stays until the next one starts.
+pub struct IsolatorProcess {
+    child: Child,
+    client: Option<RunningService<RoleClient, ()>>,
+    rest: Rest,
+}
+
+/// An answered call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// From the request to its answer.
+    pub took: Duration,
+    /// How it got its sandbox, in the words of its receipt.
+    pub start: String,
+}
+
+/// The part of a report that is looked at.
+#[derive(Deserialize)]
+struct Report {
+    stdout: String,
+    stderr: String,
+    receipt: Receipt,
+}
+
+#[derive(Deserialize)]
+struct Receipt {
+    start: String,
+}
+
+impl IsolatorProcess {
+    /// Starts the server; [`Self::connect`] comes next.
+    ///
+    /// # Errors
+    ///
+    /// When the program can't be started.
+    pub fn spawn(
+        program: &Path,
+        settings: &Path,
+        pool: PoolShape,
+        languages: usize,
+    ) -> Result<Self, BenchError> {
+        let mut command = Command::new(program);
+        command.arg("--config").arg(settings).arg("serve");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Ctrl-C is for this process, which then stops its servers one way, and not in a race.
+        command.process_group(0);
+        if std::env::var_os("RUST_LOG").is_none() {
+            // What a server says of its start and its end is of no interest, its troubles are.
+            command.env("RUST_LOG", "warn");
+        }
+        let child = command.spawn().map_err(BenchError::Spawn)?;
+        let rest = Rest::new(child.id().unwrap_or_default(), pool, languages);
+        Ok(Self { child, client: None, rest })
+    }
+
+    /// Shakes hands and waits until the pools are full.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer, or its pools stay empty.
+    pub async fn connect(&mut self, docker: &RawDocker) -> Result<(), BenchError> {
+        if let (Some(output), Some(input)) = (self.child.stdout.take(), self.child.stdin.take()) {
+            let client = ().serve((output, input)).await;
+            self.client = Some(client.map_err(|e| BenchError::Handshake(Box::new(e)))?);
+        }
+        self.until_at_rest(docker).await
+    }
+
+    /// Waits until the pools are full again after a call. There has to have been one.
+    ///
+    /// # Errors
+    ///
+    /// When they do not become full.
+    pub async fn until_at_rest(&mut self, docker: &RawDocker) -> Result<(), BenchError> {
+        self.rest.wait(docker).await
+    }
+
+    /// Runs the program.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer, or the program did not do what it should.
+    pub async fn call(&self, subject: &Subject) -> Result<Served, BenchError> {
+        let arguments = json!({
+            "language": subject.language.name,
+            "entrypoint_code": subject.program.code,
+        });
+        let arguments = arguments.as_object().cloned().unwrap_or_default();
+        let request = CallToolRequestParams::new(EXECUTE_CODE).with_arguments(arguments);
+        let client = self.client.as_ref();
+        let client = client.ok_or_else(|| BenchError::Spawn(io::ErrorKind::NotConnected.into()))?;
+        let began = Instant::now();
+        let answer = client.call_tool(request).await;
+        let took = began.elapsed();
+
+        let answer = answer.map_err(|e| BenchError::Call(Box::new(e)))?;
+        let report = answer.structured_content.map(serde_json::from_value::<Report>);
+        let (Some(Ok(report)), Some(false)) = (report, answer.is_error) else {
+            let text = answer.content.first().and_then(|content| content.as_text());
+            let text = text.map(|text| text.text.trim().to_owned()).unwrap_or_default();
+            return Err(BenchError::Failed { program: subject.label(), answer: text });
+        };
+        let printed = report.stdout + &report.stderr;
+        let expected = subject.program.prints;
+        if printed != expected {
+            return Err(BenchError::Output { program: subject.label(), printed, expected });
+        }
+        Ok(Served { took, start: report.receipt.start })
+    }
+
+    /// Closes the server's standard input, as a host does, and waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// When it does not end well.
+    pub async fn stop(mut self) -> Result<(), BenchError> {
+        drop(self.child.stdin.take());
+        if let Some(client) = self.client.take() {
+            // However the client ends, its end of the stream is closed then.
+            let _ = client.cancel().await;
+        }
+        match tokio::time::timeout(STOP, self.child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(BenchError::Stop(status)),
+            Ok(Err(error)) => Err(BenchError::Spawn(error)),
+            Err(_) => {
+                let _ = self.child.kill().await;
+                Err(BenchError::Killed(STOP))
+            }
+        }
+    }
+}

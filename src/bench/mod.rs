@@ -1,0 +1,29 @@
+//! Starts measured side by side: the plain Docker API, and Isolator through MCP over standard input
+//! and output, as a host sees it.
+//!
+//! # Layout
+//!
+//! [`programs`] are run in each [`flow`]. [`session`] takes one sample: from [`docker_api`], or from
+//! a server that [`mcp_client`] talks to, that reads a [`settings`] file and that `rest` waits for.
+//! [`schedule`] says whose turn it is.
+//!
+//! [`statistics`] and [`machine`] make [`results`] of the samples, which [`table`] and [`chart`]
+//! show. `isolator bench` does all of it; the criterion benches use the session and keep their own
+//! books.
+
+pub mod chart;
+pub mod docker_api;
+mod error;
+pub mod flow;
+pub mod machine;
+pub mod mcp_client;
+pub mod programs;
+mod rest;
+pub mod results;
+pub mod schedule;
+pub mod session;
+pub mod settings;
+pub mod statistics;
+pub mod table;
+
+pub use error::BenchError;

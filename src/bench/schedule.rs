@@ -1,0 +1,109 @@
+//! Whose turn it is.
+//!
+//! All flows take turns from the first second to the last, so that whatever else the machine does
+//! meanwhile hits all alike. Each gets the same time in all, so the slow ones get fewer samples.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::flow::Flow;
+use super::programs::Subject;
+
+/// One program in one flow, and what was measured of it.
+#[derive(Debug)]
+pub struct Cell {
+    /// The program.
+    pub subject: Arc<Subject>,
+    /// The flow.
+    pub flow: Flow,
+    /// What counts.
+    pub samples: Vec<Duration>,
+    /// How many calls did not start as they had to.
+    pub discarded: usize,
+    /// Time that the samples took with everything around them.
+    pub spent: Duration,
+}
+
+/// All that is to be measured.
+#[derive(Debug)]
+pub struct Schedule {
+    cells: Vec<Cell>,
+}
+
+impl Schedule {
+    /// Every program in every flow.
+    pub fn new(subjects: &[Arc<Subject>]) -> Self {
+        let cell = |subject: &Arc<Subject>, flow| Cell {
+            subject: Arc::clone(subject),
+            flow,
+            samples: Vec::new(),
+            discarded: 0,
+            spent: Duration::ZERO,
+        };
+        let cells = subjects.iter().flat_map(|s| Flow::ALL.map(|flow| cell(s, flow)));
+        Self { cells: cells.collect() }
+    }
+
+    /// The cell that has had the least time. When no time is left, one that has no sample yet;
+    /// `None` if all have one.
+    pub fn next(&mut self, left: Duration) -> Option<&mut Cell> {
+        let is_due = |cell: &&mut Cell| !left.is_zero() || cell.samples.is_empty();
+        self.cells.iter_mut().filter(is_due).min_by_key(|cell| cell.spent)
+    }
+
+    /// What was measured, program by program.
+    pub fn into_cells(self) -> Vec<Cell> {
+        self.cells
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn schedule() -> Schedule {
+        let config = Config::parse("{}", None, Path::new("/")).unwrap();
+        Schedule::new(&Subject::choose(&config, &["go".to_owned()]).unwrap())
+    }
+
+    fn measure(cell: &mut Cell, took: Duration) -> Flow {
+        cell.samples.push(took);
+        cell.spent += took;
+        cell.flow
+    }
+
+    #[test]
+    fn all_flows_have_their_turn_before_one_has_a_second() {
+        let mut schedule = schedule();
+        let turns: Vec<_> =
+            (0..5).map(|_| measure(schedule.next(SECOND).unwrap(), SECOND)).collect();
+        assert_eq!(turns, Flow::ALL);
+    }
+
+    #[test]
+    fn a_slow_flow_has_fewer_turns_and_as_much_time() {
+        let mut schedule = schedule();
+        for _ in 0..200 {
+            let cell = schedule.next(SECOND).unwrap();
+            let slow = if cell.flow == Flow::DockerCold { 10 } else { 1 };
+            measure(cell, SECOND * slow);
+        }
+        let cells = schedule.into_cells();
+        assert!(cells[0].samples.len() * 5 < cells[1].samples.len(), "{cells:?}");
+        assert!(cells[0].spent.abs_diff(cells[1].spent) <= 10 * SECOND, "{cells:?}");
+    }
+
+    #[test]
+    fn without_time_each_flow_has_one_sample() {
+        let mut schedule = schedule();
+        while let Some(cell) = schedule.next(Duration::ZERO) {
+            measure(cell, SECOND);
+        }
+        assert!(schedule.into_cells().iter().all(|cell| cell.samples.len() == 1));
+    }
+}

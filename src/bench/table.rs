@@ -1,0 +1,120 @@
+//! Results as a table for a terminal.
+
+use std::time::Duration;
+
+use super::results::Results;
+use crate::report::ms;
+
+/// Width of the first column: the longest flow, indented.
+const NAMES: usize = 26;
+
+/// Below this many samples, 95 and 99 of 100 of them are all but the slowest.
+const FEW: usize = 20;
+
+/// The table, and what has to be known about it.
+pub fn table(results: &Results) -> String {
+    let mut lines = Vec::new();
+    for rows in results.programs() {
+        let program = rows.first().map(|row| row.program.as_str()).unwrap_or_default();
+        lines.push(format!(
+            "{program:<NAMES$}{:>9}{:>9}{:>9}{:>6}   × faster than cold",
+            "p50 ms", "p95 ms", "p99 ms", "n"
+        ));
+        for row in rows {
+            let summary = &row.summary;
+            lines.push(format!(
+                "{:<NAMES$}{:>9}{:>9}{:>9}{:>6}{:>21.1}",
+                format!("  {}", row.flow.label()),
+                digits(summary.p50),
+                digits(summary.p95),
+                digits(summary.p99),
+                summary.n,
+                row.times_faster,
+            ));
+        }
+        lines.push(String::new());
+    }
+    if results.rows.iter().any(|row| row.summary.n < FEW) {
+        lines.push(format!(
+            "Of fewer than {FEW} samples, p95 and p99 are all but the slowest: a longer --duration \
+             takes more."
+        ));
+    }
+    for row in results.rows.iter().filter(|row| row.discarded > 0) {
+        lines.push(format!(
+            "{} ({}): {} more did not find the pool as it should be and do not count.",
+            row.program,
+            row.flow.label(),
+            row.discarded
+        ));
+    }
+    lines.push(results.machine.to_string());
+    lines.join("\n")
+}
+
+/// Milliseconds in three digits: more would be noise.
+pub(super) fn digits(duration: Duration) -> String {
+    let ms = ms(duration);
+    let places = if ms < 9.995 {
+        2
+    } else if ms < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{ms:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::example;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        for (us, shown) in [
+            (1_234, "1.23"),
+            (9_994, "9.99"),
+            (9_996, "10.0"),
+            (16_840, "16.8"),
+            (99_960, "100"),
+            (207_400, "207"),
+            (1_380_000, "1380"),
+        ] {
+            assert_eq!(digits(Duration::from_micros(us)), shown);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned_below_their_heads() {
+        let table = table(&example());
+        let lines: Vec<Vec<char>> = table.lines().map(|line| line.chars().collect()).collect();
+        let head: String = lines[0].iter().collect();
+        assert!(head.starts_with("python, hello"), "{table}");
+        for column in ["p50 ms", "p95 ms", "p99 ms", " n "] {
+            let end = head.find(column).unwrap() + column.trim_end().len();
+            for line in &lines[1..3] {
+                assert!(line[end - 1].is_ascii_digit() && line[end] == ' ', "{column}:\n{table}");
+            }
+        }
+        assert_eq!(lines[0].len(), lines[1].len(), "{table}");
+    }
+
+    #[test]
+    fn a_table_names_programs_flows_ratios_and_the_machine() {
+        let table = table(&example());
+        for part in ["go, hello", "docker API, cold", "isolator, hot", "12.5", "1344", "Linux"] {
+            assert!(table.contains(part), "no {part}:\n{table}");
+        }
+        assert!(table.contains("--duration"), "two samples are few:\n{table}");
+    }
+
+    #[test]
+    fn what_was_discarded_is_told() {
+        let mut results = example();
+        assert!(!table(&results).contains("do not count"));
+        results.rows[1].discarded = 3;
+        let table = table(&results);
+        assert!(table.contains("python, hello (isolator, hot): 3 more"), "{table}");
+    }
+}
