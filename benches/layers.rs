@@ -46,6 +46,7 @@ fn job() -> Job {
         disks: vec!["/workspace".to_owned(), "/tmp".to_owned()],
         deadline: Duration::from_secs(60),
         output: OutputLimits { head: 32 * KIB, tail: 32 * KIB, kill: 64 << 20 },
+        wants_modules: false,
     }
 }
 
