@@ -7,8 +7,8 @@
 //! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] how they reach it.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
-//! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`]. [`bench`]
-//! measures all of it from outside.
+//! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
+//! [`bench`](mod@bench) measures all of it from outside.
 
 pub mod app;
 pub mod arguments;
