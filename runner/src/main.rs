@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod hold;
+mod outbox;
 mod output;
 mod park;
 mod preload;

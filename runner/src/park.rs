@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,10 +12,11 @@ use isolator_runner::wire::{
 };
 use rustix::process::{DumpableBehavior, set_child_subreaper, set_dumpable_behavior};
 
+use crate::outbox::Outbox;
 use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
-use crate::{NAME, cgroup, unpack, usage};
+use crate::{NAME, cgroup, unpack};
 
 /// Everything that was said before *go*.
 struct Request {
@@ -46,9 +47,9 @@ pub(crate) fn park() -> io::Result<()> {
     set_child_subreaper(Some(rustix::process::getpid()))?;
 
     // Plain files: what is written must leave at once, and a line buffer would only copy it.
-    let mut to_server = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut to_server = Outbox::new(File::from(io::stdout().as_fd().try_clone_to_owned()?));
     let from_server = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    send(&mut to_server, Kind::Ready, &Ready { version: VERSION })?;
+    to_server.send(Kind::Ready, &Ready { version: VERSION })?;
 
     let mut from_server = BufReader::with_capacity(64 * 1024, from_server);
     let mut preloads = Preloads::default();
@@ -57,7 +58,7 @@ pub(crate) fn park() -> io::Result<()> {
     if let Ok(First::Preload(preload)) = first {
         preloads = Preloads::start(preload, &oom_score);
         before = cgroup::Counters::read();
-        send(&mut to_server, Kind::Preloaded, &preloads.report())?;
+        to_server.send(Kind::Preloaded, &preloads.report())?;
         first = receive_first(&mut from_server);
     }
     let request = first.and_then(|first| match first {
@@ -66,11 +67,11 @@ pub(crate) fn park() -> io::Result<()> {
     });
     match request {
         Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {
-            Ok(exit) => send(&mut to_server, Kind::Exit, &exit),
-            Err(failed) => send(&mut to_server, Kind::Failed, &failed),
+            Ok(exit) => to_server.send(Kind::Exit, &exit),
+            Err(failed) => to_server.send(Kind::Failed, &failed),
         },
         Err(NoRequest::Closed) => Ok(()),
-        Err(NoRequest::Failed(failed)) => send(&mut to_server, Kind::Failed, &failed),
+        Err(NoRequest::Failed(failed)) => to_server.send(Kind::Failed, &failed),
     }
 }
 
@@ -132,10 +133,13 @@ fn run(
     before: &cgroup::Counters,
     preloads: Preloads,
     oom_score: &OomScore,
-    to_server: &mut File,
+    to_server: &mut Outbox<File>,
 ) -> io::Result<Result<Exit, Failed>> {
     let Request { job, stdin, unpack } = request;
     let preload_memory = preloads.memory();
+    // A program may end the runner as soon as it begins, and the server must not take that for a sandbox
+    // that failed, and run it again.
+    to_server.send_sign(Kind::Started)?;
     let started = Instant::now();
     let Taken { program, spares } = preloads.take(&job);
     let preloaded = program.is_some();
@@ -149,7 +153,6 @@ fn run(
             }
         },
     };
-    to_server.write_all(&wire::header(Kind::Started, 0))?;
     let spawn = started.elapsed();
 
     let mut not_its_own = HashMap::from([(process.pid, ahead)]);
@@ -172,10 +175,4 @@ fn run(
         spawn,
         preloaded,
     }))
-}
-
-fn send<T: serde::Serialize>(stream: &mut File, kind: Kind, message: &T) -> io::Result<()> {
-    let mut buffer = Vec::new();
-    wire::push_message(&mut buffer, kind, message).map_err(io::Error::other)?;
-    stream.write_all(&buffer)
 }

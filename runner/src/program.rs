@@ -6,10 +6,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{self, End, Job, KillReason, Kind, StreamCount};
+use isolator_runner::wire::{End, Job, KillReason, Kind, StreamCount};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal};
 
+use crate::outbox::Outbox;
 use crate::output::Keeper;
 use crate::preload::Spares;
 use crate::process::{Process, would_wait};
@@ -88,7 +89,7 @@ impl Program {
     /// # Errors
     ///
     /// When the server's end of the stream is gone.
-    pub(crate) fn supervise(mut self, job: &Job, to_server: &mut File) -> io::Result<Ended> {
+    pub(crate) fn supervise(mut self, job: &Job, outbox: &mut Outbox<File>) -> io::Result<Ended> {
         let mut stdout = Keeper::new(job.output.head, job.output.tail);
         let mut stderr = Keeper::new(job.output.head, job.output.tail);
         let deadline = self.started.checked_add(job.deadline);
@@ -99,16 +100,18 @@ impl Program {
         loop {
             let now = Instant::now();
             let until = if end.is_some() { drain_until } else { deadline };
-            let until = [until, self.spares.time(self.started)].into_iter().flatten().min();
+            let until =
+                [until, self.spares.time(self.started), outbox.time()].into_iter().flatten().min();
             let left = until.map_or(REAP_EVERY, |until| until.saturating_duration_since(now));
             self.wait_for_events(end.is_none(), left.min(REAP_EVERY))?;
             if self.spares.time(self.started).is_some_and(|until| Instant::now() >= until) {
                 self.spares.kill();
             }
+            outbox.flush_if_due()?;
 
             self.feed();
-            pass_on(&mut self.stdout, &mut stdout, Kind::Stdout, to_server)?;
-            pass_on(&mut self.stderr, &mut stderr, Kind::Stderr, to_server)?;
+            pass_on(&mut self.stdout, &mut stdout, Kind::Stdout, outbox)?;
+            pass_on(&mut self.stderr, &mut stderr, Kind::Stderr, outbox)?;
 
             if end.is_none() && killed.is_none() {
                 killed = if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -139,8 +142,8 @@ impl Program {
                 // A program that ended by itself in the very moment of its kill was not killed.
                 let killed = killed.filter(|_| matches!(end, End::Signal(_)));
                 let wall = self.started.elapsed();
-                let stdout = send_tail(stdout, Kind::Stdout, to_server)?;
-                let stderr = send_tail(stderr, Kind::Stderr, to_server)?;
+                let stdout = send_tail(stdout, Kind::Stdout, outbox)?;
+                let stderr = send_tail(stderr, Kind::Stderr, outbox)?;
                 return Ok(Ended { end, killed, wall, cpu: self.cpu, stdout, stderr });
             }
         }
@@ -197,32 +200,23 @@ fn pass_on(
     pipe: &mut Option<File>,
     keeper: &mut Keeper,
     kind: Kind,
-    to_server: &mut File,
+    outbox: &mut Outbox<File>,
 ) -> io::Result<()> {
     let Some(file) = pipe else { return Ok(()) };
     let mut buffer = [0; CHUNK];
     match file.read(&mut buffer) {
         Ok(0) => *pipe = None,
-        Ok(count) => send_bytes(keeper.push(&buffer[..count]), kind, to_server)?,
+        Ok(count) => outbox.put(kind, keeper.push(&buffer[..count]))?,
         Err(error) if would_wait(&error) => {}
         Err(_) => *pipe = None,
     }
     Ok(())
 }
 
-fn send_tail(keeper: Keeper, kind: Kind, to_server: &mut File) -> io::Result<StreamCount> {
+fn send_tail(keeper: Keeper, kind: Kind, outbox: &mut Outbox<File>) -> io::Result<StreamCount> {
     let (tail, count) = keeper.finish();
-    send_bytes(&tail, kind, to_server)?;
+    outbox.put(kind, &tail)?;
     Ok(count)
-}
-
-fn send_bytes(bytes: &[u8], kind: Kind, to_server: &mut File) -> io::Result<()> {
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    let mut frames = Vec::with_capacity(wire::HEADER_LEN + bytes.len());
-    wire::push_bytes(&mut frames, kind, bytes);
-    to_server.write_all(&frames)
 }
 
 /// Kills every process of the sandbox but the runner and process 1, at one stroke, so that a fork

@@ -60,7 +60,7 @@ pub enum Kind {
     Exit = 67,
     /// Runner to server: a [`Failed`].
     Failed = 68,
-    /// Runner to server: the program has started.
+    /// Runner to server: the program starts now.
     Started = 69,
     /// Runner to server: a [`Preloaded`].
     Preloaded = 70,
