@@ -23,14 +23,15 @@ find "$root/pkg/tool" -type f -exec chmod 755 {} +
 # makes of the user's code.
 PATH=$root/bin:$PATH
 export PATH
-export GOCACHE=/usr/local/go-cache GOPATH="$here/gopath" GOENV=off GOFLAGS=-buildvcs=false
-export GO111MODULE=auto GOPROXY=off GOSUMDB=off GOTOOLCHAIN=local CGO_ENABLED=0 TMPDIR=/var/tmp
+settings=$(sed -n 's/^[ A-Z]* \(C\{0,1\}GO[0-9A-Z_]*=[^ ]*\).*/\1/p' "$here/Dockerfile")
+# shellcheck disable=SC2086
+export $settings
+export TMPDIR=/var/tmp
 
 # The report of "go test -coverprofile" needs a tool that the archive leaves to
 # be built on demand, from sources that do not stay. What it is compiled from
 # is not to stay in the cache either.
 GOCACHE=$here/tool-cache go build -trimpath -ldflags='-s -w' -o "$(go env GOTOOLDIR)/covdata" cmd/covdata
-rm -rf "$here/tool-cache"
 
 # Other systems and processors cannot be compiled for without their standard
 # library, and the go command reads every file of a package that it uses. So
@@ -118,8 +119,79 @@ go test -cover .
 go fix .
 go run .
 cd /
-rm -rf "$here/warm" "$here/gopath"
+rm -rf "$here/warm"
 chmod -R u=rwX,go=rX "$GOCACHE"
+
+# The front, which front.go describes, starts the tools itself. It does so in
+# the words of the go command, taken down here with names in the place of what
+# differs from run to run.
+ahead=$root/ahead
+mkdir -p "$ahead/lean" "$here/front/sample"
+cat >"$here/front/record" <<'SH'
+#!/bin/sh
+case $2 in
+-V=full) ;;
+*) printf '%s\n' "$@" >"/build/front/$(basename "$1")" ;;
+esac
+# What the program can read about its own build is in the linker's list.
+[ "${1##*/} $4" != 'link -importcfg' ] || grep '^modinfo ' "$5" >/build/front/modinfo
+exec "$@"
+SH
+chmod 755 "$here/front/record"
+cd "$here/front/sample"
+cat >sample.go <<'GO'
+package main
+
+func main() {}
+GO
+# One processor alone is not put into words.
+GOMAXPROCS=2 go run -toolexec "$here/front/record" sample.go
+cd "$here/front"
+object=$(sed -n 's,/_pkg_\.a$,,p' compile)
+sed -i -e "\\,^$PWD/sample/sample\.go\$,d" \
+    -e "s,^_$PWD/sample\$,_{dir}," \
+    -e '/^-buildid$/{n;s,.*,{identity}/{identity},}' \
+    -e 's,^-buildid=.*,-buildid={identity}/{identity}/{identity}/{identity},' \
+    -e 's,^-c=.*,-c={processors},' \
+    -e "s,^$object/exe/sample\$,{program}," \
+    -e "s,^$object/\\(importcfg.*\\),$ahead/\\1," \
+    -e "s,$object,{object},g" \
+    compile link
+printf '%s\n' "$settings" >settings
+
+# Where the compiler and the linker find the standard library.
+go list -export -f '{{if .Export}}packagefile {{.ImportPath}}={{.Export}}{{end}}' std >"$ahead/importcfg"
+{
+    echo unsafe
+    sed 's/^packagefile \(.*\)=.*/\1/' "$ahead/importcfg" | grep -v -E '(^|/)(internal|vendor)(/|$)'
+} >imports
+
+# The linker looks at all of every package that a program is made of, and a
+# third of that is for debuggers, of which "go run" keeps nothing. What programs
+# are mostly made of is there a second time without it; the rest is the same.
+GOCACHE=$here/lean-cache go list -export -deps -gcflags=all=-dwarf=false \
+    -f '{{if .Export}}{{.ImportPath}} {{.Export}}{{end}}' \
+    bufio container/heap container/list container/ring crypto/md5 crypto/sha256 encoding/base64 \
+    encoding/binary encoding/csv encoding/hex encoding/json flag fmt hash/crc32 hash/fnv \
+    io/ioutil log maps math/big math/cmplx math/rand math/rand/v2 os/exec os/signal \
+    path/filepath regexp runtime/debug sort text/tabwriter text/template unicode/utf16 >lean
+while read -r path file; do
+    cp "$file" "$ahead/lean/$(printf '%s' "$path" | tr / -).a"
+done <lean
+while IFS='=' read -r package file; do
+    lean=$ahead/lean/$(printf '%s' "${package#packagefile }" | tr / -).a
+    [ ! -e "$lean" ] || file=$lean
+    printf '%s=%s\n' "$package" "$file"
+done <"$ahead/importcfg" >"$ahead/importcfg.link"
+cat modinfo >>"$ahead/importcfg.link"
+
+cp "$here/front.go" .
+printf 'module front\n\ngo %s\n' "$(go env GOVERSION | sed 's/^go//')" >go.mod
+GOCACHE=$here/tool-cache go build -trimpath -ldflags='-s -w' -o "$here/front/go" front.go
+mv "$root/bin/go" "$ahead/go"
+mv "$here/front/go" "$root/bin/go"
+cd /
+rm -rf "$here/front" "$here/tool-cache" "$here/lean-cache"
 
 finish python3
 
@@ -137,6 +209,36 @@ import (
 
 func main() { json.NewEncoder(os.Stdout).Encode(http.StatusText(200)) }
 GO
+cat >facts.go <<'GO'
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+)
+
+func main() {
+	info, _ := debug.ReadBuildInfo()
+	fmt.Println(info, runtime.Version(), runtime.GOROOT(), filepath.Base(os.Args[0]), os.Args[1:])
+	fmt.Printf("%q\n%s\n", os.Environ(), debug.Stack())
+	var nothing *int
+	fmt.Println(*nothing)
+}
+GO
+# The front does this by itself, so the go command is not needed for it, and a
+# program cannot tell which of the two has started it.
+export HOME=/tmp/check
+chmod a-x "$ahead/go"
 test "$(go run main.go)" = '"OK"'
+go run facts.go 1 2 >front.txt 2>&1 || :
+chmod a+x "$ahead/go"
+"$ahead/go" run facts.go 1 2 >command.txt 2>&1 || :
+grep 'exit status 2' front.txt
+cmp front.txt command.txt
 cd /
 rm -rf /tmp/check
+# Finished programs are cached too, each in a folder. Nobody asks for these.
+find "$GOCACHE" -mindepth 2 -type d -name '*-d' -prune -exec rm -r {} +

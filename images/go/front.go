@@ -1,0 +1,325 @@
+// Front is what a sandbox finds under the name go. For "go run" of files that import nothing but
+// the standard library, the go command spends more than half of its time on finding out that
+// everything is compiled already, which is how the image was built. For such files the front
+// starts the compiler, the linker and the program itself, in the words that the go command used
+// when the image was built. Everything else it leaves to the go command, and so it does where
+// anything is not as it expects.
+package main
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"go/build"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+const (
+	root = "/usr/local/go"
+	// The go command finds its root two folders above itself.
+	goCommand = root + "/ahead/go"
+)
+
+// What install.sh leaves here: the image's settings of the go command, the words with which it
+// starts the compiler and the linker, and the packages that a program may import.
+var (
+	//go:embed settings
+	settings string
+	//go:embed compile
+	compile string
+	//go:embed link
+	link string
+	//go:embed imports
+	imports string
+)
+
+func main() {
+	silenceTelemetry()
+	if status, done := run(os.Args[1:]); done {
+		os.Exit(status)
+	}
+	err := syscall.Exec(goCommand, os.Args, os.Environ())
+	os.Stderr.WriteString("go: " + goCommand + ": " + err.Error() + "\n")
+	os.Exit(2)
+}
+
+// silenceTelemetry keeps the go command from starting a second process that counts its uses for a
+// report which could never be sent. Every sandbox has an empty home, so it would be started each
+// time. What somebody has chosen is left alone.
+func silenceTelemetry() {
+	config, err := os.UserConfigDir()
+	if err != nil {
+		return
+	}
+	folder := filepath.Join(config, "go", "telemetry")
+	if os.MkdirAll(folder, 0o777) != nil {
+		return
+	}
+	file, err := os.OpenFile(filepath.Join(folder, "mode"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return
+	}
+	file.WriteString("off\n")
+	file.Close()
+}
+
+// run does what "go run" does, and tells the exit status. It is not done where it has to be left
+// to the go command; nothing was printed then.
+func run(args []string) (status int, done bool) {
+	if len(args) == 0 || args[0] != "run" || !settingsAreTheImage() {
+		return 0, false
+	}
+	dir, ok := folderOutsideModules()
+	if !ok {
+		return 0, false
+	}
+	files, args := split(args[1:])
+	if !onlyStandard(dir, files) {
+		return 0, false
+	}
+	identity, err := identityOf(files)
+	if err != nil {
+		return 0, false
+	}
+
+	work, err := os.MkdirTemp("", "go-build")
+	if err != nil {
+		return 0, false
+	}
+	defer func() {
+		if err := os.RemoveAll(work); err != nil && done {
+			os.Stderr.WriteString("go: " + err.Error() + "\n")
+			status = 1
+		}
+	}()
+	object := filepath.Join(work, "b001")
+	program := filepath.Join(object, "exe", strings.TrimSuffix(filepath.Base(files[0]), ".go"))
+	if os.MkdirAll(filepath.Dir(program), 0o777) != nil {
+		return 0, false
+	}
+	fill := strings.NewReplacer(
+		"{dir}", dir,
+		"{identity}", identity,
+		"{object}", object,
+		"{processors}", strconv.Itoa(runtime.GOMAXPROCS(0)),
+		"{program}", program,
+	)
+	words := func(recorded string) []string {
+		return strings.Split(fill.Replace(strings.TrimSuffix(recorded, "\n")), "\n")
+	}
+
+	command := words(compile)
+	for _, file := range files {
+		command = append(command, filepath.Join(dir, file))
+	}
+	printed, err := start(command)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() && len(printed) > 0 {
+		os.Stderr.WriteString(report(string(printed), work, dir))
+		return 1, true
+	}
+	if err != nil || len(printed) > 0 {
+		return 0, false
+	}
+	// Nearly all that the linker allocates lives until it ends, so collecting garbage frees
+	// next to nothing.
+	printed, err = start(words(link), "GOGC=off")
+	if err != nil || len(printed) > 0 {
+		return 0, false
+	}
+	return runProgram(program, args), true
+}
+
+// settingsAreTheImage tells whether the environment has all of the image's settings and no others
+// that could make the go command do something else.
+func settingsAreTheImage() bool {
+	expected := strings.Fields(settings)
+	found := 0
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		switch {
+		case slices.Contains(expected, variable):
+			found++
+		case name == "GOGC", name == "GOMAXPROCS", name == "GOMEMLIMIT", name == "GOTRACEBACK":
+			// These are for the runtime of every Go program.
+		case strings.HasPrefix(name, "GO"), strings.HasPrefix(name, "CGO"):
+			return false
+		}
+	}
+	return found == len(expected)
+}
+
+// folderOutsideModules is the working directory, if it belongs to no module, no workspace and no
+// GOPATH.
+func folderOutsideModules() (string, bool) {
+	dir, err := os.Getwd()
+	if err != nil || !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || !plain(dir, "/") {
+		return "", false
+	}
+	for _, other := range []string{root, os.Getenv("GOPATH")} {
+		if strings.HasPrefix(dir+"/", other+"/") {
+			return "", false
+		}
+	}
+	for parent := dir; ; parent = filepath.Dir(parent) {
+		for _, name := range []string{"go.mod", "go.work"} {
+			if _, err := os.Lstat(filepath.Join(parent, name)); !errors.Is(err, fs.ErrNotExist) {
+				return "", false
+			}
+		}
+		if parent == "/" {
+			return dir, true
+		}
+	}
+}
+
+// split separates the files of the program from its arguments, where the go command does.
+func split(args []string) (files, rest []string) {
+	count := 0
+	for count < len(args) && strings.HasSuffix(args[count], ".go") {
+		count++
+	}
+	return args[:count], args[count:]
+}
+
+// onlyStandard tells whether the files are in the folder and are a program that the recorded words
+// are right for. They are read by the same code as in the go command.
+func onlyStandard(dir string, files []string) bool {
+	var infos []fs.FileInfo
+	var seen []string
+	for _, file := range files {
+		name := strings.TrimPrefix(file, "./")
+		folded := strings.ToLower(name)
+		if !plain(name, "") || strings.ContainsRune("._-", rune(name[0])) ||
+			strings.HasSuffix(name, "_test.go") || slices.Contains(seen, folded) {
+			return false
+		}
+		seen = append(seen, folded)
+		info, err := os.Stat(file)
+		if err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+		infos = append(infos, info)
+	}
+	if len(infos) == 0 {
+		return false
+	}
+
+	context := build.Default
+	context.UseAllFiles = true
+	context.ReadDir = func(string) ([]fs.FileInfo, error) { return infos, nil }
+	found, err := context.ImportDir(dir, 0)
+	if err != nil || found.Name != "main" || found.ImportComment != "" ||
+		len(found.GoFiles) != len(files) || len(found.EmbedPatterns) > 0 {
+		return false
+	}
+	// These change what the linker is told.
+	if slices.ContainsFunc(found.Directives, func(directive build.Directive) bool {
+		return strings.HasPrefix(directive.Text, "//go:debug")
+	}) {
+		return false
+	}
+	standard := strings.Fields(imports)
+	for _, path := range found.Imports {
+		if !slices.Contains(standard, path) {
+			return false
+		}
+	}
+	return true
+}
+
+// plain tells whether a name has only characters that mean nothing to anybody.
+func plain(name, more string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9') &&
+			!strings.ContainsRune("._-"+more, r)
+	})
+}
+
+// identityOf tells programs apart, in the form in which the go command does it.
+func identityOf(files []string) (string, error) {
+	hash := sha256.New()
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		hash.Write([]byte(file + " " + strconv.Itoa(len(content)) + "\n"))
+		hash.Write(content)
+	}
+	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil)[:15]), nil
+}
+
+// start runs one of the tools, in the environment that the go command gives it.
+func start(command []string, variables ...string) ([]byte, error) {
+	tool := exec.Command(command[0], command[1:]...)
+	tool.Env = append(append(os.Environ(), "GOROOT="+root), variables...)
+	return tool.CombinedOutput()
+}
+
+// report words the compiler's messages as the go command does.
+func report(printed, work, dir string) string {
+	if !strings.HasSuffix(printed, "\n") {
+		printed += "\n"
+	}
+	printed = replacePrefix(printed, work, "$WORK")
+	for parent := dir; parent != "/"; parent = filepath.Dir(parent) {
+		if short, err := filepath.Rel(dir, parent); err == nil && len(short) < len(parent) {
+			printed = replacePrefix(printed, parent, short)
+		}
+	}
+	return "# command-line-arguments\n" + printed
+}
+
+// replacePrefix replaces a path where it begins a word.
+func replacePrefix(text, path, by string) string {
+	for _, before := range []string{" ", "\n", "\n\t"} {
+		text = strings.ReplaceAll(text, before+path, before+by)
+	}
+	if rest, ok := strings.CutPrefix(text, path); ok {
+		text = by + rest
+	}
+	return text
+}
+
+// runProgram gives the program what it has under "go run", and says what the go command says when
+// it has ended.
+func runProgram(path string, args []string) (status int) {
+	program := exec.Command(path, args...)
+	search := root + "/bin"
+	if old := os.Getenv("PATH"); old != "" {
+		search += ":" + old
+	}
+	program.Env = append(os.Environ(), "PATH="+search)
+	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
+
+	// Signals that a terminal sends are for the program. One of them is remembered, as the go
+	// command does.
+	var interrupted atomic.Bool
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGQUIT)
+	go func() {
+		<-signals
+		interrupted.Store(true)
+	}()
+
+	err := program.Run()
+	if err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+	}
+	if err != nil || interrupted.Load() {
+		return 1
+	}
+	return 0
+}
