@@ -6,7 +6,7 @@
 //
 // What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with
 // commas. What is said there: `ready` and the modules that the image does not have, in one line; then the
-// runner sends the program's arguments, each ended by a NUL, and shuts its side.
+// runner sends the program's arguments, each ended by a NUL, and shuts its side. The answer is `.`.
 
 'use strict';
 
@@ -39,8 +39,9 @@ function park(channel, names) {
     if (count === 0) break;
     chunks.push(chunk.subarray(0, count));
   }
-  fs.closeSync(channel);
   process.argv.push(...Buffer.concat(chunks).toString().split('\0').slice(0, -1));
+  fs.writeSync(channel, '.');
+  fs.closeSync(channel);
 }
 
 // Looks from the root and not from the workspace: what is found for the workspace is remembered for it,

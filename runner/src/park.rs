@@ -135,7 +135,7 @@ fn run(
     let before = cgroup::Counters::read();
     let preload_memory = preloads.memory();
     let started = Instant::now();
-    let (waited, killed) = preloads.take(&job);
+    let (waited, killed) = preloads.take(&job, &stdin);
     let ahead = waited.as_ref().map(|process| usage::process_cpu(process.pid));
     let process = match waited {
         Some(process) => process,
