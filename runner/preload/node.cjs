@@ -6,7 +6,7 @@
 //
 // What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with
 // commas. What is said there: `ready` and the modules that the image does not have, in one line; then the
-// runner sends `go` and the program's arguments, each ended by a NUL, and shuts its side.
+// runner sends `go` and the program's arguments, each ended by a NUL, and shuts its side. The answer is `.`.
 
 'use strict';
 
@@ -39,11 +39,12 @@ function park(channel, names) {
     if (count === 0) break;
     chunks.push(chunk.subarray(0, count));
   }
-  fs.closeSync(channel);
   const [go, ...args] = Buffer.concat(chunks).toString().split('\0').slice(0, -1);
   // Without it the runner has ended.
   if (go === undefined) process.reallyExit(0);
   process.argv.push(...args);
+  fs.writeSync(channel, '.');
+  fs.closeSync(channel);
 }
 
 // Looks from the root and not from the workspace: what is found for the workspace is remembered for it,

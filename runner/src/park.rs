@@ -141,7 +141,7 @@ fn run(
     // that failed, and run it again.
     to_server.send_sign(Kind::Started)?;
     let started = Instant::now();
-    let Taken { program, spares } = preloads.take(&job);
+    let Taken { program, spares } = preloads.take(&job, &stdin);
     let preloaded = program.is_some();
     let (process, ahead) = match program {
         Some(program) => program,

@@ -31,6 +31,13 @@ const GO_PATIENCE: Duration = Duration::from_secs(5);
 /// For interpreters that are not needed. Most programs are over by then.
 const SPARE_TIME: Duration = Duration::from_millis(20);
 
+/// Longest arguments, all together, that an interpreter is given. Longer ones may be more than the kernel
+/// lets a process start with, and only a plain start can tell.
+const MAX_ARGUMENTS: usize = 128 * 1024;
+
+/// What an interpreter says when it goes on.
+const GOES: u8 = b'.';
+
 /// The interpreters of one sandbox.
 #[derive(Default)]
 pub(crate) struct Preloads {
@@ -160,7 +167,7 @@ impl Preloads {
     }
 
     /// Lets an interpreter go on to the program of `job`, if one can.
-    pub(crate) fn take(self, job: &Job) -> Taken {
+    pub(crate) fn take(self, job: &Job, stdin: &[u8]) -> Taken {
         let Self { preload, bare, loaded, killed, .. } = self;
         let args = preload.as_ref().and_then(|preload| arguments(preload, job));
         let (first, second) = if job.wants_modules { (loaded, bare) } else { (bare, loaded) };
@@ -172,7 +179,7 @@ impl Preloads {
         for mut parked in [first, second].into_iter().flatten() {
             let cpu = usage::process_cpu(parked.process.pid);
             match args {
-                Some(args) if program.is_none() && parked.go(args) => {
+                Some(args) if program.is_none() && parked.go(args, stdin) => {
                     program = Some((parked.process, cpu));
                 }
                 _ => {
@@ -188,7 +195,9 @@ impl Preloads {
 /// The program's own arguments, if an interpreter that was started ahead can serve the job at all.
 fn arguments<'a>(preload: &Preload, job: &'a Job) -> Option<&'a [String]> {
     let args = job.argv.strip_prefix(preload.argv.as_slice())?;
-    (job.env == preload.env && job.workdir == preload.workdir).then_some(args)
+    let length: usize = args.iter().map(|arg| arg.len() + 1).sum();
+    (job.env == preload.env && job.workdir == preload.workdir && length < MAX_ARGUMENTS)
+        .then_some(args)
 }
 
 /// The variable by which the interpreter is led to its file, in front of what the image or the language
@@ -241,7 +250,8 @@ impl Parked {
     /// What it would do differently from one that is started with its program.
     fn check(&mut self, memory: u64) -> Result<(), String> {
         let mut printed = [0; 200];
-        for pipe in [&mut self.process.stdout, &mut self.process.stderr] {
+        let Process { stdout, stderr, .. } = &mut self.process;
+        for pipe in [stdout, stderr].into_iter().flatten() {
             if let Ok(count @ 1..) = pipe.read(&mut printed) {
                 return Err(format!("it printed {:?}", String::from_utf8_lossy(&printed[..count])));
             }
@@ -257,7 +267,9 @@ impl Parked {
     }
 
     /// Sends the arguments; tells whether the interpreter went on to the program.
-    fn go(&mut self, args: &[String]) -> bool {
+    fn go(&mut self, args: &[String], stdin: &[u8]) -> bool {
+        // The program may begin at once, and look whether there is something.
+        self.process.feed(stdin);
         let mut message = b"go\0".to_vec();
         for arg in args {
             message.extend_from_slice(arg.as_bytes());
@@ -265,10 +277,11 @@ impl Parked {
         }
         let sent =
             self.channel.write_all(&message).and_then(|()| self.channel.shutdown(Shutdown::Write));
-        // It closes its end in silence, or says why it can't go on. One that has ended closes too.
+        let mut answer = [0; 1];
         sent.is_ok()
             && self.channel.set_read_timeout(Some(GO_PATIENCE)).is_ok()
-            && matches!(self.channel.read(&mut [0; 1]), Ok(0))
+            && self.channel.read_exact(&mut answer).is_ok()
+            && answer == [GOES]
     }
 
     /// The last line of what it printed before it ended.
@@ -278,7 +291,8 @@ impl Parked {
         let timeout = Duration::from_millis(500).try_into().ok();
         let _ = poll(&mut fds, timeout.as_ref());
         let mut printed = [0; 64 * 1024];
-        let count = self.process.stderr.read(&mut printed).unwrap_or(0);
+        let stderr = self.process.stderr.as_mut();
+        let count = stderr.and_then(|pipe| pipe.read(&mut printed).ok()).unwrap_or(0);
         let printed = String::from_utf8_lossy(&printed[..count]);
         let last = printed.lines().rev().find(|line| !line.trim().is_empty());
         format!("it ended: {}", last.unwrap_or("without a word").trim())

@@ -37,10 +37,11 @@ pub(crate) struct Process {
     pub(crate) pid: Pid,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
-    /// The pipes do not block.
-    pub(crate) stdin: File,
-    pub(crate) stdout: File,
-    pub(crate) stderr: File,
+    /// The pipes do not block. Each is gone once it is of no more use.
+    pub(crate) stdin: Option<File>,
+    pub(crate) stdout: Option<File>,
+    pub(crate) stderr: Option<File>,
+    fed: usize,
 }
 
 impl Process {
@@ -75,10 +76,24 @@ impl Process {
         Ok(Self {
             pid,
             pidfd,
-            stdin: nonblocking(child.stdin.take().ok_or_else(piped)?.into())?,
-            stdout: nonblocking(child.stdout.take().ok_or_else(piped)?.into())?,
-            stderr: nonblocking(child.stderr.take().ok_or_else(piped)?.into())?,
+            stdin: Some(nonblocking(child.stdin.take().ok_or_else(piped)?.into())?),
+            stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
+            stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
+            fed: 0,
         })
+    }
+
+    /// Writes as much of its standard input as the pipe takes. It is the same in every call.
+    pub(crate) fn feed(&mut self, input: &[u8]) {
+        let Some(pipe) = &mut self.stdin else { return };
+        match pipe.write(&input[self.fed..]) {
+            Ok(count) => self.fed += count,
+            Err(error) if would_wait(&error) => return,
+            Err(_) => self.fed = input.len(),
+        }
+        if self.fed == input.len() {
+            self.stdin = None;
+        }
     }
 
     /// Kills the process. It is reaped later, with the others.

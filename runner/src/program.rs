@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{End, Job, KillReason, Kind, StreamCount};
@@ -29,24 +29,14 @@ const DRAIN: Duration = Duration::from_millis(500);
 
 /// A started program.
 pub(crate) struct Program {
-    pid: Pid,
-    pidfd: OwnedFd,
-    stdin: Option<Feed>,
-    stdout: Option<File>,
-    stderr: Option<File>,
+    process: Process,
+    stdin: Vec<u8>,
     started: Instant,
     /// CPU time of ended children.
     cpu: Duration,
     /// CPU time of children that is not the program's.
     not_its_own: HashMap<Pid, Duration>,
     spares: Spares,
-}
-
-/// Standard input on its way to the program.
-struct Feed {
-    pipe: File,
-    bytes: Vec<u8>,
-    at: usize,
 }
 
 /// How the program ended.
@@ -69,18 +59,7 @@ impl Program {
         not_its_own: HashMap<Pid, Duration>,
         spares: Spares,
     ) -> Self {
-        let Process { pid, pidfd, stdin: pipe, stdout, stderr } = process;
-        Self {
-            pid,
-            pidfd,
-            stdin: Some(Feed { pipe, bytes: stdin, at: 0 }),
-            stdout: Some(stdout),
-            stderr: Some(stderr),
-            started,
-            cpu: Duration::ZERO,
-            not_its_own,
-            spares,
-        }
+        Self { process, stdin, started, cpu: Duration::ZERO, not_its_own, spares }
     }
 
     /// Passes output on until the program has ended by itself or was killed, and everything that
@@ -109,9 +88,9 @@ impl Program {
             }
             outbox.flush_if_due()?;
 
-            self.feed();
-            pass_on(&mut self.stdout, &mut stdout, Kind::Stdout, outbox)?;
-            pass_on(&mut self.stderr, &mut stderr, Kind::Stderr, outbox)?;
+            self.process.feed(&self.stdin);
+            pass_on(&mut self.process.stdout, &mut stdout, Kind::Stdout, outbox)?;
+            pass_on(&mut self.process.stderr, &mut stderr, Kind::Stderr, outbox)?;
 
             if end.is_none() && killed.is_none() {
                 killed = if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -131,10 +110,10 @@ impl Program {
                     // Background children end with the program, as they do with a container.
                     kill_everything();
                     drain_until = Some(Instant::now() + DRAIN);
-                    self.stdin = None;
+                    self.process.stdin = None;
                 }
             }
-            let drained = self.stdout.is_none() && self.stderr.is_none();
+            let drained = self.process.stdout.is_none() && self.process.stderr.is_none();
             let expired = drain_until.is_some_and(|until| Instant::now() >= until);
             if let Some(end) = end
                 && (drained || expired)
@@ -151,32 +130,20 @@ impl Program {
 
     fn wait_for_events(&self, running: bool, timeout: Duration) -> io::Result<()> {
         let mut fds = Vec::with_capacity(4);
-        for pipe in [&self.stdout, &self.stderr].into_iter().flatten() {
+        let Process { stdin, stdout, stderr, pidfd, .. } = &self.process;
+        for pipe in [stdout, stderr].into_iter().flatten() {
             fds.push(PollFd::new(pipe, PollFlags::IN));
         }
-        if let Some(feed) = &self.stdin {
-            fds.push(PollFd::new(&feed.pipe, PollFlags::OUT));
+        if let Some(pipe) = stdin {
+            fds.push(PollFd::new(pipe, PollFlags::OUT));
         }
         if running {
-            fds.push(PollFd::from_borrowed_fd(self.pidfd.as_fd(), PollFlags::IN));
+            fds.push(PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN));
         }
         let timeout = timeout.try_into().map_err(io::Error::other)?;
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Writes what the pipe takes; closes it when all was written or nobody reads.
-    fn feed(&mut self) {
-        let Some(feed) = &mut self.stdin else { return };
-        match feed.pipe.write(&feed.bytes[feed.at..]) {
-            Ok(count) => feed.at += count,
-            Err(error) if would_wait(&error) => return,
-            Err(_) => feed.at = feed.bytes.len(),
-        }
-        if feed.at == feed.bytes.len() {
-            self.stdin = None;
         }
     }
 
@@ -186,7 +153,7 @@ impl Program {
         while let Some(child) = usage::reap() {
             let not_its_own = self.not_its_own.get(&child.pid).copied().unwrap_or_default();
             self.cpu += child.cpu.saturating_sub(not_its_own);
-            if child.pid == self.pid {
+            if child.pid == self.process.pid {
                 end = Some(child.end);
             }
         }

@@ -8,22 +8,29 @@ errors, or ends, is done again here.
 
 What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with commas.
 What is said there: ``ready`` and the modules that the image does not have, in one line; then the runner sends
-``go`` and the program's arguments, each ended by a NUL, and shuts its side. The descriptor is closed in
-silence if the program can run, or a word is said if it needs a plain start.
+``go`` and the program's arguments, each ended by a NUL, and shuts its side. The answer is ``.`` if the program
+can run here; anything else, and an end without an answer, means that it needs a plain start.
 """
 
 import sys
 
 
 def _take_back_the_way_in():
+    """Returns what the runner says; None in another interpreter of a program's process, for which
+    Python goes the same way again."""
     import os
 
     here = os.path.dirname(__file__)
     sys.path.remove(here)
     sys.path_importer_cache.pop(here, None)
-    rest = os.environ.pop("PYTHONPATH").partition(os.pathsep)[2]
-    if rest:
-        os.environ["PYTHONPATH"] = rest
+    said = os.environ.pop("ISOLATOR_PRELOAD", None)
+    if said is not None:
+        rest = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
+        if rest:
+            os.environ["PYTHONPATH"] = rest
+        else:
+            del os.environ["PYTHONPATH"]
+    return said
 
 
 def _import_the_images_own():
@@ -51,78 +58,178 @@ def _preload(names):
     return missing
 
 
-def _leave_to_the_kernel(preloaded):
-    """Taking thousands of preloaded objects apart one by one takes longer than most programs run, and
-    the kernel frees them at one stroke. The program's own objects end as always."""
-    import gc
-
-    mine = {}
-    for name, module in preloaded.items():
-        if sys.modules.get(name) is module:
-            mine[name] = sys.modules.pop(name)
-    # A frozen cycle is never collected.
-    mine[""] = mine
-    gc.freeze()
-
-
-def _is_shadowed(names):
-    """Whether the program would import something else under one of the names."""
-    import os
-
-    places = [os.path.dirname(sys.argv[0]) or "."]
-    places += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    tops = {name.partition(".")[0] for name in names}
-    for place in places:
-        if os.path.isdir(place) and not tops.isdisjoint(
-            file.partition(".")[0] for file in os.listdir(place)
-        ):
-            return True
-    return False
-
-
-def _park():
-    import os
-
-    plain = set(sys.modules)
+def _arrange_the_end(preloaded):
+    """Taking thousands of objects apart one by one takes longer than most programs run, and the kernel
+    frees them at one stroke. So they are left to it, unless there are any whose end can be noticed.
+    Returns a function to call when everything is as the program will find it."""
     import atexit
     import gc
+    from io import BufferedReader, BytesIO, FileIO, StringIO
+    from itertools import chain, starmap
 
-    channel, _, names = os.environ.pop("ISOLATOR_PRELOAD").partition(":")
-    channel = int(channel)
-    names = [name for name in names.split(",") if name]
+    from _weakref import ref
+
+    # The program may have changed anything by then, and nothing of it is to be called.
+    modules, objects, stats, freeze, unfreeze = sys.modules, gc.get_objects, gc.get_stats, gc.freeze, gc.unfreeze
+    bases_of, names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
+    builtin, function, method, generator = type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
+    library = sys.prefix + "/"
+    collections = []
+
+    def count():
+        collections[:] = [generation["collections"] for generation in stats()[1:]]
+
+    def is_of_a_library(call, type=type):
+        if type(call) is method:
+            call = call.__func__
+        if type(call) is function:
+            return call.__code__.co_filename.startswith(library)
+        return call is None or type(call) is builtin
+
+    def is_noticed(thing, type=type, str=str, next=next):
+        """Whether the end of a thing that has a say in it may do more than free what a library holds."""
+        kind = type(thing)
+        if kind is BytesIO or kind is StringIO:
+            return False
+        if kind is BufferedReader or kind is FileIO:
+            # Python can be told to warn of files that were left open.
+            return type(thing.name) is not str or not thing.name.startswith(library)
+        if kind is generator:
+            return not thing.gi_code.co_filename.startswith(library)
+        if ref in bases_of(kind):
+            # What a WeakMethod calls is of its module and calls what the program may have named.
+            is_indirect = "_func_ref" in names_of(kind) and thing.__callback__ is not None
+            return not is_of_a_library(thing._func_ref() if is_indirect else thing.__callback__)
+        ends = (names_of(base).get("__del__") for base in bases_of(kind))
+        end = next(end for end in ends if end is not None)
+        # Many libraries have one of these and never use it.
+        is_tracker = type(end) is function and end.__code__.co_qualname == "ResourceTracker.__del__"
+        return not is_tracker or thing._pid is not None
+
+    def leave(frame=sys._getframe, type=type, map=map, set=set, any=any):
+        if frame().f_back is not None:
+            # The program calls its exit functions and may do more.
+            return
+        if preloaded:
+            things = objects()
+        elif collections == [generation["collections"] for generation in stats()[1:]]:
+            # What was there before the program was has grown old.
+            things = objects(0) + objects(1)
+        else:
+            return
+        kinds = {
+            kind
+            for kind in set(map(type, things))
+            if any(base is ref or "__del__" in names_of(base) for base in bases_of(kind))
+        }
+        things = [thing for thing in things if type(thing) in kinds] if kinds else ()
+        if any(is_noticed(thing) for thing in things):
+            # It may be in the hands of one that would have no end.
+            unfreeze()
+            return
+        freeze()
+        for name, module in preloaded.items():
+            if modules.get(name) is module:
+                del modules[name]
+        # A frozen cycle is never collected.
+        preloaded[""] = preloaded
+
+    # What is registered first runs last. A program that traces what is called is not shown this.
+    steps = (sys.gettrace, sys.getprofile, leave)
+    atexit.register(any, chain(*[starmap(step, [()]) for step in steps]))
+    return count
+
+
+def _load(names):
+    """Imports the modules and makes them known to the end."""
+    plain = set(sys.modules)
+    import gc
 
     preloaded = {}
-    if names:
-        # What is registered first runs last.
-        atexit.register(_leave_to_the_kernel, preloaded)
+    count = _arrange_the_end(preloaded)
     missing = _preload(names)
-    for name in ("atexit", "gc"):
-        if name not in plain and not names:
+    if names:
+        preloaded.update((name, sys.modules[name]) for name in set(sys.modules) - plain)
+    else:
+        for name in set(sys.modules) - plain:
             del sys.modules[name]
-    preloaded.update((name, sys.modules[name]) for name in set(sys.modules) - plain)
+    gc.collect()
+    if names:
+        # No collection looks at what is there now. It must look at the program's variables, though: a
+        # module ends when its variables and the functions that see them are found to be garbage.
+        gc.freeze()
+        main = type(sys)("__main__")
+        vars(main).update(vars(sys.modules["__main__"]))
+        sys.modules["__main__"] = main
+    _look_for_an_archive()
+    count()
+    return preloaded, missing
+
+
+def _look_for_an_archive():
+    """Python looks whether its program is an archive. The first look of all takes longest."""
+    import zipimport
+
+    try:
+        zipimport.zipimporter(__file__)
+    except zipimport.ZipImportError:
+        pass
+
+
+def _would_differ(preloaded):
+    """Whether something among the files of the request would have changed what was done ahead."""
+    import os
+
+    # Python looks for these directories only once.
+    site = sys.modules.get("site")
+    if site and site.ENABLE_USER_SITE and site.USER_SITE not in sys.path and os.path.isdir(site.USER_SITE):
+        return True
+    for place in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if _has_one_of({"sitecustomize", *sys.modules}, [os.listdir(place)] if os.path.isdir(place) else []):
+            return True
+        sys.path_importer_cache.pop(os.path.abspath(place), None)
+    # The program may look for modules in any of its folders.
+    return bool(preloaded) and _has_one_of(
+        preloaded, (folders + files for _, folders, files in os.walk("."))
+    )
+
+
+def _has_one_of(modules, listings):
+    tops = {name.partition(".")[0] for name in modules}
+    return any(not tops.isdisjoint(file.partition(".")[0] for file in files) for files in listings)
+
+
+def _park(said):
+    import os
+
+    channel, _, names = said.partition(":")
+    channel = int(channel)
+    names = [name for name in names.split(",") if name]
+    preloaded, missing = _load(names)
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("a module started threads, which a program would notice when it forks")
-    gc.collect()
-    gc.freeze()
 
     os.write(channel, (" ".join(["ready"] + missing) + "\n").encode())
-    arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]
-    if not arguments:
-        # The runner has ended.
-        os._exit(0)
-    if _is_shadowed(preloaded):
-        os.write(channel, b"shadowed\n")
-        os._exit(0)
-    os.close(channel)
-    arguments = [os.fsdecode(argument) for argument in arguments[1:]]
-    sys.argv.extend(arguments)
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv.extend(arguments)
+    try:
+        arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]
+        # Without a word the runner has ended.
+        if not arguments or _would_differ(preloaded):
+            os._exit(0)
+        arguments = [os.fsdecode(argument) for argument in arguments[1:]]
+        sys.argv.extend(arguments)
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv.extend(arguments)
+        os.write(channel, b".")
+        os.close(channel)
+    except BaseException:
+        # Python would complain, and go on to the program, which is started plainly meanwhile.
+        os._exit(1)
 
 
-_take_back_the_way_in()
+_said = _take_back_the_way_in()
 _is_there = _import_the_images_own()
-_park()
+if _said is not None:
+    _park(_said)
 if not _is_there:
     # What Python expects where there is no such module.
     raise ModuleNotFoundError("No module named %r" % __name__, name=__name__)

@@ -1,0 +1,2 @@
+//: {"preloaded": false}
+console.log(require.main === module, __filename);

@@ -1,0 +1,2 @@
+#: {"status": "error"}
+raise SystemExit(-2)

@@ -1,0 +1,4 @@
+#: {"status": "error"}
+import sys
+
+sys.exit(300)

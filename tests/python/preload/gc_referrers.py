@@ -1,0 +1,18 @@
+import gc
+
+
+class Thing:
+    pass
+
+
+def function():
+    pass
+
+
+thing = Thing()
+print([referrer is globals() for referrer in gc.get_referrers(thing)])
+print(len(gc.get_referrers(thing)), len(gc.get_referrers(function)), gc.get_referents(thing))
+print(any(thing is other for other in gc.get_objects()), any(globals() is other for other in gc.get_objects()))
+import sys
+
+print(sys.getrefcount(thing), sys.getrefcount(globals()))

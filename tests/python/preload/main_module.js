@@ -1,0 +1,10 @@
+console.log(require.main === module, module.id, module.filename, module.loaded, module.parent, module.paths);
+console.log(module.children, Object.keys(require.cache), require.extensions, require.resolve.paths('x'));
+console.log(__filename, __dirname, this === module.exports, typeof exports, arguments.length);
+console.log(require.resolve('lodash'), require.resolve('fs'), module.constructor.name, module.isPreloading);
+const Module = require('module');
+console.log(Module.globalPaths, Object.keys(Module._pathCache), Module._cache === require.cache);
+console.log(Object.keys(Module), Module._preloadModules, Module.builtinModules.length, Module.isBuiltin('node:fs'));
+require('lodash');
+console.log(module.children.map((child) => child.id), Object.keys(require.cache), Object.keys(Module._pathCache));
+console.log(Module.findPackageJSON?.('lodash', __filename), Module.getCompileCacheDir?.());

@@ -1,0 +1,5 @@
+#: {"status": "out_of_memory"}
+print("before", flush=True)
+blocks = []
+while True:
+    blocks.append(bytearray(b"x" * (16 << 20)))

@@ -1,0 +1,2 @@
+//: {"status": "error"}
+const x = require('lodahs');

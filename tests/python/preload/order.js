@@ -1,0 +1,10 @@
+setTimeout(() => console.log('timeout'), 30);
+setImmediate(() => console.log('immediate'));
+process.nextTick(() => console.log('tick'));
+queueMicrotask(() => console.log('microtask'));
+Promise.resolve().then(() => console.log('promise')).then(() => process.nextTick(() => console.log('tick later')));
+(async () => { console.log('async'); await null; console.log('awaited'); })();
+require('fs').readFile(__filename, () => { setImmediate(() => console.log('immediate of a read')); process.nextTick(() => console.log('tick of a read')); });
+process.on('beforeExit', function once() { process.off('beforeExit', once); console.log('before exit'); setTimeout(() => console.log('more'), 1); });
+process.on('exit', (code) => { console.log('exit', code, process.exitCode); Promise.resolve().then(() => console.log('never')); });
+console.log('end of the program');

@@ -1,0 +1,2 @@
+//: {"files": {"package.json": "{\"type\": "}, "status": "error"}
+console.log('never or not');

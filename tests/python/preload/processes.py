@@ -1,0 +1,11 @@
+# The interpreter that was not chosen is gone, and reaped.
+import os
+import time
+
+time.sleep(0.5)
+for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
+    try:
+        fields = open(f"/proc/{pid}/stat").read()
+    except OSError:
+        continue
+    print(fields.partition("(")[2].rpartition(")")[0], fields.rpartition(")")[2].split()[0])

@@ -1,0 +1,2 @@
+//: {"status": "error"}
+Promise.reject('a text');

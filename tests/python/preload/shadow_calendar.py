@@ -1,0 +1,4 @@
+#: {"files": {"calendar.py": "x = 'mine'\n"}, "status": "success"}
+import calendar
+
+print(calendar.x, calendar.__file__)

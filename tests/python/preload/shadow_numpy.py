@@ -1,0 +1,4 @@
+#: {"files": {"numpy.py": "x = 'mine'\n"}, "status": "success"}
+import numpy
+
+print(numpy.x, numpy.__file__)

@@ -1,0 +1,4 @@
+#: {"files": {"six.py": "x = 'mine'\n"}, "status": "success"}
+import six
+
+print(six.x, six.__file__)

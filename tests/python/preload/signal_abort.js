@@ -1,0 +1,2 @@
+//: {"status": "error", "hide": ["(?s)----- Native stack trace.*"]}
+process.abort();

@@ -1,0 +1,4 @@
+#: {"status": "error"}
+import os
+
+os.abort()

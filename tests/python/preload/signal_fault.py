@@ -1,0 +1,5 @@
+#: {"status": "error"}
+import ctypes
+
+print("before")
+ctypes.string_at(0)

@@ -1,0 +1,5 @@
+#: {"status": "error"}
+import os
+
+print("before", flush=True)
+os.kill(os.getpid(), 9)

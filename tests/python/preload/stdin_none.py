@@ -1,0 +1,5 @@
+#: {"status": "error"}
+import sys
+
+print(repr(sys.stdin.read()), sys.stdin.isatty())
+input("prompt: ")

@@ -1,0 +1,2 @@
+//: {"stdin": "nobody reads this"}
+console.log('end', process.stdin.listenerCount('data'));

@@ -1,0 +1,5 @@
+#: {"stdin": "nobody reads this"}
+import sys
+
+sys.stdin.close()
+print("end")

@@ -1,0 +1,6 @@
+#: {"status": "error"}
+import sys
+
+print("before")
+sys.stdout.close()
+print("after")

@@ -1,0 +1,3 @@
+//: {"status": "error"}
+console.log('never');
+const x = ;

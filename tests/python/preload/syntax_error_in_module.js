@@ -1,0 +1,2 @@
+//: {"status": "error", "files": {"broken.js": "exports.x = 1;\nfunction ( {\n"}}
+require('./broken');

@@ -1,0 +1,4 @@
+#: {"status": "error"}
+import collections
+
+print(collections.OrderdDict)

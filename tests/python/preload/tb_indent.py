@@ -1,0 +1,4 @@
+#: {"status": "error"}
+def f():
+    return 1
+  return 2

@@ -1,0 +1,2 @@
+#: {"status": "error"}
+import numpi

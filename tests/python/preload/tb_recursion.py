@@ -1,0 +1,6 @@
+#: {"status": "error"}
+def down(n):
+    return down(n + 1)
+
+
+down(0)

@@ -1,0 +1,4 @@
+#: {"status": "error"}
+print("never")
+def f(:
+    pass

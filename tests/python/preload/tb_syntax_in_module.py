@@ -1,0 +1,2 @@
+#: {"status": "error", "files": {"broken.py": "x = 1\ny = = 2\n"}}
+import broken

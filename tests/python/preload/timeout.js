@@ -1,0 +1,3 @@
+//: {"status": "timeout", "timeout": "1s"}
+console.log('before');
+setInterval(() => {}, 1000);

@@ -1,0 +1,2 @@
+//: {"status": "error"}
+throw { not: 'an error', nested: [1, 2] };

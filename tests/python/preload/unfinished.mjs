@@ -1,0 +1,3 @@
+//: {"status": "error", "hide": ["\\(node:\\d+\\)"], "preloaded": false}
+console.log('before');
+await new Promise(() => {});

@@ -1,0 +1,4 @@
+#: {"ways": ["bare"]}
+import warnings
+
+print(warnings.filters, warnings.defaultaction, warnings.onceregistry)
