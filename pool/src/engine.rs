@@ -80,11 +80,13 @@ pub struct SandboxSpec {
 }
 
 impl SandboxSpec {
-    /// What a sandbox may use in which a program may use `resources`: what waits in it has memory of
-    /// its own, so that a program has no less of it for that.
+    /// What a sandbox may use in which a program may use `resources`: modules that wait in it have memory
+    /// of their own, so that a program has no less of it for that. An interpreter without modules takes
+    /// no more than the program's own would.
     pub fn with_preload(&self, resources: Resources) -> Resources {
-        let preload = self.preload.as_ref().map_or(0, |preload| preload.memory.as_bytes());
-        let memory = ByteSize::bytes(resources.memory.as_bytes().saturating_add(preload));
+        let modules = self.preload.as_ref().filter(|preload| !preload.modules.is_empty());
+        let more = modules.map_or(0, |preload| preload.memory.as_bytes());
+        let memory = ByteSize::bytes(resources.memory.as_bytes().saturating_add(more));
         Resources { memory, ..resources }
     }
 }

@@ -24,7 +24,7 @@ pub struct Preload {
     pub env: BTreeMap<String, String>,
     /// Modules to import, for programs that mention one of them.
     pub modules: Vec<String>,
-    /// Memory that it may take, in addition to what a program may.
+    /// Memory that the one with the modules may take, in addition to what a program may.
     pub memory: ByteSize,
 }
 

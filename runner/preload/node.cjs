@@ -6,11 +6,13 @@
 //
 // What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with
 // commas. What is said there: `ready` and the modules that the image does not have, in one line; then the
-// runner sends `go` and the program's arguments, each ended by a NUL, and shuts its side. The answer is `.`.
+// runner sends `go` and the program's arguments, each ended by a NUL, and shuts its side. The answer is `.` if
+// the program can run here; an end without an answer means that it needs a plain start.
 
 'use strict';
 
-const Module = require('node:module');
+// Not by its name: that would load more of Node.js than a program finds.
+const Module = module.constructor;
 
 // A worker thread of the program requires this file again, and then there is nothing to do.
 if (process.env.ISOLATOR_PRELOAD !== undefined) {
@@ -40,8 +42,9 @@ function park(channel, names) {
     chunks.push(chunk.subarray(0, count));
   }
   const [go, ...args] = Buffer.concat(chunks).toString().split('\0').slice(0, -1);
-  // Without it the runner has ended.
-  if (go === undefined) process.reallyExit(0);
+  // Without a word the runner has ended. For package.json Node.js has looked on its way here, and remembers
+  // that there was none.
+  if (go === undefined || fs.existsSync('package.json')) process.reallyExit(0);
   process.argv.push(...args);
   fs.writeSync(channel, '.');
   fs.closeSync(channel);

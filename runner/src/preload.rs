@@ -35,6 +35,10 @@ const SPARE_TIME: Duration = Duration::from_millis(20);
 /// lets a process start with, and only a plain start can tell.
 const MAX_ARGUMENTS: usize = 128 * 1024;
 
+/// Least number of the descriptor on which an interpreter is talked to: above those that it opens itself,
+/// below the least limit on open files.
+const HIGH: i32 = 60;
+
 /// What an interpreter says when it goes on.
 const GOES: u8 = b'.';
 
@@ -114,9 +118,7 @@ impl Preloads {
         oom_score: &OomScore,
         until: Instant,
     ) -> Option<Parked> {
-        let taken = self.memory();
-        let memory = preload.memory.saturating_sub(taken);
-        match self.try_park(preload, modules, memory, oom_score, until) {
+        match self.try_park(preload, modules, oom_score, until) {
             Ok((parked, missing)) => {
                 if !missing.is_empty() {
                     self.complaints.push(format!("the image has no module {missing}"));
@@ -137,13 +139,13 @@ impl Preloads {
         &mut self,
         preload: &Preload,
         modules: &[String],
-        memory: u64,
         oom_score: &OomScore,
         until: Instant,
     ) -> Result<(Parked, String), String> {
         let mut parked = Parked::spawn(preload, modules, oom_score).map_err(|e| e.to_string())?;
         let checked = parked.wait_until_ready(until).and_then(|missing| {
-            parked.check(memory)?;
+            // Without modules it takes what any other would.
+            parked.check(if modules.is_empty() { u64::MAX } else { preload.memory })?;
             Ok(missing)
         });
         match checked {
@@ -217,6 +219,8 @@ fn way_in(preload: &Preload) -> (&'static str, String) {
 impl Parked {
     fn spawn(preload: &Preload, modules: &[String], oom_score: &OomScore) -> io::Result<Self> {
         let (channel, its_end) = UnixStream::pair()?;
+        // Out of the way of the numbers that the interpreter's own descriptors get.
+        let its_end = rustix::io::fcntl_dupfd_cloexec(&its_end, HIGH)?;
         // It knows its end by the number, and nothing else is started meanwhile.
         rustix::io::fcntl_setfd(&its_end, FdFlags::empty())?;
         let mut env = preload.env.clone();

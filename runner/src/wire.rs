@@ -136,7 +136,7 @@ pub struct Preload {
     pub workdir: String,
     /// Modules to import.
     pub modules: Vec<String>,
-    /// Memory that all of it may take, in bytes. One that takes more is not used.
+    /// Memory that the one with the modules may take, in bytes. It is not used if it takes more.
     pub memory: u64,
 }
 

@@ -119,8 +119,8 @@ pub(super) struct RawPreload {
     /// Modules to import in a second one, for programs that mention one of them. Default for Python:
     /// ["numpy", "pandas"]; for JavaScript: none.
     pub(super) modules: Option<Vec<String>>,
-    /// Memory in MiB that both may take; a sandbox has it in addition to its own, and one that takes
-    /// more is not used. Default: 128.
+    /// Memory in MiB that the one with the modules may take; a sandbox has it in addition to its own,
+    /// and an interpreter that takes more is not used. Default: 128.
     #[serde(rename = "memoryMB")]
     pub(super) memory_mb: Option<u64>,
 }

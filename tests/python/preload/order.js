@@ -1,4 +1,4 @@
-setTimeout(() => console.log('timeout'), 30);
+setTimeout(() => console.log('timeout'), 500);
 setImmediate(() => console.log('immediate'));
 process.nextTick(() => console.log('tick'));
 queueMicrotask(() => console.log('microtask'));

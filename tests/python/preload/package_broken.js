@@ -1,2 +1,2 @@
-//: {"files": {"package.json": "{\"type\": "}, "status": "error"}
+//: {"preloaded": false, "files": {"package.json": "{\"type\": "}, "status": "error"}
 console.log('never or not');

@@ -8,4 +8,4 @@ for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
         fields = open(f"/proc/{pid}/stat").read()
     except OSError:
         continue
-    print(fields.partition("(")[2].rpartition(")")[0], fields.rpartition(")")[2].split()[0])
+    print(fields.partition("(")[2].rpartition(")")[0], " Z " in fields)

@@ -1,4 +1,4 @@
-//: {"args": ["a"], "hide": ["\\(node:\\d+\\)"]}
+//: {"unordered": true, "args": ["a"], "hide": ["\\(node:\\d+\\)"]}
 const { Worker, isMainThread, threadId, parentPort, workerData, SHARE_ENV } = require('worker_threads');
 if (isMainThread) {
   const run = (options) => new Promise((resolve) => {
