@@ -23,6 +23,9 @@ def call(function, *arguments):
         raise OSError(ctypes.get_errno(), 'refused')
 "#;
 
+/// MiB that Python's sandboxes have for the modules that wait in them, beside the program's memory.
+const MODULES: i64 = 128;
+
 /// Runs a program in the default sandbox of a new server and returns what it prints.
 async fn inside(program: &str) -> Value {
     let server = Server::python().await;
@@ -232,7 +235,7 @@ async fn the_engine_was_asked_for_every_restriction() {
     assert!(host.cap_add.unwrap_or_default().is_empty());
     assert_eq!(host.privileged, Some(false));
     assert_eq!(host.readonly_rootfs, Some(true));
-    assert_eq!(host.memory, Some(256 << 20));
+    assert_eq!(host.memory, Some((256 + MODULES) << 20));
     assert_eq!(host.memory_swap, host.memory, "no swap beside the memory");
     assert_eq!(host.nano_cpus, Some(1_000_000_000));
     assert_eq!(host.pids_limit, Some(64));
@@ -288,6 +291,6 @@ async fn limits_are_the_operator_s() {
     assert_eq!(found, json!([4321, 4322, 16, 8, 100, "by the operator"]));
     let sandboxes = server.wait_until_ready().await;
     let host = engine::inspect(&server.docker, &sandboxes[0]).await.host_config.unwrap();
-    assert_eq!((host.pids_limit, host.memory), (Some(20), Some(128 << 20)));
+    assert_eq!((host.pids_limit, host.memory), (Some(20), Some((128 + MODULES) << 20)));
     server.stop().await;
 }
