@@ -20,7 +20,8 @@ FILLED_WITHIN_S = 60
 def is_full(instance):
     def check():
         states = Counter(container["State"] for container in engine.containers(instance))
-        return states["running"] + states["paused"] == POOLED == states.total()
+        # One of each language stays thawed. The others are paused when everything is in them.
+        return states["running"] == states["paused"] == POOLED / 2 and states.total() == POOLED
 
     return check
 
