@@ -1,4 +1,5 @@
-//! How fast an empty pool fills again, by how many sandboxes are made at the same time.
+//! How fast an empty pool fills again, by how many sandboxes are made at the same time, with and without
+//! the modules that are imported ahead.
 //!
 //! From outside only the calls would tell, which disturb what they measure. So the pools run inside
 //! this process, which asks them.
@@ -34,8 +35,10 @@ fn refill(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("refill");
     // Each element is a sandbox: what is shown is sandboxes a second.
     group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(SIZE as u64));
-    for refills in 1..=4 {
-        let config = config(refills);
+    let without = (1..=4).map(|refills| (refills, "without modules", Some("[]")));
+    let with = (1..=4).map(|refills| (refills, "with modules", None));
+    for (refills, name, modules) in without.chain(with) {
+        let config = config(refills, modules);
         let request = request(&config);
         let pools = runtime.block_on(async {
             let pools =
@@ -43,7 +46,7 @@ fn refill(criterion: &mut Criterion) {
             until_full(&pools).await;
             pools
         });
-        group.bench_function(BenchmarkId::new("at once", refills), |bencher| {
+        group.bench_function(BenchmarkId::new(name, format!("{refills} at once")), |bencher| {
             bencher.iter_custom(|times| {
                 (0..times).map(|_| runtime.block_on(empty_and_fill(&pools, &request))).sum()
             });
@@ -55,10 +58,12 @@ fn refill(criterion: &mut Criterion) {
 
 /// One language with paused sandboxes only: a thawed one behind which another moves up would be
 /// counted out of turn.
-fn config(refills: usize) -> Config {
+fn config(refills: usize, modules: Option<&str>) -> Config {
+    let preload = modules.map(|modules| format!(r#""modules": {modules}"#)).unwrap_or_default();
     let text = format!(
         r#"{{
             "languageSettings": {{
+                "{LANGUAGE}": {{ "preload": {{ {preload} }} }},
                 "javascript": {{ "enabled": false }}, "go": {{ "enabled": false }}
             }},
             "pool": {{ "size": {SIZE}, "hot": 0 }},

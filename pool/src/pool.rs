@@ -137,7 +137,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) next_number: AtomicU64,
-    pub(crate) quiet: Quiet,
+    pub(crate) quiet: Arc<Quiet>,
 }
 
 /// A pool of sandboxes that are all alike.

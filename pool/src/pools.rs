@@ -99,8 +99,9 @@ impl Pools {
     ) -> Self {
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
+        let quiet = Arc::new(Quiet::new());
         let shared = Arc::new(Shared {
-            reaper: Reaper::start(Arc::clone(&engine), &tasks),
+            reaper: Reaper::start(Arc::clone(&engine), Arc::clone(&quiet), &tasks),
             engine,
             images,
             owner,
@@ -110,7 +111,7 @@ impl Pools {
             tasks: tasks.clone(),
             stop: stop.clone(),
             next_number: AtomicU64::new(1),
-            quiet: Quiet::new(),
+            quiet,
         });
         tasks.spawn(reconcile(Arc::downgrade(&shared), stop));
         let pools = specs

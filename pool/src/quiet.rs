@@ -8,20 +8,31 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// How long a request is waited for. One that takes longer no longer notices.
 const SHORT: Duration = Duration::from_millis(50);
 
+/// How long the answer to one is given to leave. The engine's work would be in its way.
+const LEAVING: Duration = Duration::from_millis(5);
+
 /// How long all of them together are. Sandboxes are needed the more the more requests come.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// Counts the requests that have just begun.
+/// Knows of the requests that have just begun.
 #[derive(Debug)]
-pub(crate) struct Quiet(watch::Sender<usize>);
+pub(crate) struct Quiet(watch::Sender<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    begun: usize,
+    /// When the last answer has left.
+    left: Option<Instant>,
+}
 
 impl Quiet {
     pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(0))
+        Self(watch::Sender::default())
     }
 
     /// Does what a request needs to have quiet for.
@@ -29,7 +40,10 @@ impl Quiet {
         let mut work = std::pin::pin!(work);
         let begun = Begun::new(self);
         match tokio::time::timeout(SHORT, &mut work).await {
-            Ok(done) => done,
+            Ok(done) => {
+                begun.answer();
+                done
+            }
             Err(_) => {
                 drop(begun);
                 work.await
@@ -39,9 +53,23 @@ impl Quiet {
 
     /// Waits until it is over.
     pub(crate) async fn over(&self) {
-        let mut begun = self.0.subscribe();
-        // The sender is in `self`. Whichever ends the wait, it was long enough.
-        let _ = tokio::time::timeout(PATIENCE, begun.wait_for(|count| *count == 0)).await;
+        // Whichever ends the wait, it was long enough.
+        let _ = tokio::time::timeout(PATIENCE, self.all_left()).await;
+    }
+
+    async fn all_left(&self) {
+        let mut requests = self.0.subscribe();
+        loop {
+            // The sender is in `self`.
+            let Ok(left) = requests.wait_for(|requests| requests.begun == 0).await.map(|r| r.left)
+            else {
+                return;
+            };
+            match left {
+                Some(left) if left > Instant::now() => tokio::time::sleep_until(left).await,
+                _ => return,
+            }
+        }
     }
 }
 
@@ -50,14 +78,19 @@ struct Begun<'a>(&'a Quiet);
 
 impl<'a> Begun<'a> {
     fn new(quiet: &'a Quiet) -> Self {
-        quiet.0.send_modify(|count| *count += 1);
+        quiet.0.send_modify(|requests| requests.begun += 1);
         Self(quiet)
+    }
+
+    /// It is over and not given up: somebody waits for what came of it.
+    fn answer(self) {
+        self.0.0.send_modify(|requests| requests.left = Some(Instant::now() + LEAVING));
     }
 }
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.0.0.send_modify(|count| *count -= 1);
+        self.0.0.send_modify(|requests| requests.begun -= 1);
     }
 }
 
@@ -71,10 +104,10 @@ mod tests {
         let began = tokio::time::Instant::now();
         let request = |time| quiet.during(tokio::time::sleep(Duration::from_millis(time)));
         tokio::join!(request(5), quiet.over());
-        assert_eq!(began.elapsed(), Duration::from_millis(5));
+        assert_eq!(began.elapsed(), Duration::from_millis(10));
         let waits = async {
             quiet.over().await;
-            assert_eq!(began.elapsed(), Duration::from_millis(55));
+            assert_eq!(began.elapsed(), Duration::from_millis(60));
         };
         tokio::join!(request(500), waits);
     }
@@ -100,8 +133,8 @@ mod tests {
         let quiet = Quiet::new();
         let mut request = Box::pin(quiet.during(std::future::pending::<()>()));
         assert!(futures_util::poll!(&mut request).is_pending());
-        assert_eq!(*quiet.0.borrow(), 1);
+        assert_eq!(quiet.0.borrow().begun, 1);
         drop(request);
-        assert_eq!(*quiet.0.borrow(), 0);
+        assert_eq!(quiet.0.borrow().begun, 0);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A sandbox is held through a [`Lease`], which exists before the engine is asked to make the
 //! sandbox. Dropping the lease never blocks: it hands the name over, and removal happens in the
-//! background, with retries, a few at a time. The queue can't grow beyond the number of leases,
-//! and that is bounded by the pools and by admission.
+//! background, with retries, a few at a time, when the answer of the request that had the sandbox has
+//! left. There can't be more of them than leases, and these are bounded by the pools and by admission.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::{Call, Engine, SandboxName, bounded};
 use crate::lock::lock;
+use crate::quiet::Quiet;
 
 /// Removals under way at once. More of them only wait for each other inside the engine.
 const AT_ONCE: usize = 4;
@@ -64,10 +65,10 @@ impl Known {
 }
 
 impl Reaper {
-    pub(crate) fn start(engine: Arc<dyn Engine>, tasks: &TaskTracker) -> Self {
+    pub(crate) fn start(engine: Arc<dyn Engine>, quiet: Arc<Quiet>, tasks: &TaskTracker) -> Self {
         let (queue, names) = mpsc::unbounded_channel();
         let known = Arc::new(Known { names: Mutex::default(), count: watch::Sender::new(0) });
-        tasks.spawn(reap(engine, names, Arc::clone(&known), tasks.clone()));
+        tasks.spawn(reap(engine, quiet, names, Arc::clone(&known), tasks.clone()));
         Self { queue, known }
     }
 
@@ -99,21 +100,23 @@ impl Reaper {
 
 async fn reap(
     engine: Arc<dyn Engine>,
+    quiet: Arc<Quiet>,
     mut names: mpsc::UnboundedReceiver<SandboxName>,
     known: Arc<Known>,
     tasks: TaskTracker,
 ) {
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     while let Some(name) = names.recv().await {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
         let engine = Arc::clone(&engine);
+        let quiet = Arc::clone(&quiet);
         let known = Arc::clone(&known);
+        let slots = Arc::clone(&slots);
         tasks.spawn(async move {
-            // The slot is given back while waiting: one sandbox that can't be removed must not
-            // hold up the others.
-            let mut slot = Some(slot);
+            // The answer of the request that had it is on its way.
+            quiet.over().await;
+            // Nobody closes the semaphore. The slot is given back while waiting: one sandbox that
+            // can't be removed must not hold up the others.
+            let mut slot = slots.acquire_owned().await.ok();
             let mut pause = RETRY.0;
             while let Err(error) = bounded(Call::Remove, engine.remove(&name)).await {
                 tracing::warn!(sandbox = %name, %error, "a sandbox could not be removed yet");

@@ -91,15 +91,20 @@ async fn a_thaw_that_hangs_does_not_hold_up_the_refill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_made_ahead_waits_for_a_request_that_has_just_begun() {
+async fn what_is_made_ahead_and_what_is_removed_waits_for_a_request_that_has_just_begun() {
     let world = World::full(preloading(2, 1)).await;
     let created = world.engine.created();
+    let calls = || {
+        let calls = [Call::Resume, Call::Remove].map(|call| world.engine.calls(call));
+        (world.engine.created() - created, calls)
+    };
     let request = world.spawn(run_for(40));
     tokio::time::sleep(ms(35)).await;
-    let calls = (world.engine.created(), world.engine.calls(Call::Resume));
-    assert_eq!(calls, (created, 0), "nothing disturbs the request");
+    assert_eq!(calls(), (0, [0, 0]), "nothing disturbs the request");
     started(request.await.unwrap());
+    tokio::time::sleep(ms(3)).await;
+    assert_eq!(calls(), (0, [0, 0]), "nor its answer");
     tokio::time::sleep(ms(10)).await;
-    assert!(world.engine.created() > created && world.engine.calls(Call::Resume) == 1);
+    assert_eq!(calls(), (1, [1, 1]), "then everything is done at once");
     world.end().await;
 }

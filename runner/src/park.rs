@@ -16,7 +16,13 @@ use crate::outbox::Outbox;
 use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
-use crate::{NAME, cgroup, unpack};
+use crate::{NAME, cgroup, program, unpack};
+
+/// How long process 1 is given to become what it will be.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the runner stays when all is said.
+const LINGER: Duration = Duration::from_millis(50);
 
 /// Everything that was said before *go*.
 struct Request {
@@ -67,7 +73,14 @@ pub(crate) fn park() -> io::Result<()> {
     });
     match request {
         Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {
-            Ok(exit) => to_server.send(Kind::Exit, &exit),
+            Ok(exit) => {
+                to_server.send(Kind::Exit, &exit)?;
+                // The engine notices the end of this process, and other ends keep the kernel busy, while
+                // the report has yet to reach the caller. The sandbox is removed meanwhile.
+                std::thread::sleep(LINGER);
+                program::kill_everything();
+                Ok(())
+            }
             Err(failed) => to_server.send(Kind::Failed, &failed),
         },
         Err(NoRequest::Closed) => Ok(()),
@@ -77,12 +90,25 @@ pub(crate) fn park() -> io::Result<()> {
 
 /// The end of a run kills every process it may signal. Inside a sandbox that is the program and
 /// what it left behind; anywhere else it would be the machine.
+///
+/// On a busy machine the engine's exec may be faster than process 1 of a sandbox, which counts as started
+/// while it is still the engine's own helper. So process 1 is waited for, until it is what
+/// [`crate::hold`] makes of it.
 fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
-    let first = std::fs::read_to_string("/proc/1/comm")?;
-    if first.trim_end() == NAME {
-        return Ok(());
+    let until = Instant::now() + FIRST_PATIENCE;
+    loop {
+        let first = std::fs::read_to_string("/proc/1/comm")?;
+        let first = first.trim_end();
+        let is_shut = std::fs::read_link("/proc/1/fd/1").is_err();
+        if first == NAME && is_shut {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let message = format!("process 1 is {first:?} or open, this is not a sandbox");
+            return Err(io::Error::other(message));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    Err(io::Error::other(format!("process 1 is {:?}, this is not a sandbox", first.trim_end())))
 }
 
 /// What the server begins with.

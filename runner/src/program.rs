@@ -107,16 +107,22 @@ impl Program {
             if end.is_none() {
                 end = self.reap();
                 if end.is_some() {
-                    // Background children end with the program, as they do with a container.
-                    kill_everything();
-                    drain_until = Some(Instant::now() + DRAIN);
                     self.process.stdin = None;
+                    // What a pipe holds, and its end.
+                    for _ in 0..2 {
+                        pass_on(&mut self.process.stdout, &mut stdout, Kind::Stdout, outbox)?;
+                        pass_on(&mut self.process.stderr, &mut stderr, Kind::Stderr, outbox)?;
+                    }
+                    if !self.is_drained() {
+                        // Background children end with the program, as they do with a container.
+                        kill_everything();
+                        drain_until = Some(Instant::now() + DRAIN);
+                    }
                 }
             }
-            let drained = self.process.stdout.is_none() && self.process.stderr.is_none();
             let expired = drain_until.is_some_and(|until| Instant::now() >= until);
             if let Some(end) = end
-                && (drained || expired)
+                && (self.is_drained() || expired)
             {
                 // A program that ended by itself in the very moment of its kill was not killed.
                 let killed = killed.filter(|_| matches!(end, End::Signal(_)));
@@ -126,6 +132,11 @@ impl Program {
                 return Ok(Ended { end, killed, wall, cpu: self.cpu, stdout, stderr });
             }
         }
+    }
+
+    /// Whether nobody has a hand on its output any more.
+    fn is_drained(&self) -> bool {
+        self.process.stdout.is_none() && self.process.stderr.is_none()
     }
 
     fn wait_for_events(&self, running: bool, timeout: Duration) -> io::Result<()> {
@@ -189,7 +200,7 @@ fn send_tail(keeper: Keeper, kind: Kind, outbox: &mut Outbox<File>) -> io::Resul
 /// Kills every process of the sandbox but the runner and process 1, at one stroke, so that a fork
 /// bomb can't outrun it. The group of process 1, negated as `kill` wants it, is −1: everything the
 /// caller may signal. [`crate::park`] made sure that this is a sandbox.
-fn kill_everything() {
+pub(crate) fn kill_everything() {
     // An error means that nobody was left.
     let _ = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
 }

@@ -25,6 +25,38 @@ pub struct Machine {
     pub isolator: &'static str,
     /// The day, in UTC.
     pub date: String,
+    /// Share of the CPU time, from 0 to 1, that the machine's host gave to others meanwhile. Where it is
+    /// more than a hundredth, the slowest samples are the host's.
+    pub stolen: f64,
+}
+
+/// CPU time since the machine was started, in the kernel's ticks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuTimes {
+    all: u64,
+    stolen: u64,
+}
+
+impl CpuTimes {
+    /// Until now; nothing where the kernel does not tell.
+    pub fn now() -> Self {
+        Self::read(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// The first line is of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal, and then
+    /// what is part of user and nice.
+    fn read(stat: &str) -> Self {
+        let line = stat.lines().next().unwrap_or_default();
+        let times = line.split_whitespace().skip(1).take(8).map(|time| time.parse().unwrap_or(0));
+        let times: Vec<u64> = times.collect();
+        Self { all: times.iter().sum(), stolen: times.get(7).copied().unwrap_or(0) }
+    }
+
+    /// Share of the time since then that was stolen, from 0 to 1.
+    pub fn stolen_until(self, now: Self) -> f64 {
+        let all = now.all.saturating_sub(self.all).max(1);
+        now.stolen.saturating_sub(self.stolen) as f64 / all as f64
+    }
 }
 
 impl Machine {
@@ -42,19 +74,24 @@ impl Machine {
             engine: engine.split(", at ").next().unwrap_or(engine).to_owned(),
             isolator: env!("CARGO_PKG_VERSION"),
             date: now.split('T').next().unwrap_or_default().to_owned(),
+            stolen: 0.0,
         }
     }
 }
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cpu, cores, memory_bytes, kernel, engine, isolator, date } = self;
+        let Self { cpu, cores, memory_bytes, kernel, engine, isolator, date, stolen } = self;
         let memory = *memory_bytes as f64 / ByteSize::mib(1024).as_bytes() as f64;
         write!(
             f,
             "{cpu}, {cores} cores, {memory:.1} GiB, Linux {kernel}; {engine}; Isolator {isolator}; \
              {date}"
-        )
+        )?;
+        if *stolen >= 0.005 {
+            write!(f, "; {:.0} % of its CPU time went to other machines", stolen * 100.0)?;
+        }
+        Ok(())
     }
 }
 
@@ -86,6 +123,19 @@ mod tests {
         assert_eq!(cpu(cpuinfo), "Some(R) CPU @ 2GHz");
         assert_eq!(cpu("processor\t: 0\n"), std::env::consts::ARCH);
         assert_eq!(memory("MemTotal:        2048 kB\nMemFree: 1 kB\n"), 2 << 20);
+    }
+
+    #[test]
+    fn stolen_time_is_told_where_there_is_any() {
+        let before = CpuTimes::read("cpu  10 0 10 70 0 0 0 10 5 0\ncpu0 1 2\n");
+        let after = CpuTimes::read("cpu  20 0 20 135 0 0 0 25 9 0\n");
+        assert!((before.stolen_until(after) - 0.15).abs() < 1e-9);
+        assert!(before.stolen_until(before).abs() < 1e-9);
+        assert!(CpuTimes::read("").stolen_until(CpuTimes::now()) < 1.0);
+        let mut machine = Machine::here("");
+        assert!(!machine.to_string().contains('%'));
+        machine.stolen = 0.15;
+        assert!(machine.to_string().ends_with("15 % of its CPU time went to other machines"));
     }
 
     #[test]

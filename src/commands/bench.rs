@@ -11,7 +11,7 @@ use isolator_pool::engine::{Call, bounded};
 use crate::app::App;
 use crate::bench::chart;
 use crate::bench::flow::Flow;
-use crate::bench::machine::Machine;
+use crate::bench::machine::{CpuTimes, Machine};
 use crate::bench::programs::Subject;
 use crate::bench::results::Results;
 use crate::bench::schedule::Schedule;
@@ -44,7 +44,9 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
     let engine = checked.context("nothing can be measured; isolator doctor says what to do")?;
     require_images(&app, &subjects).await?;
 
-    let results = measure(config, app, subjects, until, Machine::here(&engine)).await?;
+    let before = CpuTimes::now();
+    let mut results = measure(config, app, subjects, until, Machine::here(&engine)).await?;
+    results.machine.stolen = before.stolen_until(CpuTimes::now());
     say(&table(&results));
     if let Some(file) = &arguments.svg {
         write(file, &chart::svg(&results)?)?;

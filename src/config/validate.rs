@@ -37,7 +37,7 @@ const MAX_QUEUE: usize = 64;
 /// Half of what MCP hosts wait for an answer.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// More refills at once gained a tenth on two cores, and slowed the requests between them.
+/// On two cores a third at once gained a tenth, and slowed the requests between them.
 const REFILLS: usize = 2;
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(5 * 60);

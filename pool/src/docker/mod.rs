@@ -34,6 +34,11 @@ use crate::engine::{
 use crate::limits::Resources;
 use crate::owner::{LABEL, Owner};
 
+/// How often a pause is tried, and how long it is waited between. The freezer gives up, and lets everything
+/// go on, when a process gets no CPU time for a while.
+const PAUSES: u32 = 4;
+const BETWEEN_PAUSES: Duration = Duration::from_millis(100);
+
 /// How often, and how far apart, a container that somebody else removes is looked for.
 const GONE_CHECKS: u32 = 40;
 const GONE_PAUSE: Duration = Duration::from_millis(250);
@@ -181,8 +186,18 @@ impl Engine for DockerEngine {
     }
 
     async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
-        let Err(error) = self.docker().await?.pause_container(name.as_str()).await else {
-            return Ok(());
+        let docker = self.docker().await?;
+        let mut tries = 1;
+        let error = loop {
+            match docker.pause_container(name.as_str()).await {
+                Ok(()) => return Ok(()),
+                Err(error) if tries < PAUSES && error::status(&error) == Some(500) => {
+                    tracing::debug!(sandbox = %name, %error, "pausing again");
+                    tries += 1;
+                    tokio::time::sleep(BETWEEN_PAUSES).await;
+                }
+                Err(error) => break error,
+            }
         };
         self.unless_in_state(name, SandboxState::Paused, Call::Pause, error).await
     }

@@ -202,9 +202,9 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     panic!("it never came to pass that {what}");
 }
 
-/// Lets everything happen that takes no time.
+/// Lets everything happen that waits for nothing but for an answer to leave.
 pub(crate) async fn settle() {
-    tokio::time::sleep(ms(1)).await;
+    tokio::time::sleep(ms(10)).await;
 }
 
 /// Polls a future at most `polls` times; its output, if it came to that. With `woken`, returns

@@ -74,10 +74,11 @@ def _arrange_the_end(preloaded):
     bases_of, names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
     builtin, function, method, generator = type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
     library = sys.prefix + "/"
-    collections = []
+    collections, known = [], {}
 
     def count():
         collections[:] = [generation["collections"] for generation in stats()[1:]]
+        known.update((name, modules[name]) for name in set(modules) - {"sys", "builtins", "__main__"})
 
     def is_of_a_library(call, type=type):
         if type(call) is method:
@@ -128,11 +129,11 @@ def _arrange_the_end(preloaded):
             unfreeze()
             return
         freeze()
-        for name, module in preloaded.items():
+        for name, module in known.items():
             if modules.get(name) is module:
                 del modules[name]
         # A frozen cycle is never collected.
-        preloaded[""] = preloaded
+        known[""] = known
 
     # What is registered first runs last. A program that traces what is called is not shown this.
     steps = (sys.gettrace, sys.getprofile, leave)
