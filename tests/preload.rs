@@ -2,11 +2,9 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::answer::Answer;
+use common::eventually;
 use common::server::Server;
-use common::{engine, eventually};
 use serde_json::{Value, json};
 
 /// Calls until a sandbox that waited serves, and returns that answer.
@@ -21,15 +19,6 @@ async fn from_the_pool(server: &Server, arguments: Value) -> Answer {
     })
     .await;
     answer
-}
-
-/// Waits until the pool has `size` sandboxes, of which one is thawed.
-async fn full(server: &Server, size: usize) {
-    let count = async |state| engine::in_state(&server.docker, &server.instance, state).await.len();
-    eventually("a full pool", async || {
-        (count("running").await, count("paused").await) == (1, size - 1)
-    })
-    .await;
 }
 
 fn is_preloaded(answer: &Answer) -> bool {
@@ -143,40 +132,4 @@ async fn what_can_not_be_preloaded_is_said_once_and_costs_nothing_but_time() {
         assert_eq!(server.log().matches(complaint).count(), 1, "{}", server.log());
         server.stop().await;
     }
-}
-
-/// A pool that is full and is never hit would be of no use, so it is the hits that count.
-#[tokio::test]
-async fn requests_at_a_steady_rate_find_a_sandbox_that_waits() {
-    const REQUESTS: usize = 20;
-    let server = Server::with("python", json!({ "pool": { "size": 4, "hot": 1 } })).await;
-    full(&server, 4).await;
-    let mut hits = 0;
-    let mut preloaded = 0;
-    // Less often than sandboxes can be made with all that waits in them, even on a busy machine.
-    let mut every = tokio::time::interval(Duration::from_millis(1500));
-    for number in 0..REQUESTS {
-        every.tick().await;
-        let answer = server.call(python(&format!("print({number})"))).await;
-        assert_eq!(answer.output(), format!("{number}\n"));
-        let hit = answer.start() == "hot" || answer.start() == "warm";
-        hits += usize::from(hit);
-        preloaded += usize::from(hit && is_preloaded(&answer));
-    }
-    assert!(hits >= REQUESTS - 1, "{hits} of {REQUESTS} requests were hits");
-    assert_eq!(preloaded, hits, "what waits has its interpreter");
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn a_burst_as_large_as_the_pool_is_served_from_it() {
-    let server = Server::with("python", json!({ "pool": { "size": 4, "hot": 1 } })).await;
-    full(&server, 4).await;
-    let call = || server.call(python("print('hi')"));
-    let (a, b, c, d) = tokio::join!(call(), call(), call(), call());
-    for answer in [a, b, c, d] {
-        assert!(matches!(answer.start(), "hot" | "warm"), "{}", answer.text);
-        assert!(is_preloaded(&answer));
-    }
-    server.stop().await;
 }

@@ -1,0 +1,72 @@
+//! A pool that is full and is never hit would be of no use, so it is the hits that count here.
+//!
+//! One test, because others at the same time would make sandboxes too and leave none of the machine.
+
+mod common;
+
+use std::time::Duration;
+
+use common::answer::Answer;
+use common::server::Server;
+use common::{engine, eventually};
+use serde_json::{Value, json};
+
+const SIZE: usize = 4;
+const REQUESTS: usize = 20;
+
+/// Less often than sandboxes can be made with all that waits in them, even on a slow machine.
+const EVERY: Duration = Duration::from_millis(2000);
+
+#[tokio::test]
+async fn requests_find_a_sandbox_and_an_interpreter_that_wait() {
+    let server = Server::with("python", json!({ "pool": { "size": SIZE, "hot": 1 } })).await;
+    full(&server).await;
+    at_once(&server).await;
+    full(&server).await;
+    at_a_steady_rate(&server).await;
+    server.stop().await;
+}
+
+/// As many as there are sandboxes.
+async fn at_once(server: &Server) {
+    let call = || server.call(python("print('hi')"));
+    let (a, b, c, d) = tokio::join!(call(), call(), call(), call());
+    for answer in [a, b, c, d] {
+        assert!(is_hit(&answer) && is_preloaded(&answer), "{}", answer.text);
+    }
+}
+
+async fn at_a_steady_rate(server: &Server) {
+    let mut starts = Vec::new();
+    let mut every = tokio::time::interval(EVERY);
+    for number in 0..REQUESTS {
+        every.tick().await;
+        let answer = server.call(python(&format!("print({number})"))).await;
+        assert_eq!(answer.output(), format!("{number}\n"));
+        assert_eq!(is_preloaded(&answer), is_hit(&answer), "what waits has its interpreter");
+        starts.push(answer.start().to_owned());
+    }
+    let hits = starts.iter().filter(|start| *start == "hot" || *start == "warm").count();
+    assert!(hits * 10 >= REQUESTS * 9, "{starts:?}, and the log:\n{}", server.log());
+}
+
+/// Waits until the pool is, and one sandbox is thawed.
+async fn full(server: &Server) {
+    let count = async |state| engine::in_state(&server.docker, &server.instance, state).await.len();
+    eventually("a full pool", async || {
+        (count("running").await, count("paused").await) == (1, SIZE - 1)
+    })
+    .await;
+}
+
+fn is_hit(answer: &Answer) -> bool {
+    matches!(answer.start(), "hot" | "warm")
+}
+
+fn is_preloaded(answer: &Answer) -> bool {
+    answer.data["receipt"]["preloaded"].as_bool().expect("a receipt")
+}
+
+fn python(code: &str) -> Value {
+    json!({ "language": "python", "entrypoint_code": code })
+}
