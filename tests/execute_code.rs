@@ -436,6 +436,27 @@ async fn a_child_in_the_background_does_not_delay_the_answer() {
 }
 
 #[tokio::test]
+async fn a_child_that_nobody_hears_ends_with_the_program_too() {
+    let server = Server::python().await;
+    let seconds = "86399.25";
+    let code = format!(
+        "import subprocess\n\
+         quiet = dict.fromkeys(['stdin', 'stdout', 'stderr'], subprocess.DEVNULL)\n\
+         subprocess.Popen(['nohup', 'sleep', '{seconds}'], start_new_session=True, **quiet)\n\
+         print('done')"
+    );
+    assert_eq!(server.run_python(&code).await.output(), "done\n");
+    let runs = || {
+        let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+        let mut commands = processes.flat_map(|entry| std::fs::read(entry.path().join("cmdline")));
+        commands
+            .any(|command| command.split(|byte| *byte == 0).any(|arg| arg == seconds.as_bytes()))
+    };
+    eventually("an end of the child", async || !runs()).await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn nothing_of_one_call_is_there_in_the_next() {
     let server = Server::python().await;
     let code = "import os\n\

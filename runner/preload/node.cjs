@@ -33,7 +33,11 @@ for (const [key, file] of Object.entries(Module._pathCache)) {
 function park(channel, names) {
   const fs = require('node:fs');
   const missing = names.filter((name) => !preload(name));
-  warmUp();
+  try {
+    warmUp();
+  } catch {
+    // Another Node.js prints with something else, and loads it when the program does.
+  }
   fs.writeSync(channel, `${['ready', ...missing].join(' ')}\n`);
   const chunks = [];
   for (;;) {
@@ -70,13 +74,16 @@ function preload(name) {
 // the asynchronous operations is done, because the program's own begin where they would have.
 function warmUp() {
   const loaded = process.moduleLoadList.length;
-  const { Socket } = require('node:net');
-  const { Console } = require('node:console');
-  const nowhere = { getAsyncId: () => 0, writeUtf8String: () => 0 };
-  const socket = new Socket({ handle: nowhere, readable: false, writable: true });
-  socket._writeGeneric?.(false, '', 'utf8', () => {});
-  // What is corked has no end that would be told.
-  socket.cork();
-  new Console(socket).log('');
-  process.moduleLoadList.length = loaded;
+  try {
+    const { Socket } = require('node:net');
+    const { Console } = require('node:console');
+    const nowhere = { getAsyncId: () => 0, writeUtf8String: () => 0 };
+    const socket = new Socket({ handle: nowhere, readable: false, writable: true });
+    socket._writeGeneric(false, '', 'utf8', () => {});
+    // What is corked has no end that would be told.
+    socket.cork();
+    new Console(socket).log('');
+  } finally {
+    process.moduleLoadList.length = loaded;
+  }
 }
