@@ -6,7 +6,6 @@ mod common;
 
 use std::time::Duration;
 
-use common::answer::Answer;
 use common::server::Server;
 use common::{engine, eventually};
 use serde_json::{Value, json};
@@ -14,8 +13,8 @@ use serde_json::{Value, json};
 const SIZE: usize = 4;
 const REQUESTS: usize = 20;
 
-/// Less often than sandboxes can be made with all that waits in them, even on a slow machine.
-const EVERY: Duration = Duration::from_millis(2000);
+/// Less often than sandboxes can be made with all that waits in them, even on a busy machine.
+const EVERY: Duration = Duration::from_millis(1500);
 
 #[tokio::test]
 async fn requests_find_a_sandbox_and_an_interpreter_that_wait() {
@@ -32,22 +31,26 @@ async fn at_once(server: &Server) {
     let call = || server.call(python("print('hi')"));
     let (a, b, c, d) = tokio::join!(call(), call(), call(), call());
     for answer in [a, b, c, d] {
-        assert!(is_hit(&answer) && is_preloaded(&answer), "{}", answer.text);
+        assert!(answer.is_hit(), "{}", answer.text);
+        assert!(answer.is_preloaded());
     }
 }
 
 async fn at_a_steady_rate(server: &Server) {
+    let mut hits = 0;
+    let mut preloaded = 0;
     let mut starts = Vec::new();
     let mut every = tokio::time::interval(EVERY);
     for number in 0..REQUESTS {
         every.tick().await;
         let answer = server.call(python(&format!("print({number})"))).await;
         assert_eq!(answer.output(), format!("{number}\n"));
-        assert_eq!(is_preloaded(&answer), is_hit(&answer), "what waits has its interpreter");
+        hits += usize::from(answer.is_hit());
+        preloaded += usize::from(answer.is_hit() && answer.is_preloaded());
         starts.push(answer.start().to_owned());
     }
-    let hits = starts.iter().filter(|start| *start == "hot" || *start == "warm").count();
-    assert!(hits * 10 >= REQUESTS * 9, "{starts:?}, and the log:\n{}", server.log());
+    assert!(hits >= REQUESTS - 1, "{starts:?}, and the log:\n{}", server.log());
+    assert_eq!(preloaded, hits, "what waits has its interpreter");
 }
 
 /// Waits until the pool is, and one sandbox is thawed.
@@ -57,14 +60,6 @@ async fn full(server: &Server) {
         (count("running").await, count("paused").await) == (1, SIZE - 1)
     })
     .await;
-}
-
-fn is_hit(answer: &Answer) -> bool {
-    matches!(answer.start(), "hot" | "warm")
-}
-
-fn is_preloaded(answer: &Answer) -> bool {
-    answer.data["receipt"]["preloaded"].as_bool().expect("a receipt")
 }
 
 fn python(code: &str) -> Value {

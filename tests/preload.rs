@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 async fn from_the_pool(server: &Server, arguments: Value) -> Answer {
     let mut answer = server.call(arguments.clone()).await;
     eventually("a sandbox that waited", async || {
-        if answer.start() == "warm" || answer.start() == "hot" {
+        if answer.is_hit() {
             return true;
         }
         answer = server.call(arguments.clone()).await;
@@ -19,10 +19,6 @@ async fn from_the_pool(server: &Server, arguments: Value) -> Answer {
     })
     .await;
     answer
-}
-
-fn is_preloaded(answer: &Answer) -> bool {
-    answer.data["receipt"]["preloaded"].as_bool().expect("a receipt")
 }
 
 fn python(code: &str) -> Value {
@@ -36,7 +32,7 @@ async fn programs_of_both_languages_get_one() {
         let call = json!({ "language": language, "entrypoint_code": code, "args": ["a", "b c"] });
         let answer = from_the_pool(&server, call).await;
         assert_eq!(answer.output(), "hi\n");
-        assert!(is_preloaded(&answer), "{language}");
+        assert!(answer.is_preloaded(), "{language}");
         server.stop().await;
     }
 }
@@ -46,10 +42,10 @@ async fn modules_are_there_for_those_who_mention_them_and_for_nobody_else() {
     let server = Server::python().await;
     let code = "import sys; print('pandas' in sys.modules)";
     let mentions = from_the_pool(&server, python(code)).await;
-    assert_eq!((mentions.output(), is_preloaded(&mentions)), ("True\n", true));
+    assert_eq!((mentions.output(), mentions.is_preloaded()), ("True\n", true));
     let code = "import sys; print('pan' + 'das' in sys.modules)";
     let does_not = from_the_pool(&server, python(code)).await;
-    assert_eq!((does_not.output(), is_preloaded(&does_not)), ("False\n", true));
+    assert_eq!((does_not.output(), does_not.is_preloaded()), ("False\n", true));
     server.stop().await;
 }
 
@@ -58,7 +54,7 @@ async fn what_an_interpreter_did_ahead_is_not_the_program_s_doing() {
     let server = Server::python().await;
     let code = "import pandas, time; print(time.process_time() > 0)";
     let answer = from_the_pool(&server, python(code)).await;
-    assert!(is_preloaded(&answer));
+    assert!(answer.is_preloaded());
     // Importing pandas takes hundreds.
     let cpu = answer.data["cpu_ms"].as_f64().unwrap();
     assert!(cpu < 150.0, "{cpu} ms");
@@ -71,7 +67,7 @@ async fn a_program_has_no_less_memory_for_it() {
     let server = Server::with("python", limit).await;
     let code = "# pandas\nx = bytearray(110 << 20)\nx[::4096] = b'x' * len(x[::4096])\nprint(len(x) >> 20)";
     let answer = from_the_pool(&server, python(code)).await;
-    assert_eq!((answer.output(), is_preloaded(&answer)), ("110\n", true));
+    assert_eq!((answer.output(), answer.is_preloaded()), ("110\n", true));
     // And no more of it than the limit and what the interpreters may take.
     let code = "x = bytearray(300 << 20)\nx[::4096] = b'x' * len(x[::4096])";
     from_the_pool(&server, python(code)).await.assert_failed("out_of_memory", &["128 MiB"]);
@@ -90,7 +86,7 @@ async fn whoever_needs_a_plain_start_gets_one() {
         call["language"] = json!("python");
         call["entrypoint_code"] = json!(show);
         let answer = from_the_pool(&server, call).await;
-        assert_eq!((answer.output(), is_preloaded(&answer)), (output, false));
+        assert_eq!((answer.output(), answer.is_preloaded()), (output, false));
     }
     let shadowing = json!({
         "language": "python",
@@ -107,7 +103,7 @@ async fn it_can_be_switched_off() {
     let off = json!({ "languageSettings": { "python": { "preload": { "enabled": false } } } });
     let server = Server::with("python", off).await;
     let answer = from_the_pool(&server, python("print('hi')")).await;
-    assert_eq!((answer.output(), is_preloaded(&answer)), ("hi\n", false));
+    assert_eq!((answer.output(), answer.is_preloaded()), ("hi\n", false));
     server.stop().await;
 }
 
@@ -125,7 +121,7 @@ async fn what_can_not_be_preloaded_is_said_once_and_costs_nothing_but_time() {
         });
         let server = Server::with("python", settings).await;
         let answer = from_the_pool(&server, python("print('hi')")).await;
-        assert_eq!((answer.output(), is_preloaded(&answer)), ("hi\n", preloaded), "{preload}");
+        assert_eq!((answer.output(), answer.is_preloaded()), ("hi\n", preloaded), "{preload}");
         eventually("the log tells", async || server.log().contains(complaint)).await;
         eventually("another sandbox", async || server.call(python("pass")).await.start() == "warm")
             .await;

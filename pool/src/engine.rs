@@ -1,7 +1,8 @@
 //! What a sandbox needs of the software that makes it, and no more.
 //!
 //! An engine keeps no books: who owns a sandbox and when it goes is decided above. Every method
-//! may be called again after it failed, and none retries by itself.
+//! may be called again after it failed, and none retries by itself, but for a pause that Docker's freezer
+//! gave up.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -31,7 +31,7 @@ pub struct Machine {
 }
 
 /// CPU time since the machine was started, in the kernel's ticks.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct CpuTimes {
     all: u64,
     stolen: u64,

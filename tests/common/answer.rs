@@ -71,6 +71,15 @@ impl Answer {
         self.data["receipt"]["start"].as_str().unwrap_or_default()
     }
 
+    /// Whether it came from a sandbox that waited.
+    pub(crate) fn is_hit(&self) -> bool {
+        matches!(self.start(), "hot" | "warm")
+    }
+
+    pub(crate) fn is_preloaded(&self) -> bool {
+        self.data["receipt"]["preloaded"].as_bool().expect("a receipt")
+    }
+
     /// Asserts a failure with this status whose message holds each of `hints`.
     pub(crate) fn assert_failed(&self, status: &str, hints: &[&str]) {
         assert_eq!(self.status(), status, "{}", self.text);
