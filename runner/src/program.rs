@@ -89,8 +89,7 @@ impl Program {
             outbox.flush_if_due()?;
 
             self.process.feed(&self.stdin);
-            pass_on(&mut self.process.stdout, &mut stdout, Kind::Stdout, outbox)?;
-            pass_on(&mut self.process.stderr, &mut stderr, Kind::Stderr, outbox)?;
+            self.pass_output_on(&mut stdout, &mut stderr, outbox)?;
 
             if end.is_none() && killed.is_none() {
                 killed = if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -110,8 +109,7 @@ impl Program {
                     self.process.stdin = None;
                     // What a pipe holds, and its end.
                     for _ in 0..2 {
-                        pass_on(&mut self.process.stdout, &mut stdout, Kind::Stdout, outbox)?;
-                        pass_on(&mut self.process.stderr, &mut stderr, Kind::Stderr, outbox)?;
+                        self.pass_output_on(&mut stdout, &mut stderr, outbox)?;
                     }
                     if !self.is_drained() {
                         // Background children end with the program, as they do with a container.
@@ -132,6 +130,16 @@ impl Program {
                 return Ok(Ended { end, killed, wall, cpu: self.cpu, stdout, stderr });
             }
         }
+    }
+
+    fn pass_output_on(
+        &mut self,
+        stdout: &mut Keeper,
+        stderr: &mut Keeper,
+        outbox: &mut Outbox<File>,
+    ) -> io::Result<()> {
+        pass_on(&mut self.process.stdout, stdout, Kind::Stdout, outbox)?;
+        pass_on(&mut self.process.stderr, stderr, Kind::Stderr, outbox)
     }
 
     /// Whether nobody has a hand on its output any more.
