@@ -327,8 +327,10 @@ impl Pool {
             Some(slots) => Some(slots.acquire().await.map_err(|_| SandboxError::Closed)?),
             None => None,
         };
-        if self.shared.stop.is_cancelled() {
-            return Err(SandboxError::Closed);
+        tokio::select! {
+            biased;
+            () = self.shared.stop.cancelled() => return Err(SandboxError::Closed),
+            () = self.shared.reaper.has_room() => {}
         }
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         let lease = self.shared.reaper.lease(self.shared.owner.sandbox_name(number));
@@ -473,7 +475,10 @@ impl Pool {
                 self.template.image.name
             );
         }
-        self.last_error().unwrap_or_else(|| "the engine is very slow".to_owned())
+        self.last_error().unwrap_or_else(|| match self.shared.reaper.leaving() {
+            0 => "the engine is very slow".to_owned(),
+            leaving => format!("the engine is very slow, {leaving} sandboxes wait to be removed"),
+        })
     }
 
     fn last_error(&self) -> Option<String> {

@@ -189,6 +189,11 @@ impl Pools {
         (self.admission.running(), self.admission.waiting())
     }
 
+    /// Sandboxes that are done with and not removed yet.
+    pub fn leaving(&self) -> usize {
+        self.shared.reaper.leaving()
+    }
+
     /// Digest of the image that a pool's sandboxes are made from, once it is known.
     pub fn image(&self, name: &str) -> Option<String> {
         self.pools.get(name)?.image()

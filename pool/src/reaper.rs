@@ -3,7 +3,8 @@
 //! A sandbox is held through a [`Lease`], which exists before the engine is asked to make the
 //! sandbox. Dropping the lease never blocks: it hands the name over, and removal happens in the
 //! background, with retries, a few at a time, when the answer of the request that had the sandbox has
-//! left. There can't be more of them than leases, and these are bounded by the pools and by admission.
+//! left. Leases are bounded by the pools and by admission, and what was dropped and is not removed yet by
+//! [`BACKLOG`]: until the engine gets rid of some, none is made.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,10 @@ const AT_ONCE: usize = 4;
 /// First and longest pause before a failed removal is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 
+/// How many sandboxes may wait to be removed before no new ones are made. A burst leaves some dozens;
+/// more of them mean that the engine does not get rid of any.
+const BACKLOG: usize = 64;
+
 /// The right to a sandbox, and the duty to remove it.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -37,6 +42,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.reaper.known.change(|_, leaving| *leaving += 1);
         // The reaper outlives every lease until the process ends; then the next instance sweeps.
         let _ = self.reaper.queue.send(self.name.clone());
     }
@@ -53,28 +59,42 @@ pub(crate) struct Reaper {
 #[derive(Debug)]
 struct Known {
     names: Mutex<HashSet<SandboxName>>,
-    count: watch::Sender<usize>,
+    counts: watch::Sender<Counts>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    known: usize,
+    /// Those of them that nobody holds any more.
+    leaving: usize,
 }
 
 impl Known {
-    fn change(&self, change: impl FnOnce(&mut HashSet<SandboxName>)) {
+    fn change(&self, change: impl FnOnce(&mut HashSet<SandboxName>, &mut usize)) {
         let mut names = lock(&self.names);
-        change(&mut names);
-        self.count.send_replace(names.len());
+        self.counts.send_modify(|counts| {
+            change(&mut names, &mut counts.leaving);
+            counts.known = names.len();
+        });
+    }
+
+    async fn wait_for(&self, condition: impl FnMut(&Counts) -> bool) {
+        // The sender is in `self`, so the wait ends only with the condition.
+        let _ = self.counts.subscribe().wait_for(condition).await;
     }
 }
 
 impl Reaper {
     pub(crate) fn start(engine: Arc<dyn Engine>, quiet: Arc<Quiet>, tasks: &TaskTracker) -> Self {
         let (queue, names) = mpsc::unbounded_channel();
-        let known = Arc::new(Known { names: Mutex::default(), count: watch::Sender::new(0) });
+        let known = Arc::new(Known { names: Mutex::default(), counts: watch::Sender::default() });
         tasks.spawn(reap(engine, quiet, names, Arc::clone(&known), tasks.clone()));
         Self { queue, known }
     }
 
     /// Leases a name. Must happen before the engine is asked to make the sandbox.
     pub(crate) fn lease(&self, name: SandboxName) -> Lease {
-        self.known.change(|names| {
+        self.known.change(|names, _| {
             names.insert(name.clone());
         });
         Lease { name, reaper: self.clone() }
@@ -92,9 +112,17 @@ impl Reaper {
 
     /// Waits until nothing is leased and everything was removed.
     pub(crate) async fn idle(&self) {
-        let mut count = self.known.count.subscribe();
-        // The sender is in `self`, so the wait ends only with the condition.
-        let _ = count.wait_for(|count| *count == 0).await;
+        self.known.wait_for(|counts| counts.known == 0).await;
+    }
+
+    /// Waits until so few sandboxes are waiting to be removed that another may be made.
+    pub(crate) async fn has_room(&self) {
+        self.known.wait_for(|counts| counts.leaving < BACKLOG).await;
+    }
+
+    /// How many sandboxes are waiting to be removed.
+    pub(crate) fn leaving(&self) -> usize {
+        self.known.counts.borrow().leaving
     }
 }
 
@@ -125,8 +153,9 @@ async fn reap(
                 pause = (pause * 2).min(RETRY.1);
             }
             drop(slot);
-            known.change(|names| {
+            known.change(|names, leaving| {
                 names.remove(&name);
+                *leaving -= 1;
             });
         });
     }

@@ -138,6 +138,28 @@ async fn when_remove_hangs_requests_are_served_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_engine_that_removes_nothing_is_not_filled_up() {
+    let world = World::full(Setup::default()).await;
+    world.engine.fault(Call::Remove, Fault::Broken);
+    let mut refusals = 0;
+    for _ in 0..100 {
+        match world.run(&run_for(1)).await {
+            Ok(_) => assert_eq!(refusals, 0, "none is removed, and so none is made any more"),
+            Err(error) => {
+                refusals += 1;
+                assert!(error.to_string().contains("wait to be removed"), "{error}");
+            }
+        }
+        assert!(world.engine.live() <= 80, "{}", world.describe());
+    }
+    assert!(refusals > 20 && world.leaving() >= 64, "{refusals}, {}", world.describe());
+    world.engine.heal();
+    world.fill().await;
+    started(timeout(secs(1), world.run(&run_for(5))).await.expect("it has room again"));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn removals_that_hung_for_a_while_are_made_up_for() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::Remove, Fault::Hang);
