@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use isolator_pool::docker::{ConnectError, DockerEngine, EngineAddress};
+use isolator_pool::embedded;
 use isolator_pool::engine::Engine;
 use isolator_pool::images::ImageProvider;
 use isolator_pool::owner::Owner;
@@ -55,13 +56,20 @@ impl App {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
-        let engine = match config.engine.kind {
-            EngineKind::Auto | EngineKind::Docker => {
-                Arc::new(DockerEngine::new(engine_address(config)?, &owner, RUNNER))
+        let docker = Arc::new(DockerEngine::new(engine_address(config)?, &owner, RUNNER));
+        let builder = Arc::new(LanguageImages::new(Arc::clone(&docker)));
+        let engine: Arc<dyn Engine> = match config.engine.kind {
+            EngineKind::Auto | EngineKind::Docker => docker,
+            EngineKind::Embedded => {
+                let settings = embedded::Settings {
+                    program: env::current_exe()?,
+                    runner: RUNNER,
+                    images: PathBuf::from("/root/.local/share/isolator"),
+                    state: directory.join("embedded"),
+                };
+                Arc::new(embedded::EmbeddedEngine::new(settings, &owner))
             }
         };
-        let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
-        let engine: Arc<dyn Engine> = engine;
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
         Ok(Self { owner: Arc::new(owner), engine, images })
     }

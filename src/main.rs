@@ -7,12 +7,22 @@ use clap::Parser;
 use isolator::cli::{Cli, Command};
 use isolator::commands;
 use isolator::config::Config;
+use isolator_pool::embedded::launch;
 
 /// For errors of our own, as `docker run` has it: a program's codes stay its own.
 const FAILED: u8 = 125;
 
+fn main() -> ExitCode {
+    // Before there is a second thread.
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    if let Some(code) = launch::run(&arguments, log_errors_to_stderr) {
+        return code;
+    }
+    start()
+}
+
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn start() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr(&cli);
     match run(cli).await {
@@ -42,6 +52,15 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(command) => commands::config::config(cli.config.as_deref(), command),
         Command::Completions { shell } => Ok(commands::completions::completions(shell)),
     }
+}
+
+/// What goes wrong while a sandbox is made is told with it; this says where.
+fn log_errors_to_stderr() {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::ERROR)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
 }
 
 /// Standard output belongs to the protocol and to programs; the log goes to standard error.

@@ -36,6 +36,7 @@
 pub mod admission;
 mod connection;
 pub mod docker;
+pub mod embedded;
 pub mod engine;
 pub mod images;
 pub mod limits;

@@ -15,8 +15,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use syscalls::Sysno;
 
 /// The profile as the Docker API takes it, after `seccomp=` in the security options.
 pub(crate) fn docker_profile() -> &'static str {
@@ -141,7 +146,7 @@ enum Test {
 }
 
 /// The errors a refused call can be answered with.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 enum Errno {
     #[serde(rename = "EPERM")]
     Perm,
@@ -175,7 +180,7 @@ struct Rule<'a> {
     comment: &'a str,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Allow,
     Refuse(Errno),
@@ -347,6 +352,64 @@ fn docker_rule(rule: &Rule<'_>) -> Value {
         }
     }
     entry
+}
+
+/// The profile as programs for this machine's kernel, in the order in which a process has to take them
+/// on.
+///
+/// A program of the compiler's has one answer besides another, so there is one of them for everything that
+/// is allowed and one for each error of what is refused. Of answers alike in rank the kernel takes that of
+/// the program that came last, so the refusals come after. Calls of another architecture kill.
+///
+/// # Errors
+///
+/// The compiler's, and for a machine that the profile is not for.
+pub(crate) fn kernel_programs() -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
+    let rules = PROFILE.rules();
+    let verdicts: BTreeSet<_> = rules.iter().map(|rule| rule.verdict).collect();
+    verdicts.into_iter().map(|verdict| kernel_program(&rules, verdict)).collect()
+}
+
+fn kernel_program(
+    rules: &[Rule<'_>],
+    verdict: Verdict,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut calls: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for rule in rules.iter().filter(|rule| rule.verdict == verdict) {
+        let checks = rule.checks.iter().map(kernel_check).collect::<Result<Vec<_>, _>>()?;
+        // A name that this machine does not have is of nothing that could be called.
+        for call in rule.syscalls.iter().filter_map(|name| name.parse::<Sysno>().ok()) {
+            let alternatives = calls.entry(call.id().into()).or_default();
+            if !checks.is_empty() {
+                alternatives.push(SeccompRule::new(checks.clone())?);
+            }
+        }
+    }
+    let otherwise = match verdict {
+        Verdict::Allow => Verdict::Refuse(PROFILE.default.errno),
+        Verdict::Refuse(_) => Verdict::Allow,
+    };
+    let architecture = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(calls, kernel_action(otherwise), kernel_action(verdict), architecture)?
+        .try_into()
+}
+
+fn kernel_action(verdict: Verdict) -> SeccompAction {
+    match verdict {
+        Verdict::Allow => SeccompAction::Allow,
+        Verdict::Refuse(errno) => SeccompAction::Errno(errno.number()),
+    }
+}
+
+fn kernel_check(check: &Check) -> Result<SeccompCondition, seccompiler::BackendError> {
+    let (operator, value) = match check.comparison {
+        Comparison::Equal(value) => (SeccompCmpOp::Eq, value),
+        Comparison::NotEqual(value) => (SeccompCmpOp::Ne, value),
+        Comparison::Above(value) => (SeccompCmpOp::Gt, value),
+        Comparison::Masked { mask, value } => (SeccompCmpOp::MaskedEq(mask), value),
+    };
+    let arg = u8::try_from(check.arg).unwrap_or(u8::MAX);
+    SeccompCondition::new(arg, SeccompCmpArgLen::Qword, operator, value)
 }
 
 fn docker_check(check: &Check) -> Value {

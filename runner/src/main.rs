@@ -3,7 +3,8 @@
 //! `isolator-runner hold` is process 1 of a sandbox and does nothing: without a handler no signal
 //! from inside ends it, so the sandbox lives until it is removed from outside.
 //! `isolator-runner park` says *ready* on its standard output, waits for one job on its standard
-//! input, runs it, reports, and ends. A sandbox is used once, so a runner is too.
+//! input, runs it, reports, and ends. A sandbox is used once, so a runner is too. It may be process 1
+//! itself, where the engine can start it with a stream of its own; its end is then that of the sandbox.
 
 mod cgroup;
 mod hold;

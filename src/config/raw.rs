@@ -168,6 +168,8 @@ pub enum EngineKind {
     Auto,
     /// A Docker engine, or one that speaks its API.
     Docker,
+    /// Isolator itself, without any other engine.
+    Embedded,
 }
 
 /// Where images come from.

@@ -1,0 +1,347 @@
+//! Control groups of sandboxes: listed, limited, frozen, killed and removed, on version 1 and 2.
+//!
+//! `libcontainer` makes a sandbox's groups and puts its first process into them. Everything after that
+//! is a few writes to files, which the server does itself: thawing is on the way of every request.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::limits::Resources;
+
+/// The group below which those of all instances are.
+const ROOT: &str = "isolator";
+
+/// How often a freezer that has not finished yet is asked again, and how often it is tried anew. A group
+/// in which processes are being forked may need a second try, as the kernel says of version 1.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOKS: u32 = 50;
+const TRIES: u32 = 5;
+
+/// How often, and how far apart, a group is tried to be removed whose processes have just been killed.
+const REMOVALS: u32 = 200;
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(5);
+
+/// The period of CPU limits, the kernel's default.
+pub(super) const CPU_PERIOD: Duration = Duration::from_millis(100);
+
+/// The version of the groups that limit sandboxes. Where both are mounted, that is the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    One,
+    Two,
+}
+
+/// Where control groups are mounted.
+#[derive(Debug, Clone)]
+pub(super) struct Hierarchies {
+    pub(super) version: Version,
+    /// Name of the controllers and where they are mounted; one entry without a name with version 2.
+    mounts: Vec<(String, PathBuf)>,
+    /// The group below which [`ROOT`] is, without a slash in front.
+    base: PathBuf,
+}
+
+/// The groups of one sandbox.
+#[derive(Debug, Clone)]
+pub(super) struct Cgroup {
+    hierarchies: Hierarchies,
+    /// Path below each mount.
+    path: PathBuf,
+}
+
+impl Hierarchies {
+    /// Finds out what is mounted. `base` is the group in which this process may make others.
+    pub(super) fn find(base: &Path) -> io::Result<Self> {
+        let mut found = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
+        found.base = base.strip_prefix("/").unwrap_or(base).to_owned();
+        Ok(found)
+    }
+
+    /// The groups of a sandbox.
+    pub(super) fn of(&self, instance: &str, name: &str) -> Cgroup {
+        Cgroup { hierarchies: self.clone(), path: self.root().join(instance).join(name) }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.base.join(ROOT)
+    }
+
+    /// Where a controller is mounted.
+    fn mount(&self, controller: &str) -> io::Result<&Path> {
+        let named = |(name, _): &&(String, PathBuf)| {
+            self.version == Version::Two || name.split(',').any(|name| name == controller)
+        };
+        let found = self.mounts.iter().find(named).map(|(_, mount)| mount.as_path());
+        found.ok_or_else(|| {
+            io::Error::other(format!("the control group controller {controller} is not mounted"))
+        })
+    }
+
+    /// Whether sandboxes can have every limit: their controllers are there and groups can be made.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let controllers: &[&str] = match self.version {
+            Version::One => &["memory", "cpu", "pids", "freezer"],
+            Version::Two => &["memory", "cpu", "pids"],
+        };
+        for controller in controllers {
+            let base = self.mount(controller)?.join(&self.base);
+            if self.version == Version::Two {
+                let available = fs::read_to_string(base.join("cgroup.controllers"))?;
+                if !available.split_whitespace().any(|name| name == *controller) {
+                    let message = format!("{} has no controller {controller}", base.display());
+                    return Err(io::Error::other(message));
+                }
+            }
+            let root = base.join(ROOT);
+            fs::create_dir_all(&root).map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", root.display()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Every sandbox that has groups: its instance and its name.
+    pub(super) fn list(&self) -> io::Result<BTreeSet<(String, String)>> {
+        let mut found = BTreeSet::new();
+        for (_, mount) in &self.mounts {
+            for instance in directories(&mount.join(self.root()))? {
+                for sandbox in directories(&mount.join(self.root()).join(&instance))? {
+                    found.insert((instance.clone(), sandbox));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Every instance that has groups, whether there are sandboxes in them or not.
+    pub(super) fn instances(&self) -> io::Result<BTreeSet<String>> {
+        let mut found = BTreeSet::new();
+        for (_, mount) in &self.mounts {
+            found.extend(directories(&mount.join(self.root()))?);
+        }
+        Ok(found)
+    }
+
+    /// Removes the group of an instance, which must be empty.
+    pub(super) fn remove_instance(&self, instance: &str) -> io::Result<()> {
+        self.each(&self.root().join(instance), remove_directory)
+    }
+
+    fn each(&self, path: &Path, mut act: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+        self.mounts.iter().try_for_each(|(_, mount)| act(&mount.join(path)))
+    }
+}
+
+impl Cgroup {
+    /// The path in the words of an OCI runtime specification. It is absolute, which `libcontainer` takes
+    /// for one that systemd has no part in.
+    pub(super) fn oci_path(&self) -> String {
+        format!("/{}", self.path.display())
+    }
+
+    /// What a sandbox may see of its groups: where they are, and where below `/sys/fs/cgroup` it looks for
+    /// them.
+    pub(super) fn visible(&self) -> Vec<(PathBuf, &'static str)> {
+        match self.hierarchies.version {
+            Version::One => ["memory", "pids", "cpu"]
+                .into_iter()
+                .filter_map(|name| Some((self.file(name, "").ok()?, name)))
+                .collect(),
+            Version::Two => self.file("", "").map(|path| (path, "")).into_iter().collect(),
+        }
+    }
+
+    fn file(&self, controller: &str, name: &str) -> io::Result<PathBuf> {
+        Ok(self.hierarchies.mount(controller)?.join(&self.path).join(name))
+    }
+
+    fn write(&self, controller: &str, name: &str, value: &str) -> io::Result<()> {
+        let file = self.file(controller, name)?;
+        fs::write(&file, value)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+    }
+
+    fn read(&self, controller: &str, name: &str) -> io::Result<String> {
+        fs::read_to_string(self.file(controller, name)?)
+    }
+
+    /// Whether the groups exist.
+    pub(super) fn exists(&self) -> bool {
+        self.hierarchies.mounts.iter().any(|(_, mount)| mount.join(&self.path).exists())
+    }
+
+    /// Freezes every process, and waits until they are.
+    pub(super) async fn freeze(&self) -> io::Result<()> {
+        for _ in 0..TRIES {
+            match self.hierarchies.version {
+                Version::One => self.write("freezer", "freezer.state", "FROZEN")?,
+                Version::Two => self.write("", "cgroup.freeze", "1")?,
+            }
+            for _ in 0..LOOKS {
+                if self.is_frozen()? {
+                    return Ok(());
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+            self.thaw()?;
+        }
+        Err(io::Error::other("its processes could not be frozen"))
+    }
+
+    /// Thaws every process.
+    pub(super) fn thaw(&self) -> io::Result<()> {
+        match self.hierarchies.version {
+            Version::One => self.write("freezer", "freezer.state", "THAWED"),
+            Version::Two => self.write("", "cgroup.freeze", "0"),
+        }
+    }
+
+    /// Whether every process is frozen.
+    pub(super) fn is_frozen(&self) -> io::Result<bool> {
+        Ok(match self.hierarchies.version {
+            Version::One => self.read("freezer", "freezer.state")?.trim() == "FROZEN",
+            Version::Two => self.read("", "cgroup.events")?.lines().any(|line| line == "frozen 1"),
+        })
+    }
+
+    /// Changes the limits.
+    pub(super) fn limit(&self, resources: Resources) -> io::Result<()> {
+        let memory = resources.memory.as_bytes().to_string();
+        let quota = quota(resources).to_string();
+        match self.hierarchies.version {
+            Version::One => {
+                self.limit_memory_of_version_one(&memory)?;
+                self.write("cpu", "cpu.cfs_quota_us", &quota)
+            }
+            Version::Two => {
+                self.write("", "memory.max", &memory)?;
+                self.write("", "cpu.max", &format!("{quota} {}", CPU_PERIOD.as_micros()))
+            }
+        }
+    }
+
+    /// The sum of memory and swap may never be below the memory: which of the two comes first depends on
+    /// the way they change. Kernels that don't count swap have no such sum.
+    fn limit_memory_of_version_one(&self, memory: &str) -> io::Result<()> {
+        const MEMORY: &str = "memory.limit_in_bytes";
+        const SUM: &str = "memory.memsw.limit_in_bytes";
+        if !self.file("memory", SUM)?.exists() {
+            return self.write("memory", MEMORY, memory);
+        }
+        if self.write("memory", SUM, memory).is_ok() {
+            return self.write("memory", MEMORY, memory);
+        }
+        self.write("memory", MEMORY, memory)?;
+        self.write("memory", SUM, memory)
+    }
+
+    /// Kills every process and removes the groups. Blocks until the processes are gone.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        let mut tries = 1;
+        loop {
+            self.kill()?;
+            let removed = self.hierarchies.each(&self.path, remove_directory);
+            match removed {
+                Err(error) if tries < REMOVALS && error.kind() == io::ErrorKind::ResourceBusy => {
+                    tries += 1;
+                    std::thread::sleep(BETWEEN_REMOVALS);
+                }
+                removed => return removed,
+            }
+        }
+    }
+
+    /// Kills every process, frozen ones as well: with version 1 these die when they are thawed.
+    fn kill(&self) -> io::Result<()> {
+        let mut failed = None;
+        let mut is_empty = true;
+        let mut pids = BTreeSet::new();
+        self.hierarchies.each(&self.path, |group| {
+            let found = or_if_gone(fs::read_to_string(group.join("cgroup.procs")))?;
+            pids.extend(
+                found.unwrap_or_default().lines().filter_map(|pid| pid.parse::<i32>().ok()),
+            );
+            Ok(())
+        })?;
+        for pid in pids.into_iter().filter_map(Pid::from_raw) {
+            is_empty = false;
+            match kill_process(pid, Signal::KILL) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        if !is_empty {
+            or_if_gone(self.thaw())?;
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+/// CPU time in microseconds that a sandbox has in each [`CPU_PERIOD`].
+pub(super) fn quota(resources: Resources) -> u64 {
+    // The kernel takes no less than a millisecond.
+    (u64::from(resources.cpu.as_millis()) * CPU_PERIOD.as_micros() as u64 / 1000).max(1000)
+}
+
+fn or_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // What a process that has just ended leaves of its file.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_directory(path: &Path) -> io::Result<()> {
+    or_if_gone(fs::remove_dir(path)).map(|_| ())
+}
+
+fn directories(path: &Path) -> io::Result<Vec<String>> {
+    let Some(entries) = or_if_gone(fs::read_dir(path))? else { return Ok(Vec::new()) };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Reads `/proc/self/mountinfo`, of which proc(5) tells the fields.
+fn parse_mounts(mountinfo: &str) -> io::Result<Hierarchies> {
+    let mut first = Vec::new();
+    let mut second = Vec::new();
+    for line in mountinfo.lines() {
+        let Some((mount, file_system)) = line.split_once(" - ") else { continue };
+        let Some(target) = mount.split(' ').nth(4) else { continue };
+        let mut file_system = file_system.split(' ');
+        let (kind, options) = (file_system.next(), file_system.nth(1).unwrap_or_default());
+        match kind {
+            Some("cgroup") if !options.contains("name=") => {
+                first.push((options.trim_start_matches("rw,").to_owned(), target.into()));
+            }
+            Some("cgroup2") => second.push((String::new(), target.into())),
+            _ => {}
+        }
+    }
+    let is_first = first.iter().any(|(names, _)| names.split(',').any(|name| name == "memory"));
+    let (version, mounts) = if is_first {
+        (Version::One, first)
+    } else {
+        second.truncate(1);
+        (Version::Two, second)
+    };
+    if mounts.is_empty() {
+        return Err(io::Error::other("no control groups are mounted"));
+    }
+    Ok(Hierarchies { version, mounts, base: PathBuf::new() })
+}

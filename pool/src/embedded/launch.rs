@@ -1,0 +1,312 @@
+//! The launcher: the process that makes sandboxes.
+//!
+//! Making one takes forks without an exec, which only a process of a single thread may do, so it is not
+//! the server that does it but a small program beside it: this one, the same binary. It comes in two
+//! steps. The outer one enters new process and mount namespaces and starts the inner one, which is
+//! process 1 in them and the parent of every sandbox's process 1.
+//!
+//! So nothing has to be watched or cleaned up for a launcher that dies: the kernel ends what is in its
+//! process namespace with it, sandboxes that are being made included, and the mounts go with the mount
+//! namespace. It dies itself when the server's end of its socket is closed, however that came about.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::oci_spec::runtime::Spec;
+use libcontainer::syscall::syscall::SyscallType;
+use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError, default};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal, waitpid,
+};
+use seccompiler::BpfProgram;
+
+use super::protocol::{self, Answer, Places, Request};
+use crate::seccomp;
+
+/// The hidden subcommand of the binary that is the launcher.
+pub const SUBCOMMAND: &str = "launcher";
+
+/// The argument that makes it the inner one.
+const INNER: &str = "inner";
+
+/// Where the launcher sees what sandboxes are made from. Its mount namespace is its own, and what was there
+/// is of no use to it; every system has the directory.
+const VIEW: &str = "/tmp";
+
+/// Directory of all unpacked images in the launcher's view.
+pub(super) const IMAGES: &str = "/tmp/images";
+
+/// Directory of the runner and its like in the launcher's view.
+pub(super) const SHARED: &str = "/tmp/shared";
+
+/// What `libcontainer` keeps of its containers.
+const STATE: &str = "/tmp/state";
+
+/// The specifications of sandboxes that are being made.
+const BUNDLES: &str = "/tmp/bundles";
+
+/// The most of a failed sandbox's log that is passed on, in bytes.
+const LONGEST_LOG: usize = 2048;
+
+/// Runs the launcher, if the process was started to be one, and returns when it is done. `arguments` are
+/// those of the process without its name, and `log` lets the log be written. Must be called while the
+/// process has a single thread.
+pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
+    let step = match arguments {
+        [subcommand] if subcommand == SUBCOMMAND => outer(),
+        [subcommand, step] if subcommand == SUBCOMMAND && step == INNER => {
+            log();
+            inner()
+        }
+        _ => return None,
+    };
+    Some(match step {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("isolator {SUBCOMMAND}: {error}"));
+            ExitCode::FAILURE
+        }
+    })
+}
+
+#[allow(clippy::print_stderr, reason = "its standard error is the server's")]
+fn complain(message: &str) {
+    eprintln!("{message}");
+}
+
+/// Enters the namespaces, and waits for the inner one, which is not in its own sight alone.
+fn outer() -> io::Result<()> {
+    // The directory in which the server was started may be anywhere, and stay in use for nothing.
+    std::env::set_current_dir("/")?;
+    enter_namespaces()?;
+    let mut inner = Command::new("/proc/self/exe")
+        .args([SUBCOMMAND, INNER])
+        .stdin(Stdio::inherit())
+        .stdout(Stdio::null())
+        .spawn()?;
+    // The socket belongs to the inner one: with it ends the conversation.
+    let null = File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    inner.wait().map(|_| ())
+}
+
+#[allow(unsafe_code)]
+fn enter_namespaces() -> io::Result<()> {
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+    // SAFETY: the process has one thread, and its descriptors stay shared with nobody.
+    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }?;
+    // What is unmounted on the host shall not stay mounted here, and nothing goes the other way.
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    Ok(mount_change("/", slave)?)
+}
+
+fn inner() -> io::Result<()> {
+    // Process 1 of a namespace is killed by nobody in it; this signal comes from outside.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let server = io::stdin().as_fd().try_clone_to_owned()?;
+    // Sandboxes inherit the standard streams where they are given none.
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    let Some((Request::Begin(places), _)) = protocol::receive(&server)? else { return Ok(()) };
+    arrange(&places)?;
+    let programs = seccomp::kernel_programs().map_err(io::Error::other)?;
+    protocol::send(&server, &Answer::Ready, &[])?;
+    Launcher { server, programs, sandboxes: BTreeMap::new() }.serve()
+}
+
+/// Mounts what is needed where it is looked for. Sandboxes have users of their own, for whom the way to a
+/// directory of this user's may be closed.
+fn arrange(places: &Places) -> io::Result<()> {
+    let nothing = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("proc", "/proc", "proc", nothing | MountFlags::NOEXEC, None)?;
+    let images = open_directory(&places.images)?;
+    let shared = open_directory(&places.shared)?;
+    mount("tmpfs", VIEW, "tmpfs", nothing, Some(c"mode=711"))?;
+    for directory in [IMAGES, SHARED, STATE, BUNDLES] {
+        fs::create_dir(directory)?;
+    }
+    for (source, target) in [(images, IMAGES), (shared, SHARED)] {
+        mount_bind(format!("/proc/self/fd/{}", source.as_raw_fd()), target)?;
+        mount_remount(target, MountFlags::BIND | MountFlags::RDONLY | nothing, c"")?;
+    }
+    Ok(())
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty())
+        .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+}
+
+struct Launcher {
+    server: OwnedFd,
+    programs: Vec<BpfProgram>,
+    /// Process 1 of every sandbox that lives.
+    sandboxes: BTreeMap<String, (Pid, OwnedFd)>,
+}
+
+impl Launcher {
+    /// Makes sandboxes until the server is gone.
+    fn serve(mut self) -> io::Result<()> {
+        loop {
+            let (is_asked, ended) = self.wait()?;
+            for name in ended {
+                self.bury(&name);
+            }
+            if !is_asked {
+                continue;
+            }
+            match protocol::receive(&self.server)? {
+                None => return Ok(()),
+                Some((Request::Begin(_), _)) => {
+                    return Err(io::Error::other("the server began twice"));
+                }
+                Some((Request::Create { name, spec }, _)) => self.create(name, &spec)?,
+            }
+        }
+    }
+
+    /// Waits for a request, or for the end of sandboxes.
+    fn wait(&self) -> io::Result<(bool, Vec<String>)> {
+        let mut fds = vec![PollFd::new(&self.server, PollFlags::IN)];
+        fds.extend(self.sandboxes.values().map(|(_, process)| PollFd::new(process, PollFlags::IN)));
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_ended = fds[1..].iter().map(|fd| !fd.revents().is_empty());
+        let ended = self.sandboxes.keys().zip(has_ended).filter(|(_, ended)| *ended);
+        let ended = ended.map(|(name, _)| name.clone()).collect();
+        Ok((!fds[0].revents().is_empty(), ended))
+    }
+
+    fn create(&mut self, name: String, spec: &serde_json::Value) -> io::Result<()> {
+        let (error, descriptors) = match self.try_create(&name, spec) {
+            Ok((pid, descriptors)) => {
+                let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
+                self.sandboxes.insert(name.clone(), (pid, process));
+                (None, descriptors)
+            }
+            Err(error) => {
+                forget(&name);
+                (Some(error), Vec::new())
+            }
+        };
+        protocol::send(&self.server, &Answer::Created { name, error }, &descriptors)
+    }
+
+    /// Makes and starts a sandbox. Gives its process 1, and the server's ends of the stream to it and of its
+    /// log, and the process.
+    fn try_create(
+        &self,
+        name: &str,
+        spec: &serde_json::Value,
+    ) -> Result<(Pid, Vec<OwnedFd>), String> {
+        let in_words = |error: &dyn std::error::Error| chain(error);
+        let bundle = Path::new(BUNDLES).join(name);
+        let prepare = || -> io::Result<_> {
+            fs::create_dir(&bundle)?;
+            fs::write(bundle.join("config.json"), spec.to_string())?;
+            let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
+            let stream = socketpair(kind.0, kind.1, kind.2, None)?;
+            Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
+        };
+        let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| in_words(&error))?;
+        let their_output = theirs.try_clone().map_err(|error| in_words(&error))?;
+        let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
+            .with_executor(Exec { programs: self.programs.clone() })
+            .with_root_path(STATE)
+            .map_err(|error| in_words(&error))?
+            .with_stdin(theirs)
+            .with_stdout(their_output)
+            .with_stderr(their_log)
+            .as_init(&bundle)
+            .with_systemd(false)
+            .with_detach(true)
+            .build();
+        let mut container = built.map_err(|error| {
+            // What failed, failed in another process, which says more to its log than it passes on.
+            format!("{} ({})", in_words(&error), read_log(&log))
+        })?;
+        let started = container.start().map_err(|error| in_words(&error));
+        let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
+        let pid = pid.ok_or("the sandbox has no process")?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
+        if let Err(error) = started {
+            let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+            return Err(error);
+        }
+        Ok((pid, vec![ours, log, process]))
+    }
+
+    /// Reaps process 1 of a sandbox that has ended, and drops what is kept of the sandbox.
+    fn bury(&mut self, name: &str) {
+        if let Some((pid, _)) = self.sandboxes.remove(name) {
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+        forget(name);
+    }
+}
+
+/// Removes the files of a sandbox, which lie in the launcher's own memory.
+fn forget(name: &str) {
+    for directory in [STATE, BUNDLES] {
+        let _ = fs::remove_dir_all(PathBuf::from(directory).join(name));
+    }
+}
+
+/// What is in a log at the moment, on one line.
+fn read_log(log: &OwnedFd) -> String {
+    let mut said = vec![0; LONGEST_LOG];
+    let read = rustix::io::ioctl_fionbio(log, true)
+        .and_then(|()| rustix::io::read(log, &mut said))
+        .unwrap_or_default();
+    let said = String::from_utf8_lossy(&said[..read]);
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// An error with what caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_words = cause.to_string();
+        if !words.ends_with(&cause_words) {
+            words = format!("{words}: {cause_words}");
+        }
+        source = cause.source();
+    }
+    words
+}
+
+/// Becomes the runner, as the last of all steps in a sandbox.
+#[derive(Clone)]
+struct Exec {
+    programs: Vec<BpfProgram>,
+}
+
+impl Executor for Exec {
+    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        for program in &self.programs {
+            seccompiler::apply_filter(program)
+                .map_err(|error| ExecutorError::Other(format!("seccomp: {error}")))?;
+        }
+        default::get_executor().exec(spec)
+    }
+
+    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
+        Ok(())
+    }
+}

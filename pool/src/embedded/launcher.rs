@@ -1,0 +1,128 @@
+//! The server's side of a launcher: starts the process, asks it for sandboxes, passes answers on.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde_json::Value;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+
+use super::launch;
+use super::protocol::{self, Answer, Places, Request};
+use crate::lock::lock;
+
+/// What the server holds of a new sandbox.
+pub(super) struct Created {
+    /// The stream to the runner.
+    pub(super) stream: OwnedFd,
+    /// What the runner says besides.
+    pub(super) log: OwnedFd,
+    /// Process 1.
+    pub(super) process: OwnedFd,
+}
+
+/// A launcher that runs. Dropping it ends the process and every sandbox that it made.
+pub(super) struct Launcher {
+    /// It keeps the bounds of messages and tells of the other side's end; the runtime has no type of its
+    /// own for that kind, and this one asks for none.
+    socket: Arc<UnixDatagram>,
+    waiting: Arc<Mutex<Waiting>>,
+    reader: tokio::task::JoinHandle<()>,
+    /// Killed when it is dropped, and reaped by the runtime.
+    _process: Child,
+}
+
+/// Who waits for an answer, by the name of the sandbox; `None` when there will be no answers any more.
+type Waiting = Option<HashMap<String, oneshot::Sender<Result<Created, String>>>>;
+
+impl Launcher {
+    /// Starts the process. Must be called inside a Tokio runtime.
+    pub(super) async fn start(program: &Path, places: Places) -> io::Result<Self> {
+        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
+        let ours = std::os::unix::net::UnixDatagram::from(ours);
+        ours.set_nonblocking(true)?;
+        let process = Command::new(program)
+            .arg(launch::SUBCOMMAND)
+            // Nothing that the server was told is for who makes sandboxes.
+            .env_clear()
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))?;
+        let socket = Arc::new(UnixDatagram::from_std(ours)?);
+        send(&socket, &Request::Begin(places)).await?;
+        match receive(&socket).await? {
+            Some((Answer::Ready, _)) => {}
+            _ => return Err(io::Error::other("the launcher ended before it was ready")),
+        }
+        let waiting = Arc::new(Mutex::new(Some(HashMap::new())));
+        let reader = tokio::spawn(pass_on(Arc::clone(&socket), Arc::clone(&waiting)));
+        Ok(Self { socket, waiting, reader, _process: process })
+    }
+
+    /// Whether it still runs, as far as its socket tells.
+    pub(super) fn is_alive(&self) -> bool {
+        lock(&self.waiting).is_some()
+    }
+
+    /// Makes a sandbox. If the future is dropped the sandbox may still be made; its stream is closed then,
+    /// and the runner ends by itself.
+    ///
+    /// # Errors
+    ///
+    /// What the launcher said, or that it is gone.
+    pub(super) async fn create(&self, name: &str, spec: Value) -> Result<Created, String> {
+        let (sender, answer) = oneshot::channel();
+        match lock(&self.waiting).as_mut() {
+            Some(waiting) => waiting.insert(name.to_owned(), sender),
+            None => return Err(GONE.to_owned()),
+        };
+        let request = Request::Create { name: name.to_owned(), spec };
+        send(&self.socket, &request).await.map_err(|error| format!("{GONE}: {error}"))?;
+        answer.await.unwrap_or_else(|_| Err(GONE.to_owned()))
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+const GONE: &str = "the process that makes sandboxes has ended";
+
+/// Passes answers on until there are none any more.
+async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<Waiting>>) {
+    while let Ok(Some((answer, descriptors))) = receive(&socket).await {
+        let Answer::Created { name, error } = answer else { break };
+        let created = match (error, <[OwnedFd; protocol::DESCRIPTORS]>::try_from(descriptors)) {
+            (None, Ok([stream, log, process])) => Ok(Created { stream, log, process }),
+            (Some(error), _) => Err(error),
+            (None, Err(_)) => Err("the launcher sent no descriptors".to_owned()),
+        };
+        let receiver = lock(&waiting).as_mut().and_then(|waiting| waiting.remove(&name));
+        if let Some(receiver) = receiver {
+            // Who has gone lets go of the sandbox.
+            let _ = receiver.send(created);
+        }
+    }
+    *lock(&waiting) = None;
+}
+
+async fn send(socket: &UnixDatagram, request: &Request) -> io::Result<()> {
+    socket.async_io(Interest::WRITABLE, || protocol::send(socket, request, &[])).await
+}
+
+async fn receive(socket: &UnixDatagram) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
+    socket.async_io(Interest::READABLE, || protocol::receive(socket)).await
+}

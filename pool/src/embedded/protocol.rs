@@ -1,0 +1,95 @@
+//! What the server and a launcher say to each other: one message a packet, in JSON, with descriptors
+//! beside it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Longest message. A sandbox's specification takes a tenth of it.
+const LONGEST: usize = 64 * 1024;
+
+/// Descriptors with a message: the runner's stream, its log, its process.
+pub(super) const DESCRIPTORS: usize = 3;
+
+/// Where the launcher finds what the server wants to be seen inside sandboxes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Places {
+    /// The directory of all unpacked images.
+    pub(super) images: PathBuf,
+    /// The directory of the runner and of the files that are the same in all sandboxes.
+    pub(super) shared: PathBuf,
+}
+
+/// From the server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// The first: where everything is. It is answered when the launcher is ready.
+    Begin(Places),
+    /// Make a sandbox and start it.
+    Create {
+        /// Its name, and that of its answer.
+        name: String,
+        /// Its OCI runtime specification.
+        spec: Value,
+    },
+}
+
+/// From the launcher.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// To [`Request::Begin`].
+    Ready,
+    /// To [`Request::Create`], with [`DESCRIPTORS`] if it went well.
+    Created {
+        name: String,
+        /// What went wrong, in the words of who noticed.
+        error: Option<String>,
+    },
+}
+
+/// Sends a message.
+pub(super) fn send(
+    socket: impl AsFd,
+    message: &impl Serialize,
+    descriptors: &[OwnedFd],
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+        return Err(io::Error::other("too many descriptors for a message"));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a message; `None` if the other side is gone.
+pub(super) fn receive<T: DeserializeOwned>(
+    socket: impl AsFd,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, descriptors)))
+}
