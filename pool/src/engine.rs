@@ -139,6 +139,22 @@ pub struct Found {
     pub labels: Labels,
 }
 
+/// Something an operator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// What is the matter.
+    pub what: String,
+    /// What to do about it.
+    pub mend: String,
+}
+
+impl Warning {
+    /// Puts the two together.
+    pub fn new(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { what: what.into(), mend: mend.into() }
+    }
+}
+
 /// Told of what happens while an image is fetched: one line at a time, for people.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
@@ -156,7 +172,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// What an operator should know about the engine: limits that it does not hold, known mistakes
     /// of its version.
-    async fn warnings(&self) -> Result<Vec<String>, EngineError>;
+    async fn warnings(&self) -> Result<Vec<Warning>, EngineError>;
 
     /// Makes ready what all sandboxes of this instance share, with the help of an image where the
     /// engine needs one. Called before the first `create`,

@@ -59,7 +59,7 @@ pub async fn doctor(config: Config) -> anyhow::Result<ExitCode> {
         Ok(engine) => {
             findings.fine(&engine);
             for warning in bounded(Call::Check, app.engine.warnings()).await? {
-                findings.warn(&warning, "see the engine's documentation");
+                findings.warn(&warning.what, &warning.mend);
             }
             images(&config, &app, &mut findings).await;
             if findings.problems == 0 {

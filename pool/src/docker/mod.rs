@@ -29,7 +29,7 @@ pub use self::images::ImageBuild;
 use self::volume::RunnerVolume;
 use crate::engine::{
     Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
-    SandboxState, Whose,
+    SandboxState, Warning, Whose,
 };
 use crate::limits::Resources;
 use crate::owner::{LABEL, Owner};
@@ -102,7 +102,7 @@ impl Engine for DockerEngine {
         ))
     }
 
-    async fn warnings(&self) -> Result<Vec<String>, EngineError> {
+    async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
         let translate = self.translate(Call::Check);
         let docker = self.docker().await?;
         let mut warnings = docker.info().await.map_err(|e| translate.error(e))?.warnings;
@@ -115,7 +115,8 @@ impl Engine for DockerEngine {
                 ));
             }
         }
-        Ok(warnings.unwrap_or_default())
+        let warning = |what| Warning::new(what, "see the engine's documentation");
+        Ok(warnings.unwrap_or_default().into_iter().map(warning).collect())
     }
 
     async fn prepare(&self, image: &Image) -> Result<(), EngineError> {

@@ -16,6 +16,12 @@ use crate::limits::Resources;
 /// The group below which those of all instances are.
 const ROOT: &str = "isolator";
 
+/// The group of the server itself, where it had to leave the one that was delegated to it.
+const SERVER: &str = "isolator-server";
+
+/// The controllers that limit sandboxes.
+const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+
 /// How often a freezer that has not finished yet is asked again, and how often it is tried anew. A group
 /// in which processes are being forked may need a second try, as the kernel says of version 1.
 const LOOK: Duration = Duration::from_millis(1);
@@ -55,11 +61,46 @@ pub(super) struct Cgroup {
 }
 
 impl Hierarchies {
-    /// Finds out what is mounted. `base` is the group in which this process may make others.
-    pub(super) fn find(base: &Path) -> io::Result<Self> {
-        let mut found = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
-        found.base = base.strip_prefix("/").unwrap_or(base).to_owned();
-        Ok(found)
+    /// Those of a machine on which this process may make groups where it likes.
+    pub(super) fn of_machine() -> io::Result<Self> {
+        parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?
+            .first()
+            .cloned()
+            .ok_or_else(none)
+    }
+
+    /// Those that were delegated to this process: its own group of version 2, if it may be written. A group
+    /// that hands controllers on may not have processes of its own, so this process moves into a group
+    /// beside those of its sandboxes, as the kernel's description of version 2 has it.
+    pub(super) fn delegated() -> io::Result<Self> {
+        let mounts = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
+        let second = mounts.into_iter().find(|found| found.version == Version::Two);
+        let mut second = second.ok_or_else(none)?;
+        let groups = fs::read_to_string("/proc/self/cgroup")?;
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(none)?;
+        let own = Path::new(own);
+        let is_moved = own.file_name().is_some_and(|name| name == SERVER);
+        second.base = if is_moved { own.parent().unwrap_or(own) } else { own }.to_owned();
+        let base = second.mount("")?.join(&second.base);
+        let server = base.join(SERVER);
+        fs::create_dir_all(&server)
+            .and_then(|()| fs::write(server.join("cgroup.procs"), "0"))
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", base.display()))
+            })?;
+        for controller in CONTROLLERS {
+            // What is not there, or not to be had, is found missing later.
+            let _ = fs::write(base.join("cgroup.subtree_control"), format!("+{controller}"));
+        }
+        Ok(second)
+    }
+
+    /// Where version 2 is mounted, if these are its groups.
+    pub(super) fn second_version(&self) -> Option<&Path> {
+        match self.version {
+            Version::One => None,
+            Version::Two => self.mount("").ok(),
+        }
     }
 
     /// The groups of a sandbox.
@@ -82,27 +123,45 @@ impl Hierarchies {
         })
     }
 
-    /// Whether sandboxes can have every limit: their controllers are there and groups can be made.
-    pub(super) fn check(&self) -> io::Result<()> {
-        let controllers: &[&str] = match self.version {
-            Version::One => &["memory", "cpu", "pids", "freezer"],
-            Version::Two => &["memory", "cpu", "pids"],
+    /// Controllers whose limits sandboxes can't have. Makes the group in which those of all instances are.
+    ///
+    /// # Errors
+    ///
+    /// When no groups can be made at all.
+    pub(super) fn missing(&self) -> io::Result<Vec<&'static str>> {
+        let make = |mount: &Path| {
+            let root = mount.join(self.root());
+            let made = fs::create_dir_all(&root);
+            made.map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", root.display()))
+            })
         };
-        for controller in controllers {
-            let base = self.mount(controller)?.join(&self.base);
-            if self.version == Version::Two {
-                let available = fs::read_to_string(base.join("cgroup.controllers"))?;
-                if !available.split_whitespace().any(|name| name == *controller) {
-                    let message = format!("{} has no controller {controller}", base.display());
-                    return Err(io::Error::other(message));
+        let mut missing = Vec::new();
+        match self.version {
+            Version::One => {
+                make(self.mount("freezer")?)?;
+                for controller in CONTROLLERS {
+                    match self.mount(controller) {
+                        Ok(mount) => make(mount)?,
+                        Err(_) => missing.push(controller),
+                    }
                 }
             }
-            let root = base.join(ROOT);
-            fs::create_dir_all(&root).map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", root.display()))
-            })?;
+            Version::Two => {
+                let mount = self.mount("")?;
+                make(mount)?;
+                let base = mount.join(&self.base);
+                let available = fs::read_to_string(base.join("cgroup.controllers"))?;
+                let handed_on = fs::read_to_string(base.join("cgroup.subtree_control"))?;
+                let has = |list: &str, name: &str| list.split_whitespace().any(|n| n == name);
+                // Of the machine's own group they are handed on when the first sandbox is made.
+                let is_machine = self.base.as_os_str().is_empty();
+                missing.extend(CONTROLLERS.into_iter().filter(|controller| {
+                    !has(&available, controller) || !(is_machine || has(&handed_on, controller))
+                }));
+            }
         }
-        Ok(())
+        Ok(missing)
     }
 
     /// Every sandbox that has groups: its instance and its name.
@@ -170,11 +229,6 @@ impl Cgroup {
         fs::read_to_string(self.file(controller, name)?)
     }
 
-    /// Whether the groups exist.
-    pub(super) fn exists(&self) -> bool {
-        self.hierarchies.mounts.iter().any(|(_, mount)| mount.join(&self.path).exists())
-    }
-
     /// Freezes every process, and waits until they are.
     pub(super) async fn freeze(&self) -> io::Result<()> {
         for _ in 0..TRIES {
@@ -209,20 +263,24 @@ impl Cgroup {
         })
     }
 
-    /// Changes the limits.
-    pub(super) fn limit(&self, resources: Resources) -> io::Result<()> {
+    /// Changes the limits of those controllers that `has` is true of.
+    pub(super) fn limit(&self, resources: Resources, has: impl Fn(&str) -> bool) -> io::Result<()> {
         let memory = resources.memory.as_bytes().to_string();
         let quota = quota(resources).to_string();
-        match self.hierarchies.version {
-            Version::One => {
-                self.limit_memory_of_version_one(&memory)?;
-                self.write("cpu", "cpu.cfs_quota_us", &quota)
-            }
-            Version::Two => {
-                self.write("", "memory.max", &memory)?;
-                self.write("", "cpu.max", &format!("{quota} {}", CPU_PERIOD.as_micros()))
+        if has("memory") {
+            match self.hierarchies.version {
+                Version::One => self.limit_memory_of_version_one(&memory)?,
+                Version::Two => self.write("", "memory.max", &memory)?,
             }
         }
+        if has("cpu") {
+            let period = CPU_PERIOD.as_micros();
+            match self.hierarchies.version {
+                Version::One => self.write("cpu", "cpu.cfs_quota_us", &quota)?,
+                Version::Two => self.write("", "cpu.max", &format!("{quota} {period}"))?,
+            }
+        }
+        Ok(())
     }
 
     /// The sum of memory and swap may never be below the memory: which of the two comes first depends on
@@ -316,8 +374,13 @@ fn directories(path: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads `/proc/self/mountinfo`, of which proc(5) tells the fields.
-fn parse_mounts(mountinfo: &str) -> io::Result<Hierarchies> {
+fn none() -> io::Error {
+    io::Error::other("no control groups are mounted")
+}
+
+/// Reads `/proc/self/mountinfo`, of which proc(5) tells the fields. The hierarchies that limit memory come
+/// first, where both versions are mounted.
+fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
     let mut first = Vec::new();
     let mut second = Vec::new();
     for line in mountinfo.lines() {
@@ -329,19 +392,47 @@ fn parse_mounts(mountinfo: &str) -> io::Result<Hierarchies> {
             Some("cgroup") if !options.contains("name=") => {
                 first.push((options.trim_start_matches("rw,").to_owned(), target.into()));
             }
-            Some("cgroup2") => second.push((String::new(), target.into())),
+            Some("cgroup2") if second.is_empty() => second.push((String::new(), target.into())),
             _ => {}
         }
     }
     let is_first = first.iter().any(|(names, _)| names.split(',').any(|name| name == "memory"));
-    let (version, mounts) = if is_first {
-        (Version::One, first)
-    } else {
-        second.truncate(1);
-        (Version::Two, second)
-    };
-    if mounts.is_empty() {
-        return Err(io::Error::other("no control groups are mounted"));
+    let hierarchies = |version, mounts| Hierarchies { version, mounts, base: PathBuf::new() };
+    let mut found = Vec::new();
+    if is_first {
+        found.push(hierarchies(Version::One, first));
     }
-    Ok(Hierarchies { version, mounts, base: PathBuf::new() })
+    if !second.is_empty() {
+        found.push(hierarchies(Version::Two, second));
+    }
+    if found.is_empty() { Err(none()) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_that_limits_memory_is_the_one_that_counts() {
+        let first = "30 24 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+                     31 24 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+                     32 24 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
+        let second = "33 24 0:29 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
+        let both = parse_mounts(&format!("{first}{second}")).unwrap();
+        assert_eq!(both[0].version, Version::One);
+        assert_eq!(both[0].mounts.len(), 2, "the one with a name limits nothing");
+        assert_eq!(both[0].mount("cpu").unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        assert!(both[0].mount("pids").is_err());
+        assert_eq!(both[1].mount("").unwrap(), Path::new("/sys/fs/cgroup/unified"));
+        assert_eq!(parse_mounts(second).unwrap()[0].version, Version::Two);
+        assert!(parse_mounts("22 1 254:0 / / rw - ext4 /dev/vda rw\n").is_err());
+    }
+
+    #[test]
+    fn a_share_of_cpu_time_is_never_less_than_the_kernel_takes() {
+        use crate::limits::{ByteSize, CpuShare};
+        let quota_of =
+            |millis| quota(Resources { memory: ByteSize::mib(1), cpu: CpuShare::millis(millis) });
+        assert_eq!((quota_of(500), quota_of(2000), quota_of(1)), (50_000, 200_000, 1000));
+    }
 }

@@ -22,13 +22,15 @@ use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError, default};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount,
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    mount_remount,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal, waitpid,
 };
+use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 
 use super::protocol::{self, Answer, Places, Request};
@@ -37,12 +39,18 @@ use crate::seccomp;
 /// The hidden subcommand of the binary that is the launcher.
 pub const SUBCOMMAND: &str = "launcher";
 
+/// The argument that makes it one without root.
+pub(super) const ROOTLESS: &str = "rootless";
+
 /// The argument that makes it the inner one.
 const INNER: &str = "inner";
 
 /// Where the launcher sees what sandboxes are made from. Its mount namespace is its own, and what was there
 /// is of no use to it; every system has the directory.
 const VIEW: &str = "/tmp";
+
+/// Where control groups are usually mounted.
+const GROUPS: &str = "/sys/fs/cgroup";
 
 /// Directory of all unpacked images in the launcher's view.
 pub(super) const IMAGES: &str = "/tmp/images";
@@ -65,6 +73,9 @@ const LONGEST_LOG: usize = 2048;
 pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
     let step = match arguments {
         [subcommand] if subcommand == SUBCOMMAND => outer(),
+        [subcommand, step] if subcommand == SUBCOMMAND && step == ROOTLESS => {
+            become_root_of_a_namespace().and_then(|()| outer())
+        }
         [subcommand, step] if subcommand == SUBCOMMAND && step == INNER => {
             log();
             inner()
@@ -101,19 +112,35 @@ fn outer() -> io::Result<()> {
     inner.wait().map(|_| ())
 }
 
-#[allow(unsafe_code)]
+/// Enters a user namespace, and waits until the server has given it users.
+fn become_root_of_a_namespace() -> io::Result<()> {
+    let server = io::stdin().as_fd().try_clone_to_owned()?;
+    unshare(UnshareFlags::NEWUSER)?;
+    protocol::send(&server, &Answer::Entered, &[])?;
+    match protocol::receive(&server)? {
+        Some((Request::Mapped, _)) => Ok(()),
+        _ => Err(io::Error::other("the server gave it no users")),
+    }
+}
+
 fn enter_namespaces() -> io::Result<()> {
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-    // SAFETY: the process has one thread, and its descriptors stay shared with nobody.
-    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }?;
+    unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS)?;
     // What is unmounted on the host shall not stay mounted here, and nothing goes the other way.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     Ok(mount_change("/", slave)?)
 }
 
+#[allow(unsafe_code)]
+fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the process has a single thread, and goes on sharing its descriptors with nobody.
+    Ok(unsafe { unshare_unsafe(namespaces) }?)
+}
+
 fn inner() -> io::Result<()> {
     // Process 1 of a namespace is killed by nobody in it; this signal comes from outside.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // Sandboxes would keep what groups the server's user is in.
+    set_thread_groups(&[])?;
     let server = io::stdin().as_fd().try_clone_to_owned()?;
     // Sandboxes inherit the standard streams where they are given none.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
@@ -129,6 +156,12 @@ fn inner() -> io::Result<()> {
 fn arrange(places: &Places) -> io::Result<()> {
     let nothing = MountFlags::NOSUID | MountFlags::NODEV;
     mount("proc", "/proc", "proc", nothing | MountFlags::NOEXEC, None)?;
+    if let Some(groups) = &places.groups
+        && groups != Path::new(GROUPS)
+    {
+        // Where both versions are mounted, `libcontainer` would take the first.
+        mount_bind_recursive(groups, GROUPS)?;
+    }
     let images = open_directory(&places.images)?;
     let shared = open_directory(&places.shared)?;
     mount("tmpfs", VIEW, "tmpfs", nothing, Some(c"mode=711"))?;
@@ -169,7 +202,7 @@ impl Launcher {
             }
             match protocol::receive(&self.server)? {
                 None => return Ok(()),
-                Some((Request::Begin(_), _)) => {
+                Some((Request::Begin(_) | Request::Mapped, _)) => {
                     return Err(io::Error::other("the server began twice"));
                 }
                 Some((Request::Create { name, spec }, _)) => self.create(name, &spec)?,

@@ -7,37 +7,35 @@
 //! of process 1, of which the server holds a descriptor.
 
 mod cgroup;
+mod host;
 pub mod launch;
 mod launcher;
+mod live;
 mod protocol;
+mod rootless;
 mod spec;
 pub mod store;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, TryStreamExt};
 use isolator_runner::place;
-use rustix::process::{Signal, pidfd_send_signal};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio_util::io::ReaderStream;
+use tokio_util::task::TaskTracker;
 
-use self::cgroup::{Cgroup, Hierarchies};
+use self::host::Host;
 use self::launch::{IMAGES, SHARED};
-use self::launcher::{Created, Launcher};
+use self::launcher::Launcher;
+use self::live::Live;
 use self::protocol::Places;
 use self::store::Store;
 use crate::engine::{
     Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
-    SandboxState, Whose,
+    SandboxState, Warning, Whose,
 };
 use crate::limits::Resources;
 use crate::lock::lock;
@@ -45,17 +43,6 @@ use crate::owner::{LABEL, Owner, PROCESS};
 
 /// Launchers side by side. Each makes one sandbox at a time, and a core can make no more.
 const LAUNCHERS: usize = 2;
-
-/// Users of the host that sandboxes' own are mapped to: the range that systemd's description of the use of
-/// numbers keeps for containers, in parts of [`spec::IDS`].
-const FIRST_ID: u32 = 524_288;
-const LAST_ID: u32 = 1_879_048_191;
-
-/// How long a process that was killed may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The most of what a runner says that goes into the log, in bytes.
-const LONGEST_LOG: u64 = 4096;
 
 /// What the engine needs to know.
 pub struct Settings {
@@ -75,39 +62,25 @@ pub struct EmbeddedEngine {
     labels: Labels,
     /// Name of this instance in paths; it tells the labels.
     instance: String,
-    hierarchies: io::Result<Hierarchies>,
+    host: Result<Host, String>,
     store: Store,
     launchers: tokio::sync::Mutex<Vec<Arc<Launcher>>>,
-    next: AtomicUsize,
-    next_ids: AtomicU32,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
-}
-
-/// A sandbox that this process has made.
-struct Live {
-    cgroup: Cgroup,
-    /// Process 1.
-    process: Arc<OwnedFd>,
-    /// The runner's stream and log, until they are asked for.
-    streams: Option<(OwnedFd, OwnedFd)>,
+    tasks: TaskTracker,
 }
 
 impl EmbeddedEngine {
     /// The engine of an instance. Nothing is started yet.
     pub fn new(settings: Settings, owner: &Owner) -> Self {
-        let store = Store::new(&settings.images);
-        // Instances that run side by side begin at different numbers.
-        let first = uuid::Uuid::new_v4().as_u128() as u32;
         Self {
             instance: instance_of(owner.labels()),
             labels: owner.labels().clone(),
-            hierarchies: Hierarchies::find(Path::new("/")),
-            store,
+            host: Host::find(),
+            store: Store::new(&settings.images),
             settings,
             launchers: tokio::sync::Mutex::default(),
-            next: AtomicUsize::new(0),
-            next_ids: AtomicU32::new(first),
             sandboxes: Mutex::default(),
+            tasks: TaskTracker::new(),
         }
     }
 
@@ -116,19 +89,15 @@ impl EmbeddedEngine {
         &self.store
     }
 
-    fn hierarchies(&self) -> Result<&Hierarchies, EngineError> {
-        self.hierarchies.as_ref().map_err(|error| EngineError::Unreachable {
+    fn host(&self) -> Result<&Host, EngineError> {
+        self.host.as_ref().map_err(|message| EngineError::Unreachable {
             address: "this machine".to_owned(),
-            message: error.to_string(),
+            message: message.clone(),
         })
     }
 
     fn shared(&self) -> PathBuf {
         self.settings.state.join(&self.instance)
-    }
-
-    fn cgroup(&self, name: &SandboxName) -> Result<Cgroup, EngineError> {
-        Ok(self.hierarchies()?.of(&self.instance, name.as_str()))
     }
 
     /// Writes what all sandboxes see and none can change.
@@ -144,22 +113,43 @@ impl EmbeddedEngine {
         Ok(())
     }
 
-    /// A launcher that runs, the next in turn.
+    /// The launcher that has the least to do, of as many as there shall be.
     async fn launcher(&self) -> Result<Arc<Launcher>, EngineError> {
+        let host = self.host()?;
         let mut launchers = self.launchers.lock().await;
-        launchers.retain(|launcher| launcher.is_alive());
+        launchers.retain(|launcher| launcher.is_well());
         while launchers.len() < LAUNCHERS {
-            let places = Places { images: self.store.images(), shared: self.shared() };
-            let launcher = Launcher::start(&self.settings.program, places).await;
+            let places = Places {
+                images: self.store.images(),
+                shared: self.shared(),
+                groups: host.groups.as_ref().and_then(|g| g.second_version()).map(Path::to_owned),
+            };
+            let program = &self.settings.program;
+            let launcher = Launcher::start(program, places, host.grant.as_ref(), &self.tasks).await;
             launchers.push(Arc::new(launcher.map_err(|error| refused(Call::Prepare, error))?));
         }
-        let next = self.next.fetch_add(1, Ordering::Relaxed) % launchers.len();
-        Ok(Arc::clone(&launchers[next]))
+        let least = launchers.iter().min_by_key(|launcher| launcher.waiting());
+        least.cloned().ok_or_else(|| refused(Call::Prepare, "there is no launcher"))
     }
 
-    fn next_first_id(&self) -> u32 {
-        let ranges = (LAST_ID - FIRST_ID) / spec::IDS;
-        FIRST_ID + self.next_ids.fetch_add(1, Ordering::Relaxed) % ranges * spec::IDS
+    /// Does something with a sandbox that this process has made.
+    fn with_live<T>(
+        &self,
+        call: Call,
+        name: &SandboxName,
+        act: impl FnOnce(&mut Live) -> io::Result<T>,
+    ) -> Result<T, EngineError> {
+        match lock(&self.sandboxes).get_mut(name) {
+            Some(live) => act(live).map_err(|error| refused(call, error)),
+            None => Err(refused(call, "there is no such sandbox")),
+        }
+    }
+
+    /// The groups of a sandbox that this process has not made, or whose making it has given up.
+    fn groups_of_stranger(&self, name: &SandboxName) -> io::Result<Option<cgroup::Cgroup>> {
+        let Ok(Host { groups: Some(groups), .. }) = &self.host else { return Ok(None) };
+        let found = groups.list()?.into_iter().find(|(_, found)| found == name.as_str());
+        Ok(found.map(|(instance, _)| groups.of(&instance, name.as_str())))
     }
 }
 
@@ -169,28 +159,26 @@ const RUNNER: &str = "runner";
 #[async_trait]
 impl Engine for EmbeddedEngine {
     async fn check(&self) -> Result<String, EngineError> {
-        let hierarchies = self.hierarchies()?;
-        hierarchies.check().map_err(|error| refused(Call::Check, error))?;
+        let host = self.host()?;
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let groups = match hierarchies.version {
-            cgroup::Version::One => 1,
-            cgroup::Version::Two => 2,
-        };
         Ok(format!(
-            "embedded engine on Linux {}, control groups version {groups}, images in {}",
+            "embedded engine on Linux {}, {}, images in {}",
             kernel.trim(),
+            host.describe(),
             self.settings.images.display()
         ))
     }
 
-    async fn warnings(&self) -> Result<Vec<String>, EngineError> {
-        Ok(Vec::new())
+    async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
+        Ok(self.host()?.lost())
     }
 
     async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
-        let launchers = self.launchers.lock().await;
-        self.write_shared().map_err(|error| refused(Call::Prepare, error))?;
-        drop(launchers);
+        {
+            // Two pools at once would write the same files.
+            let _launchers = self.launchers.lock().await;
+            self.write_shared().map_err(|error| refused(Call::Prepare, error))?;
+        }
         self.launcher().await.map(|_| ())
     }
 
@@ -205,122 +193,105 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
-        if spec.network != "none" {
-            let message = format!(
-                "this engine has no network but loopback, and {:?} was asked for: set \
-                 defaultNetworkMode to \"none\", or use the engine \"docker\"",
-                spec.network
-            );
-            return Err(refused(Call::Create, message));
-        }
+        refuse_what_is_not_there(spec)?;
+        let host = self.host()?;
         let stored = self.store.get(&spec.image.digest);
         let stored = stored.map_err(|error| refused(Call::Create, error))?;
         let stored = stored.ok_or_else(|| EngineError::NoSuchImage(spec.image.name.clone()))?;
         stored.make_places(spec).map_err(|error| refused(Call::Create, error))?;
-        let cgroup = self.cgroup(name)?;
-        let root = Path::new(IMAGES).join(stored.relative_root());
+        let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
         let parts = spec::Parts {
-            root: &root,
+            root: &Path::new(IMAGES).join(stored.relative_root()),
             runner: &Path::new(SHARED).join(RUNNER),
             files: Path::new(SHARED),
-            cgroup: &cgroup,
+            host,
+            cgroup: cgroup.as_ref(),
             env: &stored.env,
-            first_id: Some(self.next_first_id()),
+            ids: host.next_ids(),
         };
         let oci = spec::sandbox(spec, &parts);
-        let launcher = self.launcher().await?;
-        let created = launcher.create(name.as_str(), oci).await;
-        let Created { stream, log, process } =
-            created.map_err(|error| refused(Call::Create, error))?;
-        let live = Live { cgroup, process: Arc::new(process), streams: Some((stream, log)) };
-        lock(&self.sandboxes).insert(name.clone(), live);
+        let created = self.launcher().await?.create(name.as_str(), oci).await;
+        let created = created.map_err(|error| refused(Call::Create, error))?;
+        lock(&self.sandboxes).insert(name.clone(), Live::new(created, cgroup));
         Ok(())
     }
 
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
-        let streams = lock(&self.sandboxes).get_mut(name).and_then(|live| live.streams.take());
-        let (stream, log) = streams.ok_or_else(|| refused(Call::Arm, "it is not there"))?;
-        let channel = || -> io::Result<Channel> {
-            rustix::io::ioctl_fionbio(&log, true)?;
-            let log = tokio::net::unix::pipe::Receiver::from_owned_fd(log)?;
-            tokio::spawn(pass_log_on(name.clone(), log));
-            let stream = std::os::unix::net::UnixStream::from(stream);
-            stream.set_nonblocking(true)?;
-            let (output, input) = tokio::net::UnixStream::from_std(stream)?.into_split();
-            let output = ReaderStream::with_capacity(output, READ);
-            let output = output.map_err(|error| refused(Call::Arm, error)).boxed();
-            Ok(Channel { input: Box::new(input), output })
-        };
-        channel().map_err(|error| refused(Call::Arm, error))
+        self.with_live(Call::Arm, name, |live| live.open(name, &self.tasks))
     }
 
     async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
-        let cgroup = self.cgroup(name)?;
+        let cgroup = self.with_live(Call::Pause, name, |live| Ok(live.cgroup.clone()))?;
+        let Some(cgroup) = cgroup else { return Ok(()) };
         cgroup.freeze().await.map_err(|error| refused(Call::Pause, error))
     }
 
     async fn resume(&self, name: &SandboxName) -> Result<(), EngineError> {
-        self.cgroup(name)?.thaw().map_err(|error| refused(Call::Resume, error))
-    }
-
-    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
-        self.cgroup(name)?.limit(resources).map_err(|error| refused(Call::Update, error))
-    }
-
-    async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
-        let cgroup = self.cgroup(name)?;
-        let process = lock(&self.sandboxes).get(name).map(|live| Arc::clone(&live.process));
-        let Some(process) = process else {
-            return Ok(if cgroup.exists() { SandboxState::Stopped } else { SandboxState::Gone });
-        };
-        Ok(if has_ended(&process, Duration::ZERO) {
-            SandboxState::Stopped
-        } else if cgroup.is_frozen().unwrap_or_default() {
-            SandboxState::Paused
-        } else {
-            SandboxState::Running
+        self.with_live(Call::Resume, name, |live| {
+            live.cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.thaw())
         })
     }
 
+    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
+        let host = self.host()?;
+        self.with_live(Call::Update, name, |live| {
+            live.cgroup.as_ref().map_or(Ok(()), |cgroup| {
+                cgroup.limit(resources, |controller| host.limits(controller))
+            })
+        })
+    }
+
+    async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
+        if let Some(live) = lock(&self.sandboxes).get(name) {
+            return Ok(live.state());
+        }
+        let stranger = self.groups_of_stranger(name).map_err(|e| refused(Call::State, e))?;
+        Ok(if stranger.is_some() { SandboxState::Stopped } else { SandboxState::Gone })
+    }
+
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let failed = |error| refused(Call::Remove, error);
         let live = lock(&self.sandboxes).remove(name);
-        let found = if live.is_some() { None } else { Some(self.find(name)?) };
-        let removed = tokio::task::spawn_blocking(move || match (live, found) {
-            (Some(live), _) => live.remove(),
-            (None, Some(cgroup)) => cgroup.remove(),
-            (None, None) => Ok(()),
-        });
-        removed
-            .await
-            .map_err(io::Error::other)
-            .flatten()
-            .map_err(|error| refused(Call::Remove, error))
+        let (process, cgroup) = match live {
+            Some(live) => (Some(live.process), live.cgroup),
+            None => (None, self.groups_of_stranger(name).map_err(failed)?),
+        };
+        let removed = self.tasks.spawn_blocking(move || live::remove(process, cgroup));
+        removed.await.map_err(io::Error::other).flatten().map_err(failed)
     }
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
-        let listed = self.hierarchies()?.list().map_err(|error| refused(Call::List, error))?;
-        Ok(listed
-            .into_iter()
-            .map(|(instance, name)| Found {
-                name: SandboxName::new(name),
-                labels: labels_of(&instance, &self.labels),
-            })
-            .collect())
+        let Some(groups) = &self.host()?.groups else {
+            // Without groups nothing outlives the launcher.
+            let labels = || self.labels.clone();
+            let names = lock(&self.sandboxes).keys().cloned().collect::<Vec<_>>();
+            return Ok(names.into_iter().map(|name| Found { name, labels: labels() }).collect());
+        };
+        let listed = groups.list().map_err(|error| refused(Call::List, error))?;
+        let found = |(instance, name): (String, String)| Found {
+            name: SandboxName::new(name),
+            labels: labels_of(&instance, &self.labels),
+        };
+        Ok(listed.into_iter().map(found).collect())
     }
 
     async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError> {
         let failed = |error| refused(Call::Sweep, error);
-        let mut swept = 0;
-        let hierarchies = self.hierarchies()?;
-        for instance in hierarchies.instances().map_err(failed)? {
-            if dead(&labels_of(&instance, &self.labels)) {
-                hierarchies.remove_instance(&instance).map_err(failed)?;
+        let is_dead = |instance: &str| dead(&labels_of(instance, &self.labels));
+        if is_dead(&self.instance) {
+            // The end of this instance: its launchers go before what they use.
+            self.launchers.lock().await.clear();
+        }
+        if let Ok(Host { groups: Some(groups), .. }) = &self.host {
+            let instances = groups.instances().map_err(failed)?;
+            for instance in instances.iter().filter(|instance| is_dead(instance)) {
+                groups.remove_instance(instance).map_err(failed)?;
             }
         }
+        let mut swept = 0;
         for entry in fs::read_dir(&self.settings.state).into_iter().flatten() {
             let entry = entry.map_err(failed)?;
-            let instance = entry.file_name().to_string_lossy().into_owned();
-            if dead(&labels_of(&instance, &self.labels)) {
+            if is_dead(&entry.file_name().to_string_lossy()) {
                 fs::remove_dir_all(entry.path()).map_err(failed)?;
                 swept += 1;
             }
@@ -329,46 +300,25 @@ impl Engine for EmbeddedEngine {
     }
 }
 
-impl EmbeddedEngine {
-    /// The groups of a sandbox of whatever instance.
-    fn find(&self, name: &SandboxName) -> Result<Cgroup, EngineError> {
-        let hierarchies = self.hierarchies()?;
-        let listed = hierarchies.list().map_err(|error| refused(Call::Remove, error))?;
-        let instance = listed.into_iter().find(|(_, found)| found == name.as_str());
-        let instance = instance.map_or_else(|| self.instance.clone(), |(instance, _)| instance);
-        Ok(hierarchies.of(&instance, name.as_str()))
-    }
+/// What an operator may ask of an engine and this one does not have.
+fn refuse_what_is_not_there(spec: &SandboxSpec) -> Result<(), EngineError> {
+    let message = if spec.network != "none" {
+        format!(
+            "this engine has no network but loopback, and {:?} is configured: set              defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
+            spec.network
+        )
+    } else if let Some(runtime) = &spec.runtime {
+        format!(
+            "this engine is its own runtime, and {runtime:?} is configured: take engine.runtime out,              or set engine.kind to \"docker\""
+        )
+    } else {
+        return Ok(());
+    };
+    Err(refused(Call::Create, message))
 }
-
-/// What is read from a runner at once.
-const READ: usize = 64 * 1024;
 
 fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {
     EngineError::Refused { call, message: error.to_string() }
-}
-
-/// Whether a process ends within some time.
-fn has_ended(process: &OwnedFd, within: Duration) -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    let within = within.try_into().ok();
-    poll(&mut fds, within.as_ref()).is_ok_and(|ready| ready > 0)
-}
-
-impl Live {
-    /// Kills the sandbox, waits until process 1 and with it every other is gone, and removes its groups.
-    fn remove(&self) -> io::Result<()> {
-        match pidfd_send_signal(&self.process, Signal::KILL) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(error) => return Err(error.into()),
-        }
-        // What is frozen by the first version's freezer dies when it is thawed.
-        let _ = self.cgroup.thaw();
-        if !has_ended(&self.process, PATIENCE) {
-            return Err(io::Error::other("its process 1 could not be killed"));
-        }
-        self.cgroup.remove()
-    }
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
@@ -380,14 +330,6 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     fs::write(&new, content)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
     fs::rename(&new, path)
-}
-
-/// What the runner says besides its frames is for the log.
-async fn pass_log_on(name: SandboxName, log: impl tokio::io::AsyncRead + Unpin) {
-    let mut lines = BufReader::new(log.take(LONGEST_LOG)).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        tracing::warn!(sandbox = %name, "the runner said: {line}");
-    }
 }
 
 /// Labels as a file's name: this engine has nothing but names to keep them in. The rest of them is the same
@@ -403,4 +345,24 @@ fn labels_of(instance: &str, ours: &Labels) -> Labels {
     labels.insert(LABEL.to_owned(), id.to_owned());
     labels.insert(PROCESS.to_owned(), process.replace('+', "/"));
     labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_s_name_tells_its_labels() {
+        let process = "pid:[4026531836]/1234/567890";
+        let labels = Labels::from([
+            (LABEL.to_owned(), "11f5b8e0-0000".to_owned()),
+            (PROCESS.to_owned(), process.to_owned()),
+            ("isolator.boot".to_owned(), "this".to_owned()),
+        ]);
+        let name = instance_of(&labels);
+        assert!(!name.contains('/'), "{name}");
+        assert_eq!(labels_of(&name, &labels), labels);
+        // What somebody else has put there has an instance that nobody knows.
+        assert_eq!(labels_of("stranger", &labels)[LABEL], "stranger");
+    }
 }

@@ -27,12 +27,16 @@ pub(super) struct Places {
     pub(super) images: PathBuf,
     /// The directory of the runner and of the files that are the same in all sandboxes.
     pub(super) shared: PathBuf,
+    /// Where control groups of version 2 are mounted, if sandboxes have those.
+    pub(super) groups: Option<PathBuf>,
 }
 
 /// From the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// The first: where everything is. It is answered when the launcher is ready.
+    /// To [`Answer::Entered`]: the process has its users and groups.
+    Mapped,
+    /// The first, otherwise: where everything is. It is answered when the launcher is ready.
     Begin(Places),
     /// Make a sandbox and start it.
     Create {
@@ -46,6 +50,8 @@ pub(super) enum Request {
 /// From the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
+    /// Comes first, without root: the process has entered a user namespace, in which it is nobody yet.
+    Entered,
     /// To [`Request::Begin`].
     Ready,
     /// To [`Request::Create`], with [`DESCRIPTORS`] if it went well.

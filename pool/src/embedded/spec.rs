@@ -7,6 +7,7 @@ use isolator_runner::place;
 use serde_json::{Value, json};
 
 use super::cgroup::{self, Cgroup};
+use super::host::{Host, Ids};
 use crate::engine::SandboxSpec;
 use crate::limits::ByteSize;
 
@@ -28,11 +29,14 @@ pub(super) struct Parts<'a> {
     pub(super) runner: &'a Path,
     /// The [`FILES`].
     pub(super) files: &'a Path,
-    pub(super) cgroup: &'a Cgroup,
+    /// What the machine lets sandboxes have.
+    pub(super) host: &'a Host,
+    /// The sandbox's groups, where it has some.
+    pub(super) cgroup: Option<&'a Cgroup>,
     /// Variables of the image.
     pub(super) env: &'a [String],
-    /// The first user of the host, and group, that the sandbox's own are mapped to.
-    pub(super) first_id: Option<u32>,
+    /// The sandbox's users, where it has some of its own.
+    pub(super) ids: Option<Ids>,
 }
 
 /// Directories that are mounted over in a sandbox, for which the image must have a place.
@@ -45,7 +49,6 @@ pub(super) fn mount_points(spec: &SandboxSpec) -> Vec<PathBuf> {
 /// The specification of a sandbox whose process 1 is the runner.
 pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
     let (uid, gid) = spec.user;
-    let limit = |kind: &str, limit: u64| json!({ "type": kind, "soft": limit, "hard": limit });
     json!({
         "ociVersion": "1.0.2",
         "root": { "path": parts.root, "readonly": true },
@@ -59,15 +62,25 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
             "capabilities": {
                 "bounding": [], "effective": [], "inheritable": [], "permitted": [], "ambient": [],
             },
-            "rlimits": [
-                limit("RLIMIT_NOFILE", spec.limits.open_files.into()),
-                // A core dump would fill the workspace and help nobody.
-                limit("RLIMIT_CORE", 0),
-            ],
+            "rlimits": rlimits(spec, parts),
         },
         "mounts": mounts(spec, parts),
         "linux": linux(spec, parts),
     })
+}
+
+fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+    let limit = |kind: &str, limit: u32| json!({ "type": kind, "soft": limit, "hard": limit });
+    let mut limits = vec![
+        limit("RLIMIT_NOFILE", spec.limits.open_files),
+        // A core dump would fill the workspace and help nobody.
+        limit("RLIMIT_CORE", 0),
+    ];
+    if !parts.host.limits("pids") && parts.ids.is_some() {
+        // Of the sandbox's own user, whom the kernel counts apart from others of the same number.
+        limits.push(limit("RLIMIT_NPROC", spec.limits.pids));
+    }
+    limits
 }
 
 fn environment(image: &[String]) -> Vec<String> {
@@ -83,35 +96,45 @@ fn environment(image: &[String]) -> Vec<String> {
 }
 
 fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
-    let resources = spec.with_preload(spec.resources);
-    let memory = resources.memory.as_i64();
     let mut namespaces: Vec<_> = ["pid", "mount", "network", "ipc", "uts", "cgroup"]
         .into_iter()
         .map(|kind| json!({ "type": kind }))
         .collect();
     let mut mappings = Vec::new();
-    if let Some(first) = parts.first_id {
+    if let Some(Ids { first, count }) = parts.ids {
         namespaces.push(json!({ "type": "user" }));
-        mappings.push(json!({ "containerID": 0, "hostID": first, "size": IDS }));
+        mappings.push(json!({ "containerID": 0, "hostID": first, "size": count }));
     }
-    json!({
+    let mut linux = json!({
         "namespaces": namespaces,
         "uidMappings": mappings,
         "gidMappings": mappings,
-        "cgroupsPath": parts.cgroup.oci_path(),
-        "resources": {
-            "devices": [{ "allow": false, "access": "rwm" }],
-            // Memory and swap together: no swap is added.
-            "memory": { "limit": memory, "swap": memory },
-            "cpu": {
-                "quota": cgroup::quota(resources),
-                "period": cgroup::CPU_PERIOD.as_micros() as u64,
-            },
-            "pids": { "limit": spec.limits.pids },
-        },
         "maskedPaths": MASKED,
         "readonlyPaths": READ_ONLY,
-    })
+    });
+    if let Some(cgroup) = parts.cgroup {
+        linux["cgroupsPath"] = json!(cgroup.oci_path());
+        linux["resources"] = resources(spec, parts.host);
+    }
+    linux
+}
+
+fn resources(spec: &SandboxSpec, host: &Host) -> Value {
+    let resources = spec.with_preload(spec.resources);
+    let mut limits = json!({ "devices": [{ "allow": false, "access": "rwm" }] });
+    if host.limits("memory") {
+        let memory = resources.memory.as_i64();
+        // Memory and swap together: no swap is added.
+        limits["memory"] = json!({ "limit": memory, "swap": memory });
+    }
+    if host.limits("cpu") {
+        let period = cgroup::CPU_PERIOD.as_micros() as u64;
+        limits["cpu"] = json!({ "quota": cgroup::quota(resources), "period": period });
+    }
+    if host.limits("pids") {
+        limits["pids"] = json!({ "limit": spec.limits.pids });
+    }
+    limits
 }
 
 /// Paths that tell of the host or change it; those that Docker masks.
@@ -146,7 +169,7 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
     ];
-    mounts.extend(control_groups(parts.cgroup));
+    mounts.extend(parts.cgroup.map(control_groups).unwrap_or_default());
     let options = |size: ByteSize, execution: &str| {
         let (uid, gid) = spec.user;
         // Each by itself: they are handed to the kernel one by one.

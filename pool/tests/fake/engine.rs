@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
-    SandboxState, Whose,
+    SandboxState, Warning, Whose,
 };
 use isolator_pool::images::ImageBuilder;
 use isolator_pool::limits::Resources;
@@ -447,7 +447,7 @@ impl Engine for FakeEngine {
         Ok("fake".to_owned())
     }
 
-    async fn warnings(&self) -> Result<Vec<String>, EngineError> {
+    async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
         Ok(Vec::new())
     }
 

@@ -1,0 +1,102 @@
+//! A sandbox that runs: its streams, its state, its end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, pidfd_send_signal};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio_util::io::ReaderStream;
+use tokio_util::task::TaskTracker;
+
+use super::cgroup::Cgroup;
+use super::launcher::Created;
+use super::refused;
+use crate::engine::{Call, Channel, SandboxName, SandboxState};
+
+/// How long a process that was killed may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is read from a runner at once.
+const READ: usize = 64 * 1024;
+
+/// The most of what a runner says besides that goes into the log, in bytes.
+const LONGEST_LOG: u64 = 4096;
+
+/// A sandbox that this process has made.
+pub(super) struct Live {
+    /// Its groups, where it has some.
+    pub(super) cgroup: Option<Cgroup>,
+    /// Process 1.
+    pub(super) process: Arc<OwnedFd>,
+    /// The runner's stream and log, until they are asked for.
+    streams: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl Live {
+    pub(super) fn new(created: Created, cgroup: Option<Cgroup>) -> Self {
+        let Created { stream, log, process } = created;
+        Self { cgroup, process: Arc::new(process), streams: Some((stream, log)) }
+    }
+
+    /// The stream to the runner, which is there once.
+    pub(super) fn open(&mut self, name: &SandboxName, tasks: &TaskTracker) -> io::Result<Channel> {
+        let streams = self.streams.take();
+        let (stream, log) = streams.ok_or_else(|| io::Error::other("its stream is taken"))?;
+        rustix::io::ioctl_fionbio(&log, true)?;
+        tasks.spawn(pass_log_on(name.clone(), pipe::Receiver::from_owned_fd(log)?));
+        let stream = std::os::unix::net::UnixStream::from(stream);
+        stream.set_nonblocking(true)?;
+        let (output, input) = UnixStream::from_std(stream)?.into_split();
+        let output = ReaderStream::with_capacity(output, READ);
+        let output = output.map_err(|error| refused(Call::Arm, error)).boxed();
+        Ok(Channel { input: Box::new(input), output })
+    }
+
+    pub(super) fn state(&self) -> SandboxState {
+        if has_ended(&self.process, Duration::ZERO) {
+            return SandboxState::Stopped;
+        }
+        match self.cgroup.as_ref().map(Cgroup::is_frozen) {
+            Some(Ok(true)) => SandboxState::Paused,
+            _ => SandboxState::Running,
+        }
+    }
+}
+
+/// Kills a sandbox, waits until process 1 and with it every other is gone, and removes its groups. Blocks.
+pub(super) fn remove(process: Option<Arc<OwnedFd>>, cgroup: Option<Cgroup>) -> io::Result<()> {
+    if let Some(process) = process {
+        match pidfd_send_signal(&*process, Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // What is frozen by the first version's freezer dies when it is thawed. An error means that the
+        // groups are gone.
+        let _ = cgroup.as_ref().map(Cgroup::thaw);
+        if !has_ended(&process, PATIENCE) {
+            return Err(io::Error::other("its process 1 could not be killed"));
+        }
+    }
+    cgroup.map_or(Ok(()), |cgroup| cgroup.remove())
+}
+
+/// Whether a process ends within some time.
+fn has_ended(process: &OwnedFd, within: Duration) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let within = within.try_into().ok();
+    poll(&mut fds, within.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+/// What the runner says besides its frames is for the log.
+async fn pass_log_on(name: SandboxName, log: impl AsyncRead + Unpin) {
+    let mut lines = BufReader::new(log.take(LONGEST_LOG)).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        tracing::warn!(sandbox = %name, "the runner said: {line}");
+    }
+}
