@@ -64,7 +64,9 @@ impl App {
                 let settings = embedded::Settings {
                     program: env::current_exe()?,
                     runner: RUNNER,
-                    images: PathBuf::from("/root/.local/share/isolator"),
+                    images: data_directory().context(
+                        "there is no place for images: set XDG_DATA_HOME to a directory",
+                    )?,
                     state: directory.join("embedded"),
                 };
                 Arc::new(embedded::EmbeddedEngine::new(settings, &owner))
@@ -125,9 +127,19 @@ pub fn engine_address(config: &Config) -> Result<EngineAddress, ConnectError> {
 
 /// Where instances of one user find each other: what they leave behind is swept by the next one.
 fn state_directory() -> Option<PathBuf> {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_STATE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/state")))
         .or_else(|| absolute("XDG_RUNTIME_DIR"))?;
     Some(base.join("isolator/instances"))
+}
+
+/// Where the images of the embedded engine are.
+fn data_directory() -> Option<PathBuf> {
+    let base =
+        absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
+    Some(base.join("isolator"))
+}
+
+fn absolute(name: &str) -> Option<PathBuf> {
+    env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }

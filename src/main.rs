@@ -54,12 +54,17 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What goes wrong while a sandbox is made is told with it; this says where.
+/// What goes wrong while a sandbox is made is told by the launcher; what the sandbox's own first process
+/// says of it is not, so it is logged there.
 fn log_errors_to_stderr() {
+    const OF_LAUNCHER: &str = "libcontainer::container=off,\
+        libcontainer::process::container_main_process=off,\
+        libcontainer::process::container_intermediate_process=off";
     tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::ERROR)
+        .with_env_filter(format!("error,{OF_LAUNCHER}"))
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .without_time()
         .init();
 }
 

@@ -13,6 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::limits::Resources;
 
+/// Where control groups are usually mounted, and where launchers see those of version 2.
+pub(super) const PLACE: &str = "/sys/fs/cgroup";
+
 /// The group below which those of all instances are.
 const ROOT: &str = "isolator";
 
@@ -60,6 +63,13 @@ pub(super) struct Cgroup {
     path: PathBuf,
 }
 
+/// Where version 2 is mounted.
+pub(super) fn second_version() -> io::Result<PathBuf> {
+    let mounts = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
+    let second = mounts.into_iter().find(|found| found.version == Version::Two);
+    second.and_then(|mut found| found.mounts.pop()).map(|(_, mount)| mount).ok_or_else(none)
+}
+
 impl Hierarchies {
     /// Those of a machine on which this process may make groups where it likes.
     pub(super) fn of_machine() -> io::Result<Self> {
@@ -93,14 +103,6 @@ impl Hierarchies {
             let _ = fs::write(base.join("cgroup.subtree_control"), format!("+{controller}"));
         }
         Ok(second)
-    }
-
-    /// Where version 2 is mounted, if these are its groups.
-    pub(super) fn second_version(&self) -> Option<&Path> {
-        match self.version {
-            Version::One => None,
-            Version::Two => self.mount("").ok(),
-        }
     }
 
     /// The groups of a sandbox.
@@ -203,15 +205,15 @@ impl Cgroup {
         format!("/{}", self.path.display())
     }
 
-    /// What a sandbox may see of its groups: where they are, and where below `/sys/fs/cgroup` it looks for
-    /// them.
+    /// What a sandbox may see of its groups: where its launcher sees them, and where below [`PLACE`] the
+    /// sandbox looks for them.
     pub(super) fn visible(&self) -> Vec<(PathBuf, &'static str)> {
         match self.hierarchies.version {
             Version::One => ["memory", "pids", "cpu"]
                 .into_iter()
                 .filter_map(|name| Some((self.file(name, "").ok()?, name)))
                 .collect(),
-            Version::Two => self.file("", "").map(|path| (path, "")).into_iter().collect(),
+            Version::Two => vec![(Path::new(PLACE).join(&self.path), "")],
         }
     }
 

@@ -1,9 +1,10 @@
 //! What this machine lets this user have for sandboxes, and what is lost where it is not all.
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::cgroup::Hierarchies;
+use super::cgroup::{self, Hierarchies, Version};
 use super::rootless::{self, Grant};
 use super::spec::IDS;
 use crate::engine::Warning;
@@ -42,6 +43,8 @@ pub(super) struct Host {
     why: Option<String>,
     /// What this user was granted, without root.
     pub(super) grant: Option<Grant>,
+    /// Where control groups of version 2 are mounted, which are the only ones to be had without root.
+    pub(super) second_version: Option<PathBuf>,
     users: Users,
 }
 
@@ -63,7 +66,10 @@ impl Host {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let users =
             users_of_root(&read("/proc/self/uid_map"), &read("/proc/sys/user/max_user_namespaces"));
-        Ok(Self { groups: Some(groups), missing, why: None, grant: None, users })
+        let is_second = groups.version == Version::Two;
+        let second_version = if is_second { cgroup::second_version().ok() } else { None };
+        let (groups, why, grant) = (Some(groups), None, None);
+        Ok(Self { groups, missing, why, grant, second_version, users })
     }
 
     fn without_root() -> Result<Self, String> {
@@ -77,7 +83,12 @@ impl Host {
             Ok((groups, missing)) => (Some(groups), missing, None),
             Err(why) => (None, Vec::new(), Some(why)),
         };
-        Ok(Self { groups, missing, why, grant: Some(grant), users: Users::Granted })
+        let second_version = Some(cgroup::second_version().map_err(|_| {
+            "control groups of version 2 are not mounted, without which there are no sandboxes without \
+             root; as root, run: mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+        })?);
+        let (grant, users) = (Some(grant), Users::Granted);
+        Ok(Self { groups, missing, why, grant, second_version, users })
     }
 
     /// The users of the next sandbox.
@@ -136,8 +147,8 @@ impl Host {
     pub(super) fn describe(&self) -> String {
         let groups = match &self.groups {
             None => "no control groups",
-            Some(groups) if groups.second_version().is_some() => "control groups version 2",
-            Some(_) => "control groups version 1",
+            Some(groups) if groups.version == Version::One => "control groups version 1",
+            Some(_) => "control groups version 2",
         };
         let root = if self.grant.is_some() { "without root" } else { "as root" };
         format!("{root}, {groups}")
@@ -170,7 +181,8 @@ mod tests {
     fn root_of_the_machine_gives_each_sandbox_users_of_its_own() {
         let users = users_of_root("         0          0 4294967295\n", "96343\n");
         assert!(matches!(users, Users::OfMachine(_)));
-        let host = Host { groups: None, missing: vec![], why: None, grant: None, users };
+        let (groups, missing, why, grant, second_version) = (None, vec![], None, None, None);
+        let host = Host { groups, missing, why, grant, second_version, users };
         let (one, other) = (host.next_ids().unwrap(), host.next_ids().unwrap());
         assert!(one.first.abs_diff(other.first) >= IDS, "{one:?} {other:?}");
         assert!(one.first >= FIRST && one.first + one.count <= LAST);

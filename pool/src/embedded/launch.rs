@@ -33,6 +33,7 @@ use rustix::process::{
 use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 
+use super::cgroup::PLACE;
 use super::protocol::{self, Answer, Places, Request};
 use crate::seccomp;
 
@@ -48,9 +49,6 @@ const INNER: &str = "inner";
 /// Where the launcher sees what sandboxes are made from. Its mount namespace is its own, and what was there
 /// is of no use to it; every system has the directory.
 const VIEW: &str = "/tmp";
-
-/// Where control groups are usually mounted.
-const GROUPS: &str = "/sys/fs/cgroup";
 
 /// Directory of all unpacked images in the launcher's view.
 pub(super) const IMAGES: &str = "/tmp/images";
@@ -157,10 +155,10 @@ fn arrange(places: &Places) -> io::Result<()> {
     let nothing = MountFlags::NOSUID | MountFlags::NODEV;
     mount("proc", "/proc", "proc", nothing | MountFlags::NOEXEC, None)?;
     if let Some(groups) = &places.groups
-        && groups != Path::new(GROUPS)
+        && groups != Path::new(PLACE)
     {
         // Where both versions are mounted, `libcontainer` would take the first.
-        mount_bind_recursive(groups, GROUPS)?;
+        mount_bind_recursive(groups, PLACE)?;
     }
     let images = open_directory(&places.images)?;
     let shared = open_directory(&places.shared)?;

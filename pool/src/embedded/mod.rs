@@ -122,7 +122,7 @@ impl EmbeddedEngine {
             let places = Places {
                 images: self.store.images(),
                 shared: self.shared(),
-                groups: host.groups.as_ref().and_then(|g| g.second_version()).map(Path::to_owned),
+                groups: host.second_version.clone(),
             };
             let program = &self.settings.program;
             let launcher = Launcher::start(program, places, host.grant.as_ref(), &self.tasks).await;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use isolator_runner::place;
 use serde_json::{Value, json};
 
-use super::cgroup::{self, Cgroup};
+use super::cgroup::{self, Cgroup, PLACE};
 use super::host::{Host, Ids};
 use crate::engine::SandboxSpec;
 use crate::limits::ByteSize;
@@ -112,9 +112,13 @@ fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
         "maskedPaths": MASKED,
         "readonlyPaths": READ_ONLY,
     });
-    if let Some(cgroup) = parts.cgroup {
-        linux["cgroupsPath"] = json!(cgroup.oci_path());
-        linux["resources"] = resources(spec, parts.host);
+    match parts.cgroup {
+        Some(cgroup) => {
+            linux["cgroupsPath"] = json!(cgroup.oci_path());
+            linux["resources"] = resources(spec, parts.host);
+        }
+        // Where none can be made, `libcontainer` goes on without; but for systemd's, which are relative.
+        None => linux["cgroupsPath"] = json!("/isolator"),
     }
     linux
 }
@@ -201,7 +205,6 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
 /// The sandbox's own groups, so that the runner and language runtimes find their limits where they look
 /// for them.
 fn control_groups(cgroup: &Cgroup) -> Vec<Value> {
-    const PLACE: &str = "/sys/fs/cgroup";
     let flags = ["nosuid", "nodev", "noexec"];
     let visible = cgroup.visible();
     let mut mounts = Vec::new();
