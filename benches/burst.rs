@@ -19,6 +19,9 @@ use tokio::runtime::Runtime;
 /// As many as agents send at once, and few enough for a small machine's memory.
 const POOL: PoolShape = PoolShape { size: 4, hot: 1 };
 
+/// The program whose launcher the embedded engine needs.
+const LAUNCHER: &str = env!("CARGO_BIN_EXE_isolator");
+
 fn burst(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
@@ -27,7 +30,7 @@ fn burst(criterion: &mut Criterion) {
     let subject = Arc::clone(&subjects[0]);
     let directory = tempfile::tempdir().expect("a directory");
     let (docker, mut server) = runtime.block_on(async {
-        let app = App::new(&config).expect("an engine");
+        let app = App::with_launcher(&config, LAUNCHER).await.expect("an engine");
         let docker = RawDocker::connect(&config, &app).await.expect("an engine that answers");
         let file = settings::write(&config, &python.into(), POOL, directory.path());
         let program = Path::new(env!("CARGO_BIN_EXE_isolator"));

@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the pool is asked, which costs nothing.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The program whose launcher the embedded engine needs.
+const LAUNCHER: &str = env!("CARGO_BIN_EXE_isolator");
+
 fn refill(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let mut group = criterion.benchmark_group("refill");
@@ -41,8 +44,10 @@ fn refill(criterion: &mut Criterion) {
         let config = config(refills, modules);
         let request = request(&config);
         let pools = runtime.block_on(async {
-            let pools =
-                App::new(&config).expect("an engine").start_pools(&config, Ahead::AsConfigured);
+            let pools = App::with_launcher(&config, LAUNCHER)
+                .await
+                .expect("an engine")
+                .start_pools(&config, Ahead::AsConfigured);
             until_full(&pools).await;
             pools
         });

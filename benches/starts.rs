@@ -16,12 +16,15 @@ use isolator::bench::session::Session;
 use isolator::config::Config;
 use tokio::runtime::Runtime;
 
+/// The program whose launcher the embedded engine needs.
+const LAUNCHER: &str = env!("CARGO_BIN_EXE_isolator");
+
 fn starts(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
     let subjects = Subject::choose(&config, &[]).expect("the built-in languages");
     let mut session = runtime.block_on(async {
-        let app = App::new(&config).expect("an engine");
+        let app = App::with_launcher(&config, LAUNCHER).await.expect("an engine");
         let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
         let mut session = Session::open(&config, app, program, &subjects).await.expect("a session");
         session.connect().await.expect("full pools");

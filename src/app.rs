@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use isolator_pool::docker::{ConnectError, DockerEngine, EngineAddress};
-use isolator_pool::embedded;
+use isolator_pool::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::Engine;
-use isolator_pool::images::ImageProvider;
+use isolator_pool::images::{ImageBuilder, ImageProvider};
 use isolator_pool::owner::Owner;
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pools::{PoolSpec, Pools};
 use isolator_pool::sweep;
 
 use crate::config::{Config, EngineKind};
-use crate::images::LanguageImages;
+use crate::images::{DockerImages, StoreImages};
 
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
@@ -43,12 +44,25 @@ pub struct App {
 }
 
 impl App {
-    /// Finds the engine and registers this process. Nothing is asked of the engine yet.
+    /// Finds the engine and registers this process.
     ///
     /// # Errors
     ///
     /// When no engine's address is known, or this user has no place for its state.
-    pub fn new(config: &Config) -> anyhow::Result<Self> {
+    pub async fn new(config: &Config) -> anyhow::Result<Self> {
+        Self::with_launcher(config, env::current_exe()?).await
+    }
+
+    /// The same in a process that is not the `isolator` program: that is started where the embedded engine
+    /// needs it.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub async fn with_launcher(
+        config: &Config,
+        program: impl Into<PathBuf>,
+    ) -> anyhow::Result<Self> {
         let directory = state_directory().context(
             "there is no place for this user's state: set XDG_STATE_HOME to a directory",
         )?;
@@ -56,22 +70,23 @@ impl App {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
-        let docker = Arc::new(DockerEngine::new(engine_address(config)?, &owner, RUNNER));
-        let builder = Arc::new(LanguageImages::new(Arc::clone(&docker)));
-        let engine: Arc<dyn Engine> = match config.engine.kind {
-            EngineKind::Auto | EngineKind::Docker => docker,
-            EngineKind::Embedded => {
+        let docker = DockerEngine::new(engine_address(config)?, &owner, RUNNER);
+        let (engine, builder): (Arc<dyn Engine>, Arc<dyn ImageBuilder>) =
+            if prefers_docker(config, &docker).await {
+                let docker = Arc::new(docker);
+                (Arc::clone(&docker) as _, Arc::new(DockerImages::new(docker)))
+            } else {
                 let settings = embedded::Settings {
-                    program: env::current_exe()?,
+                    program: program.into(),
                     runner: RUNNER,
                     images: data_directory().context(
                         "there is no place for images: set XDG_DATA_HOME to a directory",
                     )?,
                     state: directory.join("embedded"),
                 };
-                Arc::new(embedded::EmbeddedEngine::new(settings, &owner))
-            }
-        };
+                let engine = Arc::new(EmbeddedEngine::new(settings, &owner));
+                (Arc::clone(&engine) as _, Arc::new(StoreImages::new(engine)))
+            };
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
         Ok(Self { owner: Arc::new(owner), engine, images })
     }
@@ -109,6 +124,31 @@ impl App {
             config.pools,
             specs,
         )
+    }
+}
+
+/// How long an engine that may be there is given to answer. A host waits meanwhile.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Whether Docker makes the sandboxes: where the operator says so or names its address, and otherwise where
+/// it answers.
+async fn prefers_docker(config: &Config, docker: &DockerEngine) -> bool {
+    match config.engine.kind {
+        EngineKind::Docker => true,
+        EngineKind::Embedded => false,
+        EngineKind::Auto if config.engine.host.is_some() => true,
+        EngineKind::Auto if env::var_os("DOCKER_HOST").is_some() => true,
+        EngineKind::Auto => match tokio::time::timeout(ANSWER, docker.check()).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => {
+                tracing::info!(%error, "using the embedded engine");
+                false
+            }
+            Err(_) => {
+                tracing::warn!("the container engine does not answer; using the embedded engine");
+                false
+            }
+        },
     }
 }
 

@@ -31,7 +31,7 @@
 //! - [`workspace`] → [`run`] → [`outcome`]: one request's way through one sandbox.
 //! - [`owner`], [`sweep`]: whose a sandbox is, and what becomes of the dead's.
 //! - [`preload`]: interpreters that are started ahead of their program.
-//! - [`images`]: how images come to be on an engine. [`limits`]: what a sandbox may use.
+//! - [`images`]: how images come to be on an engine. [`store`]: images without a container engine. [`limits`]: what a sandbox may use.
 
 pub mod admission;
 mod connection;
@@ -53,6 +53,7 @@ pub mod run;
 mod sandbox;
 mod seccomp;
 mod shelf;
+pub mod store;
 pub mod sweep;
 pub mod workspace;
 

@@ -39,7 +39,7 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
         refuse_unless_writable(file)?;
     }
     let subjects = Subject::choose(config, &arguments.languages)?;
-    let app = App::new(config)?;
+    let app = App::new(config).await?;
     let checked = bounded(Call::Check, app.engine.check()).await;
     let engine = checked.context("nothing can be measured; isolator doctor says what to do")?;
     require_images(&app, &subjects).await?;

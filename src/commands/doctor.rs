@@ -54,7 +54,7 @@ pub async fn doctor(config: Config) -> anyhow::Result<ExitCode> {
     }
 
     say("engine");
-    let app = App::new(&config)?;
+    let app = App::new(&config).await?;
     match bounded(Call::Check, app.engine.check()).await {
         Ok(engine) => {
             findings.fine(&engine);

@@ -10,7 +10,7 @@ use crate::config::Config;
 
 /// Sweeps once.
 pub async fn gc(config: Config) -> anyhow::Result<ExitCode> {
-    let app = App::new(&config)?;
+    let app = App::new(&config).await?;
     let swept = sweep::sweep(&*app.engine, &app.owner).await?;
     say(&format!("removed {} sandboxes and {} volumes", swept.sandboxes, swept.shared));
     Ok(ExitCode::SUCCESS)

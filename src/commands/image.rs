@@ -13,7 +13,7 @@ use crate::config::{Config, Language};
 
 /// Does what the command says.
 pub async fn image(config: Config, command: ImageCommand) -> anyhow::Result<ExitCode> {
-    let app = App::new(&config)?;
+    let app = App::new(&config).await?;
     match command {
         ImageCommand::Ls => list(&config, &app).await,
         ImageCommand::Build { languages } => fetch(&config, &app, languages, Origin::Built).await,

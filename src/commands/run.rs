@@ -33,7 +33,7 @@ pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCo
     let arguments = arguments(&config, command)?;
     let request = source::resolve(arguments, &config, &Snippets::new(&config))?;
     let name = &request.language.name;
-    let app = App::new(&config)?;
+    let app = App::new(&config).await?;
     let pools = app.start_pools(&config, Ahead::Nothing);
     let ended = tokio::select! {
         executed = pools.execute(name, &request.run) => Ok(executed),

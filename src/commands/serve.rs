@@ -25,7 +25,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Serves until it is told to stop, then removes everything.
 pub async fn serve(config: Config) -> anyhow::Result<ExitCode> {
-    let app = App::new(&config)?;
+    let app = App::new(&config).await?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let server = Server::new(Arc::new(config), Arc::clone(&pools));
 

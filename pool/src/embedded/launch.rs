@@ -10,6 +10,7 @@
 //! namespace. It dies itself when the server's end of its socket is closed, however that came about.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,8 +23,8 @@ use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError, default};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
-    mount_remount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+    mount_change, mount_remount, unmount,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -32,9 +33,10 @@ use rustix::process::{
 };
 use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
+use serde_json::Value;
 
 use super::cgroup::PLACE;
-use super::protocol::{self, Answer, Places, Request};
+use super::protocol::{self, Answer, Kind, Layer, Places, Request};
 use crate::seccomp;
 
 /// The hidden subcommand of the binary that is the launcher.
@@ -56,6 +58,9 @@ pub(super) const IMAGES: &str = "/tmp/images";
 /// Directory of the runner and its like in the launcher's view.
 pub(super) const SHARED: &str = "/tmp/shared";
 
+/// The root in which an image is built in the launcher's view.
+pub(super) const BUILDING: &str = "/tmp/building";
+
 /// What `libcontainer` keeps of its containers.
 const STATE: &str = "/tmp/state";
 
@@ -64,6 +69,9 @@ const BUNDLES: &str = "/tmp/bundles";
 
 /// The most of a failed sandbox's log that is passed on, in bytes.
 const LONGEST_LOG: usize = 2048;
+
+/// Roots of sandboxes that can be written, while these are being made.
+const ROOTS: &str = "/tmp/roots";
 
 /// Runs the launcher, if the process was started to be one, and returns when it is done. `arguments` are
 /// those of the process without its name, and `log` lets the log be written. Must be called while the
@@ -162,12 +170,20 @@ fn arrange(places: &Places) -> io::Result<()> {
     }
     let images = open_directory(&places.images)?;
     let shared = open_directory(&places.shared)?;
+    let building = places.building.as_deref().map(open_directory).transpose()?;
     mount("tmpfs", VIEW, "tmpfs", nothing, Some(c"mode=711"))?;
-    for directory in [IMAGES, SHARED, STATE, BUNDLES] {
+    for directory in [IMAGES, SHARED, STATE, BUNDLES, ROOTS] {
         fs::create_dir(directory)?;
     }
+    let view = |source: &OwnedFd, target| {
+        mount_bind(format!("/proc/self/fd/{}", source.as_raw_fd()), target)
+    };
+    if let Some(building) = building {
+        fs::create_dir(BUILDING)?;
+        view(&building, BUILDING)?;
+    }
     for (source, target) in [(images, IMAGES), (shared, SHARED)] {
-        mount_bind(format!("/proc/self/fd/{}", source.as_raw_fd()), target)?;
+        view(&source, target)?;
         mount_remount(target, MountFlags::BIND | MountFlags::RDONLY | nothing, c"")?;
     }
     Ok(())
@@ -203,7 +219,9 @@ impl Launcher {
                 Some((Request::Begin(_) | Request::Mapped, _)) => {
                     return Err(io::Error::other("the server began twice"));
                 }
-                Some((Request::Create { name, spec }, _)) => self.create(name, &spec)?,
+                Some((Request::Create { name, spec, kind }, _)) => {
+                    self.create(name, spec, kind)?;
+                }
             }
         }
     }
@@ -222,8 +240,8 @@ impl Launcher {
         Ok((!fds[0].revents().is_empty(), ended))
     }
 
-    fn create(&mut self, name: String, spec: &serde_json::Value) -> io::Result<()> {
-        let (error, descriptors) = match self.try_create(&name, spec) {
+    fn create(&mut self, name: String, spec: Value, kind: Kind) -> io::Result<()> {
+        let (error, descriptors) = match self.create_kind(&name, spec, kind) {
             Ok((pid, descriptors)) => {
                 let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
                 self.sandboxes.insert(name.clone(), (pid, process));
@@ -237,12 +255,32 @@ impl Launcher {
         protocol::send(&self.server, &Answer::Created { name, error }, &descriptors)
     }
 
+    fn create_kind(
+        &self,
+        name: &str,
+        mut spec: Value,
+        kind: Kind,
+    ) -> Result<(Pid, Vec<OwnedFd>), String> {
+        let layer = match kind {
+            Kind::ReadOnly => return self.try_create(name, &spec, &self.programs),
+            Kind::Build => return self.try_create(name, &spec, &[]),
+            Kind::Writable(layer) => layer,
+        };
+        let failed = |error: io::Error| format!("its root can't be made writable: {error}");
+        let root = WritableRoot::mount(name, &mut spec, layer).map_err(failed)?;
+        let created = self.try_create(name, &spec, &self.programs);
+        // It is mounted in the sandbox's own namespace now.
+        drop(root);
+        created
+    }
+
     /// Makes and starts a sandbox. Gives its process 1, and the server's ends of the stream to it and of its
     /// log, and the process.
     fn try_create(
         &self,
         name: &str,
-        spec: &serde_json::Value,
+        spec: &Value,
+        programs: &[BpfProgram],
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
         let in_words = |error: &dyn std::error::Error| chain(error);
         let bundle = Path::new(BUNDLES).join(name);
@@ -256,7 +294,7 @@ impl Launcher {
         let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| in_words(&error))?;
         let their_output = theirs.try_clone().map_err(|error| in_words(&error))?;
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
-            .with_executor(Exec { programs: self.programs.clone() })
+            .with_executor(Exec { programs: programs.to_vec() })
             .with_root_path(STATE)
             .map_err(|error| in_words(&error))?
             .with_stdin(theirs)
@@ -288,6 +326,43 @@ impl Launcher {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
         forget(name);
+    }
+}
+
+/// A root that is mounted for a sandbox.
+struct WritableRoot(PathBuf);
+
+impl WritableRoot {
+    /// Lays a layer over the root of a specification.
+    fn mount(name: &str, spec: &mut Value, layer: Layer) -> io::Result<Self> {
+        let place = Self(PathBuf::from(ROOTS).join(name));
+        fs::create_dir_all(&place.0)?;
+        let Layer { size, inodes } = layer;
+        let options = CString::new(format!("mode=755,size={size},nr_inodes={inodes}"))?;
+        mount("tmpfs", &place.0, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, &*options)?;
+        let [upper, work, root] = ["upper", "work", "root"].map(|name| place.0.join(name));
+        for directory in [&upper, &work, &root] {
+            fs::create_dir(directory)?;
+        }
+        let lower = spec["root"]["path"].as_str().unwrap_or_default().to_owned();
+        let options = CString::new(format!(
+            "lowerdir={lower},upperdir={},workdir={}",
+            upper.display(),
+            work.display()
+        ))?;
+        mount("overlay", &root, "overlay", MountFlags::NODEV | MountFlags::NOSUID, &*options)?;
+        spec["root"]["path"] = root.to_string_lossy().into();
+        Ok(place)
+    }
+}
+
+impl Drop for WritableRoot {
+    fn drop(&mut self) {
+        // One that was not mounted can't be unmounted. What stays goes with this process.
+        for mounted in [self.0.join("root"), self.0.clone()] {
+            let _ = unmount(&mounted, UnmountFlags::DETACH);
+        }
+        let _ = fs::remove_dir(&self.0);
     }
 }
 

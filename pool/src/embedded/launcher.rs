@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::launch;
-use super::protocol::{self, Answer, Places, Request};
+use super::protocol::{self, Answer, Kind, Places, Request};
 use super::rootless::Grant;
 use crate::engine::Call;
 use crate::lock::lock;
@@ -107,14 +107,19 @@ impl Launcher {
     /// # Errors
     ///
     /// What the launcher said, or that it is gone.
-    pub(super) async fn create(&self, name: &str, spec: Value) -> Result<Created, String> {
+    pub(super) async fn create(
+        &self,
+        name: &str,
+        spec: Value,
+        kind: Kind,
+    ) -> Result<Created, String> {
         let (sender, answer) = oneshot::channel();
         let waiter = Waiter { since: Instant::now(), answer: sender };
         match lock(&self.waiting).as_mut() {
             Some(waiting) => waiting.insert(name.to_owned(), waiter),
             None => return Err(GONE.to_owned()),
         };
-        let request = Request::Create { name: name.to_owned(), spec };
+        let request = Request::Create { name: name.to_owned(), spec, kind };
         send(&self.socket, &request).await.map_err(|error| format!("{GONE}: {error}"))?;
         answer.await.unwrap_or_else(|_| Err(GONE.to_owned()))
     }

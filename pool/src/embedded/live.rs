@@ -18,6 +18,7 @@ use super::cgroup::Cgroup;
 use super::launcher::Created;
 use super::refused;
 use crate::engine::{Call, Channel, SandboxName, SandboxState};
+use crate::store::Held;
 
 /// How long a process that was killed may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,12 +37,13 @@ pub(super) struct Live {
     pub(super) process: Arc<OwnedFd>,
     /// The runner's stream and log, until they are asked for.
     streams: Option<(OwnedFd, OwnedFd)>,
+    _image: Arc<Held>,
 }
 
 impl Live {
-    pub(super) fn new(created: Created, cgroup: Option<Cgroup>) -> Self {
+    pub(super) fn new(created: Created, cgroup: Option<Cgroup>, image: Arc<Held>) -> Self {
         let Created { stream, log, process } = created;
-        Self { cgroup, process: Arc::new(process), streams: Some((stream, log)) }
+        Self { cgroup, process: Arc::new(process), streams: Some((stream, log)), _image: image }
     }
 
     /// The stream to the runner, which is there once.

@@ -6,6 +6,7 @@
 //! itself: freezing, thawing and limits are writes to its [control groups](cgroup), and its end is that
 //! of process 1, of which the server holds a descriptor.
 
+mod build;
 mod cgroup;
 mod host;
 pub mod launch;
@@ -14,25 +15,24 @@ mod live;
 mod protocol;
 mod rootless;
 mod spec;
-pub mod store;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
 use isolator_runner::place;
 use tokio_util::task::TaskTracker;
 
+pub use self::build::ImageBuild;
 use self::host::Host;
 use self::launch::{IMAGES, SHARED};
 use self::launcher::Launcher;
 use self::live::Live;
-use self::protocol::Places;
-use self::store::Store;
+use self::protocol::{Kind, Layer, Places};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
     SandboxState, Warning, Whose,
@@ -40,6 +40,7 @@ use crate::engine::{
 use crate::limits::Resources;
 use crate::lock::lock;
 use crate::owner::{LABEL, Owner, PROCESS};
+use crate::store::{Held, Store, StoreError};
 
 /// Launchers side by side. Each makes one sandbox at a time, and a core can make no more.
 const LAUNCHERS: usize = 2;
@@ -66,6 +67,8 @@ pub struct EmbeddedEngine {
     store: Store,
     launchers: tokio::sync::Mutex<Vec<Arc<Launcher>>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
+    /// Images of which there are sandboxes, by their digests.
+    held: Mutex<HashMap<String, Weak<Held>>>,
     tasks: TaskTracker,
 }
 
@@ -80,6 +83,7 @@ impl EmbeddedEngine {
             settings,
             launchers: tokio::sync::Mutex::default(),
             sandboxes: Mutex::default(),
+            held: Mutex::default(),
             tasks: TaskTracker::new(),
         }
     }
@@ -123,6 +127,7 @@ impl EmbeddedEngine {
                 images: self.store.images(),
                 shared: self.shared(),
                 groups: host.second_version.clone(),
+                building: None,
             };
             let program = &self.settings.program;
             let launcher = Launcher::start(program, places, host.grant.as_ref(), &self.tasks).await;
@@ -130,6 +135,23 @@ impl EmbeddedEngine {
         }
         let least = launchers.iter().min_by_key(|launcher| launcher.waiting());
         least.cloned().ok_or_else(|| refused(Call::Prepare, "there is no launcher"))
+    }
+
+    /// The image of a sandbox, which stays in the store as long as there is one of its sandboxes.
+    fn hold(&self, image: &Image) -> Result<Arc<Held>, EngineError> {
+        let mut images = lock(&self.held);
+        if let Some(held) = images.get(&image.digest).and_then(Weak::upgrade) {
+            return Ok(held);
+        }
+        images.retain(|_, held| held.strong_count() > 0);
+        let gone = || EngineError::NoSuchImage(image.name.clone());
+        let stored = self.store.get(&image.digest).map_err(|e| refused(Call::Create, e))?;
+        let held = match stored.ok_or_else(gone)?.hold() {
+            Err(StoreError::NoSuchImage(_)) => return Err(gone()),
+            held => Arc::new(held.map_err(|error| refused(Call::Create, error))?),
+        };
+        images.insert(image.digest.clone(), Arc::downgrade(&held));
+        Ok(held)
     }
 
     /// Does something with a sandbox that this process has made.
@@ -183,36 +205,41 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
-        let found = self.store.find(name).map_err(|error| refused(Call::FindImage, error))?;
+        let found = self.store.find(name).map_err(|e| store_refused(Call::FindImage, e))?;
         Ok(found.map(|stored| stored.image(name)))
     }
 
     async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
-        let _ = (name, progress);
-        Err(refused(Call::FetchImage, "not yet"))
+        let pulled = self.store.pull(name, progress).await;
+        pulled.map(|_| ()).map_err(|error| store_refused(Call::FetchImage, error))
     }
 
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
         refuse_what_is_not_there(spec)?;
         let host = self.host()?;
-        let stored = self.store.get(&spec.image.digest);
-        let stored = stored.map_err(|error| refused(Call::Create, error))?;
-        let stored = stored.ok_or_else(|| EngineError::NoSuchImage(spec.image.name.clone()))?;
-        stored.make_places(spec).map_err(|error| refused(Call::Create, error))?;
+        let held = self.hold(&spec.image)?;
+        let made = held.make_places(&spec::directories(spec), &spec::files());
+        made.map_err(|error| store_refused(Call::Create, error))?;
         let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
         let parts = spec::Parts {
-            root: &Path::new(IMAGES).join(stored.relative_root()),
+            root: &Path::new(IMAGES).join(held.image().relative_root()),
             runner: &Path::new(SHARED).join(RUNNER),
             files: Path::new(SHARED),
             host,
             cgroup: cgroup.as_ref(),
-            env: &stored.env,
+            env: &held.image().description.env,
             ids: host.next_ids(),
         };
         let oci = spec::sandbox(spec, &parts);
-        let created = self.launcher().await?.create(name.as_str(), oci).await;
+        let kind = if spec.readonly_root {
+            Kind::ReadOnly
+        } else {
+            let size = spec.limits.tmp.as_bytes();
+            Kind::Writable(Layer { size, inodes: spec.limits.inodes })
+        };
+        let created = self.launcher().await?.create(name.as_str(), oci, kind).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
-        lock(&self.sandboxes).insert(name.clone(), Live::new(created, cgroup));
+        lock(&self.sandboxes).insert(name.clone(), Live::new(created, cgroup, held));
         Ok(())
     }
 
@@ -268,11 +295,13 @@ impl Engine for EmbeddedEngine {
             return Ok(names.into_iter().map(|name| Found { name, labels: labels() }).collect());
         };
         let listed = groups.list().map_err(|error| refused(Call::List, error))?;
+        let building = self.building();
+        let listed = listed.into_iter().filter(|(instance, _)| *instance != building);
         let found = |(instance, name): (String, String)| Found {
             name: SandboxName::new(name),
             labels: labels_of(&instance, &self.labels),
         };
-        Ok(listed.into_iter().map(found).collect())
+        Ok(listed.map(found).collect())
     }
 
     async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError> {
@@ -319,6 +348,14 @@ fn refuse_what_is_not_there(spec: &SandboxSpec) -> Result<(), EngineError> {
 
 fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {
     EngineError::Refused { call, message: error.to_string() }
+}
+
+fn store_refused(call: Call, error: StoreError) -> EngineError {
+    match error {
+        StoreError::NoSuchImage(name) => EngineError::NoSuchImage(name),
+        error if error.is_disk_full() => EngineError::DiskFull(error.to_string()),
+        error => refused(call, error),
+    }
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

@@ -29,6 +29,28 @@ pub(super) struct Places {
     pub(super) shared: PathBuf,
     /// Where control groups of version 2 are mounted, if sandboxes have those.
     pub(super) groups: Option<PathBuf>,
+    /// The root in which an image is being built.
+    pub(super) building: Option<PathBuf>,
+}
+
+/// What kind of sandbox to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    /// One that can't write to its root.
+    ReadOnly,
+    /// One that can, on a layer of its own.
+    Writable(Layer),
+    /// One in which an image is built, by a script that is not hostile.
+    Build,
+}
+
+/// Where a sandbox writes that may write anywhere: in memory, as far as its own limit of it reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Layer {
+    /// Bytes that it takes.
+    pub(super) size: u64,
+    /// Files that it takes.
+    pub(super) inodes: u32,
 }
 
 /// From the server.
@@ -44,6 +66,8 @@ pub(super) enum Request {
         name: String,
         /// Its OCI runtime specification.
         spec: Value,
+        /// Of what kind it is.
+        kind: Kind,
     },
 }
 

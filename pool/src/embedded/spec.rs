@@ -1,6 +1,7 @@
 //! What a sandbox of this engine is, in the words of the OCI runtime specification: every promise
 //! about it is made here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use isolator_runner::place;
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::cgroup::{self, Cgroup, PLACE};
 use super::host::{Host, Ids};
+use super::launch::BUILDING;
 use crate::engine::SandboxSpec;
 use crate::limits::ByteSize;
 
@@ -39,8 +41,13 @@ pub(super) struct Parts<'a> {
     pub(super) ids: Option<Ids>,
 }
 
-/// Directories that are mounted over in a sandbox, for which the image must have a place.
-pub(super) fn mount_points(spec: &SandboxSpec) -> Vec<PathBuf> {
+/// Files that are mounted over in a sandbox, for which the image must have a place.
+pub(super) fn files() -> Vec<PathBuf> {
+    FILES.into_iter().map(|(_, path, _)| PathBuf::from(path)).collect()
+}
+
+/// Directories that are.
+pub(super) fn directories(spec: &SandboxSpec) -> Vec<PathBuf> {
     let fixed = ["/proc", "/dev", "/sys", "/tmp", place::DIRECTORY];
     let own = spec.image.volumes.iter().map(String::as_str).chain([spec.workdir.as_str()]);
     fixed.into_iter().chain(own).map(PathBuf::from).collect()
@@ -51,7 +58,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
     let (uid, gid) = spec.user;
     json!({
         "ociVersion": "1.0.2",
-        "root": { "path": parts.root, "readonly": true },
+        "root": { "path": parts.root, "readonly": spec.readonly_root },
         "hostname": "sandbox",
         "process": {
             "user": { "uid": uid, "gid": gid },
@@ -66,6 +73,60 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
         },
         "mounts": mounts(spec, parts),
         "linux": linux(spec, parts),
+    })
+}
+
+/// What a script may do that builds an image: what Docker lets one, but for devices and raw sockets.
+const BUILD_CAPABILITIES: [&str; 10] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+];
+
+/// Variables of the machine through which its network is reached.
+const NETWORK_VARIABLES: [&str; 6] =
+    ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+
+/// The specification of a sandbox in which a shell script builds an image.
+pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+    let network = NETWORK_VARIABLES
+        .into_iter()
+        .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")));
+    let env: Vec<_> = [path, "HOME=/root".to_owned()].into_iter().chain(network).collect();
+    let sets = ["bounding", "effective", "permitted"].map(|set| (set, BUILD_CAPABILITIES));
+    let namespaces = ["pid", "mount", "ipc", "uts"].map(|kind| json!({ "type": kind }));
+    // The network is the machine's, and so is the way to it.
+    let files =
+        ["/etc/resolv.conf", "/etc/hosts"].into_iter().filter(|file| Path::new(file).exists());
+    let files = files.map(|file| bind(Path::new(file), file, &["nosuid", "nodev"]));
+    let mounts: Vec<_> = system_mounts().into_iter().chain(files).collect();
+    json!({
+        "ociVersion": "1.0.2",
+        "root": { "path": BUILDING, "readonly": false },
+        "hostname": "build",
+        "process": {
+            "user": { "uid": 0, "gid": 0 },
+            "args": ["/bin/sh", "-c", script],
+            "env": env,
+            "cwd": "/",
+            "noNewPrivileges": true,
+            "capabilities": BTreeMap::from(sets),
+        },
+        "mounts": mounts,
+        "linux": {
+            "namespaces": namespaces,
+            "cgroupsPath": cgroup.map_or("/isolator".to_owned(), Cgroup::oci_path),
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+        },
     })
 }
 
@@ -160,8 +221,9 @@ const MASKED: [&str; 11] = [
 const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
-    let mut mounts = vec![
+/// The file systems of the kernel.
+fn system_mounts() -> Vec<Value> {
+    vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=64k"]),
         mount(
@@ -172,7 +234,11 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
         ),
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
-    ];
+    ]
+}
+
+fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+    let mut mounts = system_mounts();
     mounts.extend(parts.cgroup.map(control_groups).unwrap_or_default());
     let options = |size: ByteSize, execution: &str| {
         let (uid, gid) = spec.user;

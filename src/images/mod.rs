@@ -1,20 +1,20 @@
 //! The language images: described once, in the folder `images/`, and carried in the binary, so that
 //! they can be built wherever it is started.
 
-use std::collections::HashMap;
-use std::env;
-use std::path::Path;
-use std::process::Stdio;
-use std::sync::Arc;
+mod docker;
+mod store;
 
-use async_trait::async_trait;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
 use include_dir::{Dir, include_dir};
-use isolator_pool::docker::{DockerEngine, ImageBuild};
-use isolator_pool::engine::{Call, Engine, EngineError, Progress};
-use isolator_pool::images::ImageBuilder;
+use isolator_pool::engine::{Call, EngineError, Progress};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-use tokio_util::io::ReaderStream;
+
+pub use self::docker::DockerImages;
+pub use self::store::StoreImages;
 
 static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/images");
 
@@ -30,68 +30,6 @@ const PUBLIC_BASE: &str = "debian:trixie-slim";
 /// Certificates of the machine that builds: the way to the package registries may lead through a
 /// proxy that only this machine knows.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-/// Builds the language images on a Docker engine.
-pub struct LanguageImages {
-    engine: Arc<DockerEngine>,
-    /// Two builds at once would both make the base.
-    building: tokio::sync::Mutex<()>,
-}
-
-impl LanguageImages {
-    /// A builder that uses the engine.
-    pub fn new(engine: Arc<DockerEngine>) -> Self {
-        Self { engine, building: tokio::sync::Mutex::new(()) }
-    }
-
-    /// The image to start from: the one made before, a public one, or one made now.
-    async fn base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
-        for name in [BASE, PUBLIC_BASE] {
-            if self.engine.find_image(name).await?.is_some() {
-                return Ok(name);
-            }
-        }
-        progress(&format!("pulling {PUBLIC_BASE}"));
-        match self.engine.pull_image(PUBLIC_BASE, progress).await {
-            Ok(()) => return Ok(PUBLIC_BASE),
-            Err(error @ EngineError::Unreachable { .. }) => return Err(error),
-            Err(error) => {
-                progress(&format!("{error}; making the base image from Debian's packages instead"));
-            }
-        }
-        self.make_base(progress).await?;
-        Ok(BASE)
-    }
-
-    async fn make_base(&self, progress: Progress<'_>) -> Result<(), EngineError> {
-        let folder = tempfile::tempdir().map_err(failed)?;
-        let script = folder.path().join("build.sh");
-        tokio::fs::write(&script, content("base/build.sh")).await.map_err(failed)?;
-        let tar = folder.path().join("base.tar");
-        run_script(&script, &tar, progress).await?;
-        let file = tokio::fs::File::open(&tar).await.map_err(failed)?;
-        self.engine.import_image(BASE, ReaderStream::new(file), progress).await
-    }
-}
-
-#[async_trait]
-impl ImageBuilder for LanguageImages {
-    fn makes(&self, name: &str) -> bool {
-        folder(name).is_some()
-    }
-
-    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
-        let Some(folder) = folder(name) else {
-            return Err(EngineError::NoSuchImage(name.to_owned()));
-        };
-        let _building = self.building.lock().await;
-        let base = self.base(progress).await?;
-        progress(&format!("building {name} from {base}"));
-        let context = context(folder).map_err(failed)?;
-        let arguments = HashMap::from([("BASE".to_owned(), base.to_owned())]);
-        self.engine.build_image(ImageBuild { name, context, arguments }, progress).await
-    }
-}
 
 /// The folder of an image of ours.
 fn folder(name: &str) -> Option<&'static Dir<'static>> {
@@ -125,6 +63,15 @@ fn append(archive: &mut tar::Builder<Vec<u8>>, name: &Path, content: &[u8]) -> s
 
 fn content(path: &str) -> &'static [u8] {
     IMAGES.get_file(path).map(include_dir::File::contents).unwrap_or_default()
+}
+
+/// Makes the base image from Debian's packages, as an archive of its root in a folder.
+async fn make_base(folder: &Path, progress: Progress<'_>) -> Result<PathBuf, EngineError> {
+    let script = folder.join("build.sh");
+    tokio::fs::write(&script, content("base/build.sh")).await.map_err(failed)?;
+    let tar = folder.join("base.tar");
+    run_script(&script, &tar, progress).await?;
+    Ok(tar)
 }
 
 async fn run_script(

@@ -1,0 +1,96 @@
+//! Plain, gzip and zstd, told by how they begin: what is written about a file may be wrong.
+
+use std::io::{self, BufReader, Read};
+
+use flate2::bufread::MultiGzDecoder;
+
+const GZIP: &[u8] = &[0x1f, 0x8b];
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// How something is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compression {
+    Plain,
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// Tells it by the first bytes.
+    pub(super) fn of(start: &[u8]) -> Self {
+        if start.starts_with(GZIP) {
+            Self::Gzip
+        } else if start.starts_with(ZSTD) {
+            Self::Zstd
+        } else {
+            Self::Plain
+        }
+    }
+}
+
+/// Reads what something holds when it is not compressed, which may be no more than `most` bytes.
+pub(super) enum Plain<R: Read> {
+    Plain(Bounded<Start<R>>),
+    Gzip(Bounded<MultiGzDecoder<BufReader<Start<R>>>>),
+    Zstd(Bounded<zstd::Decoder<'static, BufReader<Start<R>>>>),
+}
+
+type Start<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
+
+impl<R: Read> Plain<R> {
+    pub(super) fn new(mut reader: R, most: u64) -> io::Result<Self> {
+        let mut start = Vec::new();
+        reader.by_ref().take(ZSTD.len() as u64).read_to_end(&mut start)?;
+        let compression = Compression::of(&start);
+        let reader = io::Cursor::new(start).chain(reader);
+        Ok(match compression {
+            Compression::Plain => Self::Plain(Bounded { reader, left: most }),
+            Compression::Gzip => {
+                let reader = MultiGzDecoder::new(BufReader::with_capacity(BUFFER, reader));
+                Self::Gzip(Bounded { reader, left: most })
+            }
+            Compression::Zstd => {
+                let reader = BufReader::with_capacity(BUFFER, reader);
+                Self::Zstd(Bounded { reader: zstd::Decoder::with_buffer(reader)?, left: most })
+            }
+        })
+    }
+
+    /// What was read from.
+    pub(super) fn into_inner(self) -> R {
+        match self {
+            Self::Plain(plain) => plain.reader.into_inner().1,
+            Self::Gzip(gzip) => gzip.reader.into_inner().into_inner().into_inner().1,
+            Self::Zstd(zstd) => zstd.reader.finish().into_inner().into_inner().1,
+        }
+    }
+}
+
+impl<R: Read> Read for Plain<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(plain) => plain.read(buffer),
+            Self::Gzip(gzip) => gzip.read(buffer),
+            Self::Zstd(zstd) => zstd.read(buffer),
+        }
+    }
+}
+
+/// Read at once from what is compressed, in bytes.
+const BUFFER: usize = 64 * 1024;
+
+/// Hands out so many bytes and refuses more.
+pub(super) struct Bounded<R> {
+    reader: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "it unpacks to more than an image may hold")
+        })?;
+        Ok(read)
+    }
+}

@@ -1,0 +1,80 @@
+//! Who we are to a registry, as Docker's own configuration says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use oci_client::secrets::RegistryAuth;
+use serde::Deserialize;
+
+/// What Docker calls the registry that is meant where none is named.
+const DOCKER: [&str; 3] = ["https://index.docker.io/v1/", "index.docker.io", "docker.io"];
+
+#[derive(Default, Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    auths: BTreeMap<String, Entry>,
+}
+
+#[derive(Default, Deserialize)]
+struct Entry {
+    #[serde(default)]
+    auth: String,
+}
+
+/// The directory of Docker's configuration, if this process has one.
+pub(super) fn directory() -> Option<PathBuf> {
+    let own = std::env::var_os("DOCKER_CONFIG").filter(|path| !path.is_empty());
+    own.map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".docker")))
+}
+
+/// What a registry is told; nobody in particular if nothing is known. Programs that keep passwords are not
+/// asked.
+pub(super) fn find(directory: Option<&Path>, registry: &str) -> RegistryAuth {
+    let Some(path) = directory.map(|directory| directory.join("config.json")) else {
+        return RegistryAuth::Anonymous;
+    };
+    let Ok(json) = fs::read(&path) else { return RegistryAuth::Anonymous };
+    let configuration: Configuration = serde_json::from_slice(&json).unwrap_or_else(|error| {
+        tracing::warn!("registries are asked without a password: {}: {error}", path.display());
+        Configuration::default()
+    });
+    let entry = configuration.auths.iter().find(|(name, _)| is_meant(name, registry));
+    let decoded = entry.and_then(|(_, entry)| STANDARD.decode(&entry.auth).ok());
+    let decoded = decoded.and_then(|decoded| String::from_utf8(decoded).ok());
+    match decoded.as_deref().and_then(|decoded| decoded.split_once(':')) {
+        Some((user, password)) => RegistryAuth::Basic(user.to_owned(), password.to_owned()),
+        None => RegistryAuth::Anonymous,
+    }
+}
+
+fn is_meant(name: &str, registry: &str) -> bool {
+    if registry == "docker.io" {
+        return DOCKER.contains(&name);
+    }
+    let host = name.trim_start_matches("https://").trim_start_matches("http://");
+    host.split('/').next() == Some(registry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_registry_is_told_its_own_password() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "YTpi"},
+            "registry.example:5000": {"auth": "YzpkOmU="}, "https://other.example/v2/": {}}, "credsStore": "x"}"#;
+        fs::write(directory.path().join("config.json"), config).unwrap();
+        let find = |registry| find(Some(directory.path()), registry);
+        let basic = |user: &str, password: &str| RegistryAuth::Basic(user.into(), password.into());
+        assert_eq!(find("docker.io"), basic("a", "b"));
+        assert_eq!(find("registry.example:5000"), basic("c", "d:e"));
+        for unknown in ["other.example", "registry.example", "example"] {
+            assert_eq!(find(unknown), RegistryAuth::Anonymous, "{unknown}");
+        }
+        assert_eq!(super::find(None, "docker.io"), RegistryAuth::Anonymous);
+    }
+}

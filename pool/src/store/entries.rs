@@ -1,0 +1,221 @@
+//! The entries of a tar archive, with the long names and numbers that stand before them.
+//!
+//! The `tar` crate finds the headers. What extends a header is read here, because the crate would take as
+//! much of it into memory as an archive says.
+
+use std::io::{self, Read};
+
+use tar::{Archive, EntryType};
+
+/// Bytes of what extends one header. Long paths and the attributes of a file fit many times.
+const EXTENSION: u64 = 1 << 20;
+
+/// What an entry makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    File,
+    Directory,
+    SymbolicLink,
+    HardLink,
+    /// What no image may hold, by its name.
+    Other(&'static str),
+}
+
+/// An entry without its content.
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) path: Vec<u8>,
+    pub(super) kind: Kind,
+    /// Where a link leads.
+    pub(super) link: Vec<u8>,
+    pub(super) size: u64,
+    /// Where the content begins in the archive.
+    pub(super) position: u64,
+    pub(super) mode: u32,
+    pub(super) uid: u64,
+    pub(super) gid: u64,
+    /// Seconds and nanoseconds since 1970.
+    pub(super) mtime: (i64, u32),
+}
+
+/// What stands before a header and changes it.
+#[derive(Default)]
+struct Extension {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    uid: Option<u64>,
+    gid: Option<u64>,
+    mtime: Option<(i64, u32)>,
+    sparse: bool,
+}
+
+/// Reads an archive up to its end and hands out each entry. Returns whether there was a mark of the end.
+pub(super) fn for_each<R: Read, E: From<io::Error>>(
+    reader: R,
+    mut visit: impl FnMut(&Header, &mut dyn Read) -> Result<(), E>,
+) -> Result<bool, E> {
+    let mut archive = Archive::new(Ending { reader, ended: false });
+    let mut extension = Extension::default();
+    for entry in archive.entries()?.raw(true) {
+        let mut entry = entry?;
+        match entry.header().entry_type() {
+            EntryType::GNULongName => extension.path = Some(read_name(&mut entry)?),
+            EntryType::GNULongLink => extension.link = Some(read_name(&mut entry)?),
+            EntryType::XHeader => extension.read(&read(&mut entry)?)?,
+            // It holds for all entries, and nothing in it is taken from an image.
+            EntryType::XGlobalHeader => {}
+            _ => {
+                let position = entry.raw_file_position();
+                let header = header(entry.header(), std::mem::take(&mut extension), position)?;
+                visit(&header, &mut entry)?;
+            }
+        }
+    }
+    let mut ending = archive.into_inner();
+    let whole = !ending.ended;
+    // What follows the end belongs to the digest.
+    io::copy(&mut ending, &mut io::sink())?;
+    Ok(whole)
+}
+
+/// Notices when there is nothing left to read.
+struct Ending<R> {
+    reader: R,
+    ended: bool,
+}
+
+impl<R: Read> Read for Ending<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.ended |= read == 0 && !buffer.is_empty();
+        Ok(read)
+    }
+}
+
+fn header(header: &tar::Header, extension: Extension, position: u64) -> io::Result<Header> {
+    let size = header.entry_size()?;
+    if extension.size.is_some_and(|other| other != size) {
+        return Err(invalid("an entry has two sizes"));
+    }
+    let path = extension.path.unwrap_or_else(|| header.path_bytes().into_owned());
+    let link = extension.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
+    let kind = match header.entry_type() {
+        _ if extension.sparse => Kind::Other("a sparse file"),
+        // The way to say it before there was a type for directories.
+        EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
+        EntryType::Regular | EntryType::Continuous => Kind::File,
+        EntryType::Directory => Kind::Directory,
+        EntryType::Symlink => Kind::SymbolicLink,
+        EntryType::Link => Kind::HardLink,
+        EntryType::Char => Kind::Other("a character device"),
+        EntryType::Block => Kind::Other("a block device"),
+        EntryType::Fifo => Kind::Other("a FIFO"),
+        EntryType::GNUSparse => Kind::Other("a sparse file"),
+        _ => Kind::Other("of a kind that is not known"),
+    };
+    Ok(Header {
+        path,
+        kind,
+        link: link.unwrap_or_default(),
+        size,
+        position,
+        mode: header.mode()?,
+        uid: extension.uid.map_or_else(|| header.uid(), Ok)?,
+        gid: extension.gid.map_or_else(|| header.gid(), Ok)?,
+        mtime: match extension.mtime {
+            Some(mtime) => mtime,
+            None => (i64::try_from(header.mtime()?).unwrap_or_default(), 0),
+        },
+    })
+}
+
+fn read(entry: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    entry.take(EXTENSION + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > EXTENSION {
+        return Err(invalid("what extends a header is too long"));
+    }
+    Ok(content)
+}
+
+fn read_name(entry: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut name = read(entry)?;
+    if name.last() == Some(&0) {
+        name.pop();
+    }
+    Ok(name)
+}
+
+impl Extension {
+    /// Reads records of the form `length key=value\n`, where the length counts the whole record.
+    fn read(&mut self, mut records: &[u8]) -> io::Result<()> {
+        while !records.is_empty() {
+            let (record, rest) =
+                record(records).ok_or_else(|| invalid("a PAX header is damaged"))?;
+            records = rest;
+            let (key, value) = record;
+            match key {
+                b"path" => self.path = Some(value.to_vec()),
+                b"linkpath" => self.link = Some(value.to_vec()),
+                b"size" => self.size = Some(number(value)?),
+                b"uid" => self.uid = Some(number(value)?),
+                b"gid" => self.gid = Some(number(value)?),
+                b"mtime" => self.mtime = Some(time(value)?),
+                _ => self.sparse |= key.starts_with(b"GNU.sparse."),
+            }
+        }
+        Ok(())
+    }
+}
+
+type Record<'a> = (&'a [u8], &'a [u8]);
+
+fn record(records: &[u8]) -> Option<(Record<'_>, &[u8])> {
+    let space = records.iter().position(|byte| *byte == b' ')?;
+    let length: usize = number(&records[..space]).ok()?.try_into().ok()?;
+    let (record, rest) = records.split_at_checked(length)?;
+    let record = record.get(space + 1..)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|byte| *byte == b'=')?;
+    Some(((&record[..equals], &record[equals + 1..]), rest))
+}
+
+fn number(value: &[u8]) -> io::Result<u64> {
+    let number = str::from_utf8(value).ok().and_then(|value| value.parse().ok());
+    number.ok_or_else(|| invalid("a number in a PAX header is none"))
+}
+
+/// Seconds with a fraction.
+fn time(value: &[u8]) -> io::Result<(i64, u32)> {
+    let value = str::from_utf8(value).unwrap_or_default();
+    let (seconds, fraction) = value.split_once('.').unwrap_or((value, ""));
+    let seconds: i64 = seconds.parse().map_err(|_| invalid("a time in a PAX header is none"))?;
+    let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    let nanoseconds = digits.parse().map_err(|_| invalid("a time in a PAX header is none"))?;
+    // Before 1970 the fraction counts the other way.
+    Ok(if seconds < 0 || value.starts_with('-') { (seconds, 0) } else { (seconds, nanoseconds) })
+}
+
+fn invalid(message: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_by_their_length() {
+        let mut extension = Extension::default();
+        extension.read(b"12 path=a\nb\n20 mtime=12.5000000\n").unwrap();
+        assert_eq!(extension.path.as_deref(), Some(b"a\nb".as_slice()));
+        assert_eq!(extension.mtime, Some((12, 500_000_000)));
+    }
+
+    #[test]
+    fn damaged_records_are_refused() {
+        for records in ["99 path=a\n", "10 path=a", "x path=a\n", "5 a=b\n", "11 size=-1\n"] {
+            assert!(Extension::default().read(records.as_bytes()).is_err(), "{records}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The images of an engine that has no other software to keep them: unpacked once, shared by all
+//! sandboxes, found by name or digest.
+//!
+//! # Theory of operation
+//!
+//! | in the directory of a store | what it is |
+//! |---|---|
+//! | `images/<hex>/root` | the root file system of the image with this digest |
+//! | `images/<hex>/image.json` | what is known of it |
+//! | `names.json` | which digest each name means |
+//! | `staging/<uuid>` | what is being fetched, unpacked or removed |
+//! | `lock` | held while any of the first three changes |
+//!
+//! An image comes from a [registry](Store::pull), from a [file](Store::import) or from somebody who
+//! [fills a root](Store::stage) by himself. It grows in `staging` and gets to `images` by one rename, so that
+//! all of it is there or nothing; it leaves the same way. Its digest is that of its configuration, which
+//! names its layers, where it has one.
+//!
+//! Locks (`flock`) say who uses what, because they end with their process: the one who works on a staging
+//! directory holds it exclusively, the one who makes sandboxes of an image [holds](Stored::hold) it together
+//! with others. What nobody holds, [`prune`](Store::prune) may remove. The store's own lock is held for
+//! renames only, never while something is unpacked or a tree is removed.
+//!
+//! # Layout
+//!
+//! - `import`, `pull`: where images come from; `blobs`, `layout`, `credentials` help them.
+//! - `layers` → `unpack` → `tree`: layers become a root. `path` and `limits` are what they may be.
+//! - `stage`: how an image comes to be in the store; `copy`, `content` for one that is made from another.
+//! - `stored`, `places`: what sandboxes are made from. `names`, `description`, `digest`: what is known of it.
+
+mod blobs;
+mod compression;
+mod content;
+mod copy;
+mod credentials;
+mod description;
+mod digest;
+mod entries;
+mod error;
+mod import;
+mod layers;
+mod layout;
+mod limits;
+mod names;
+mod path;
+mod places;
+mod pull;
+mod remove;
+mod stage;
+mod steps;
+mod stored;
+mod tree;
+mod unpack;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+
+pub use self::description::Description;
+use self::digest::Digest;
+use self::error::Doing;
+pub use self::error::StoreError;
+pub use self::limits::Limits;
+pub use self::remove::Pruned;
+pub use self::stage::Staged;
+pub use self::stored::{Held, Stored};
+
+const IMAGES: &str = "images";
+const STAGING: &str = "staging";
+const LOCK: &str = "lock";
+
+/// A directory of images. Copies of it are the same store, and so are stores of other processes in the same
+/// directory.
+#[derive(Debug, Clone)]
+pub struct Store {
+    directory: Arc<Path>,
+    limits: Limits,
+}
+
+/// An image and what it is called.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// The image.
+    pub image: Stored,
+    /// Its names; one without any goes with the next [`Store::prune`].
+    pub names: Vec<String>,
+}
+
+impl Store {
+    /// The store in a directory, which need not be there yet.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into().into(), limits: Limits::default() }
+    }
+
+    /// The same store with other bounds on what comes into it.
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Directory of the images: each root is at [`Stored::relative_root`] in it.
+    pub fn images(&self) -> PathBuf {
+        self.directory.join(IMAGES)
+    }
+
+    /// Looks an image up by its name or its full digest.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Name`], and [`StoreError::Io`] if the store can't be read.
+    pub fn find(&self, name: &str) -> Result<Option<Stored>, StoreError> {
+        if let Some(digest) = Digest::parse(name) {
+            return self.read(&digest);
+        }
+        let name = names::normalize(name)?;
+        let names = names::read(&self.directory)?;
+        names.get(&name).map_or(Ok(None), |digest| self.get(digest))
+    }
+
+    /// Looks an image up by its digest.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the store can't be read.
+    pub fn get(&self, digest: &str) -> Result<Option<Stored>, StoreError> {
+        Digest::parse(digest).map_or(Ok(None), |digest| self.read(&digest))
+    }
+
+    /// All images, in the order of their digests.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the store can't be read.
+    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
+        let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, digest) in names::read(&self.directory)? {
+            named.entry(digest).or_default().push(name);
+        }
+        let mut listed = Vec::new();
+        for digest in self.digests()? {
+            if let Some(image) = self.read(&digest)? {
+                let names = named.remove(digest.as_str()).unwrap_or_default();
+                listed.push(Listed { image, names });
+            }
+        }
+        Ok(listed)
+    }
+
+    fn read(&self, digest: &Digest) -> Result<Option<Stored>, StoreError> {
+        Stored::read(self.images().join(digest.hex()))
+    }
+
+    fn digests(&self) -> Result<Vec<Digest>, StoreError> {
+        let images = self.images();
+        let entries = match fs::read_dir(&images) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.at("list", &images)?,
+        };
+        let mut digests = Vec::new();
+        for entry in entries {
+            let name = entry.at("list", &images)?.file_name();
+            digests.extend(Digest::parse(&format!("sha256:{}", name.to_string_lossy())));
+        }
+        digests.sort_unstable();
+        Ok(digests)
+    }
+
+    fn staging(&self) -> PathBuf {
+        self.directory.join(STAGING)
+    }
+
+    /// Keeps others from changing the store, until what is returned is dropped.
+    fn lock(&self) -> Result<File, StoreError> {
+        let lock = || -> io::Result<File> {
+            fs::create_dir_all(&self.directory)?;
+            let path = self.directory.join(LOCK);
+            let file = File::options().create(true).truncate(false).write(true).open(path)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        };
+        lock().at("lock the store in", &self.directory)
+    }
+}

@@ -1,0 +1,131 @@
+//! How images leave the store.
+
+use std::fs::{self, File};
+use std::io;
+
+use super::digest::Digest;
+use super::error::{Doing, StoreError};
+use super::stage::{Staged, lock_directory};
+use super::steps::blocking;
+use super::{Store, names};
+
+/// What was pruned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Images without a name.
+    pub images: usize,
+    /// What processes left that died while they worked on an image.
+    pub staging: usize,
+    /// Bytes that are free again.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// Takes a name from an image; with its last name, or by its digest, the image goes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NoSuchImage`], and [`StoreError::InUse`] while somebody holds the image.
+    pub async fn remove(&self, name_or_digest: &str) -> Result<(), StoreError> {
+        let (store, name) = (self.clone(), name_or_digest.to_owned());
+        blocking(move || store.remove_now(&name)).await
+    }
+
+    /// Removes images that have no name and that nobody holds, and what dead processes left.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`].
+    pub async fn prune(&self) -> Result<Pruned, StoreError> {
+        let store = self.clone();
+        blocking(move || store.prune_now()).await
+    }
+
+    fn remove_now(&self, name: &str) -> Result<(), StoreError> {
+        let lock = self.lock()?;
+        let mut names = names::read(&self.directory)?;
+        let none = || StoreError::NoSuchImage(name.to_owned());
+        let digest = match Digest::parse(name) {
+            Some(digest) => {
+                self.read(&digest)?.ok_or_else(none)?;
+                names.retain(|_, other| other != digest.as_str());
+                digest
+            }
+            None => {
+                let digest = names.remove(&names::normalize(name)?).ok_or_else(none)?;
+                Digest::parse(&digest).ok_or_else(none)?
+            }
+        };
+        let last = !names.values().any(|other| other == digest.as_str());
+        let held = if last { self.lock_image(&digest)? } else { None };
+        if last && held.is_none() && self.read(&digest)?.is_some() {
+            return Err(StoreError::InUse(name.to_owned()));
+        }
+        // The name goes first: an image without one is only waste.
+        names::write(&self.directory, &names)?;
+        let gone = held.map(|held| self.take_out(&digest, held)).transpose()?;
+        drop(lock);
+        gone.map_or(Ok(0), Staged::discard).map(drop)
+    }
+
+    fn prune_now(&self) -> Result<Pruned, StoreError> {
+        let mut pruned = Pruned::default();
+        let mut waste = Vec::new();
+        {
+            let _lock = self.lock()?;
+            let names = names::read(&self.directory)?;
+            waste.extend(self.dead()?);
+            pruned.staging = waste.len();
+            for digest in self.digests()? {
+                if names.values().any(|named| named == digest.as_str()) {
+                    continue;
+                }
+                if let Some(held) = self.lock_image(&digest)? {
+                    waste.push(self.take_out(&digest, held)?);
+                    pruned.images += 1;
+                }
+            }
+        }
+        for staged in waste {
+            pruned.bytes += staged.discard()?;
+        }
+        Ok(pruned)
+    }
+
+    /// Staging directories that nobody holds.
+    fn dead(&self) -> Result<Vec<Staged>, StoreError> {
+        let staging = self.staging();
+        let entries = match fs::read_dir(&staging) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.at("list", &staging)?,
+        };
+        let mut dead = Vec::new();
+        for entry in entries {
+            let path = entry.at("list", &staging)?.path();
+            match Staged::hold(path.clone()) {
+                // Its owner has removed it just now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                staged => dead.extend(staged.at("lock", &path)?),
+            }
+        }
+        Ok(dead)
+    }
+
+    /// Locks an image that nobody holds.
+    fn lock_image(&self, digest: &Digest) -> Result<Option<File>, StoreError> {
+        let path = self.images().join(digest.hex());
+        match lock_directory(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            locked => locked.at("lock", &path),
+        }
+    }
+
+    /// Moves an image out of sight. It stays locked, so that nobody else removes it as waste.
+    fn take_out(&self, digest: &Digest, held: File) -> Result<Staged, StoreError> {
+        let from = self.images().join(digest.hex());
+        let to = self.staging().join(uuid::Uuid::new_v4().to_string());
+        fs::create_dir_all(self.staging()).at("make", &self.staging())?;
+        fs::rename(&from, &to).at("move", &from)?;
+        Ok(Staged::with_lock(to, held))
+    }
+}

@@ -1,0 +1,253 @@
+//! How an image comes to be in the store: it grows aside and appears in one step.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
+
+use super::description::Description;
+use super::digest::Digest;
+use super::error::{Doing, StoreError};
+use super::steps::{Steps, blocking, work};
+use super::stored::{DESCRIPTION, ROOT, Stored};
+use super::tree::{self, Root};
+use super::{Store, content, copy, names, unpack};
+
+/// What is to become the image's directory.
+const IMAGE: &str = "image";
+
+/// An image that grows. Dropping it removes what is there of it.
+#[derive(Debug)]
+pub struct Staged {
+    guard: Option<Guard>,
+}
+
+/// A directory of `staging` that nobody else touches.
+#[derive(Debug)]
+struct Guard {
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl Store {
+    /// Begins an image. Its root is empty and waits to be filled, by whoever wants to.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the store can't be written.
+    pub async fn stage(&self) -> Result<Staged, StoreError> {
+        let store = self.clone();
+        blocking(move || store.stage_now()).await
+    }
+
+    /// Puts an image that was filled by somebody into the store. Its digest is that of its content. What
+    /// no image may hold is refused, and no file keeps the right to run as its owner. An image without
+    /// names goes with the next [`Store::prune`], unless it is [held](Stored::hold).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Name`], [`StoreError::Unusable`], and [`StoreError::Io`].
+    pub async fn commit(
+        &self,
+        staged: Staged,
+        description: Description,
+        names: &[String],
+    ) -> Result<Stored, StoreError> {
+        let names =
+            names.iter().map(|name| names::normalize(name)).collect::<Result<Vec<_>, _>>()?;
+        let description = description.check();
+        let description =
+            description.map_err(|message| StoreError::unusable("what was built", message))?;
+        let store = self.clone();
+        work(&|_| {}, move |steps| {
+            staged.finish(|staged| {
+                let root = staged.open()?;
+                let size = unpack::check(&root, &mut |_, _| Ok(()))?;
+                let digest = content::digest(&root, &description, steps)?;
+                let image = Stored::new(digest.as_str(), size, description);
+                store.commit_now(staged, &digest, &image, &names, steps)
+            })
+        })
+        .await
+    }
+
+    pub(super) fn stage_now(&self) -> Result<Staged, StoreError> {
+        let directory = self.staging().join(uuid::Uuid::new_v4().to_string());
+        let stage = || -> io::Result<Staged> {
+            fs::create_dir_all(self.staging())?;
+            // Nobody else looks into what is not finished.
+            DirBuilder::new().mode(0o700).create(&directory)?;
+            let staged = Staged::hold(directory.clone())?
+                .ok_or_else(|| io::Error::other("somebody else has locked it"))?;
+            for path in [directory.join(IMAGE), staged.root()] {
+                fs::create_dir(&path)?;
+                // Whatever the mask of this process is: sandboxes look into it as somebody else.
+                fs::set_permissions(&path, Permissions::from_mode(tree::DIRECTORY_MODE))?;
+            }
+            Ok(staged)
+        };
+        // Between its making and its locking, the directory looks like one that a dead process left.
+        let _lock = self.lock()?;
+        stage().at("make", &directory)
+    }
+
+    /// Moves a finished image into the store and names it. If another process was faster, its image is as
+    /// good as this one.
+    pub(super) fn commit_now(
+        &self,
+        staged: &Staged,
+        digest: &Digest,
+        image: &Stored,
+        names: &[String],
+        steps: &Steps,
+    ) -> Result<Stored, StoreError> {
+        let grown = staged.directory().join(IMAGE);
+        let describe = || -> io::Result<()> {
+            File::create(grown.join(DESCRIPTION))?.write_all(&serde_json::to_vec_pretty(image)?)?;
+            // Or a machine that loses its power would find an image of empty files.
+            Ok(syncfs(File::open(&grown)?)?)
+        };
+        describe().at("write", &grown)?;
+        let lock = self.lock()?;
+        steps.go_on()?;
+        let directory = self.images().join(digest.hex());
+        if self.read(digest)?.is_none() {
+            let appear = || -> io::Result<()> {
+                fs::create_dir_all(self.images())?;
+                fs::rename(&grown, &directory)?;
+                File::open(self.images())?.sync_all()
+            };
+            appear().at("make", &directory)?;
+        }
+        self.name_locked(digest, names)?;
+        let stored = self.read(digest)?;
+        drop(lock);
+        stored.ok_or_else(|| StoreError::NoSuchImage(digest.as_str().to_owned()))
+    }
+
+    /// Gives an image of the store more names; nothing if it is not there.
+    pub(super) fn name_now(
+        &self,
+        digest: &Digest,
+        names: &[String],
+    ) -> Result<Option<Stored>, StoreError> {
+        let _lock = self.lock()?;
+        let stored = self.read(digest)?;
+        if stored.is_some() {
+            self.name_locked(digest, names)?;
+        }
+        Ok(stored)
+    }
+
+    fn name_locked(&self, digest: &Digest, new: &[String]) -> Result<(), StoreError> {
+        let mut names = names::read(&self.directory)?;
+        let before = names.clone();
+        for name in new {
+            names.insert(name.clone(), digest.as_str().to_owned());
+        }
+        if names == before { Ok(()) } else { names::write(&self.directory, &names) }
+    }
+}
+
+impl Staged {
+    /// Takes over a directory of `staging`, unless somebody has it.
+    pub(super) fn hold(directory: PathBuf) -> io::Result<Option<Self>> {
+        let lock = lock_directory(&directory)?;
+        Ok(lock.map(|lock| Self::with_lock(directory, lock)))
+    }
+
+    pub(super) fn with_lock(directory: PathBuf, lock: File) -> Self {
+        Self { guard: Some(Guard { directory, _lock: lock }) }
+    }
+
+    /// The directory that becomes the image's root.
+    pub fn root(&self) -> PathBuf {
+        self.directory().join(IMAGE).join(ROOT)
+    }
+
+    /// Fills the root, which is empty, with a copy of another image's.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NoSuchImage`] if the other is gone, and [`StoreError::Io`].
+    pub async fn copy_from(self, other: &Stored) -> Result<Self, StoreError> {
+        let held = other.hold()?;
+        work(&|_| {}, move |steps| {
+            let path = held.image().root();
+            let from = Root::open(&path).at("open", &path)?;
+            match self.open().and_then(|to| copy::copy(&from, &to, steps)) {
+                Ok(()) => Ok(self),
+                Err(error) => self.finish(|_| Err(error)),
+            }
+        })
+        .await
+    }
+
+    pub(super) fn open(&self) -> Result<Root, StoreError> {
+        Root::open(&self.root()).at("open", &self.root())
+    }
+
+    /// Room for what is fetched before it is unpacked.
+    pub(super) fn directory(&self) -> &Path {
+        self.guard.as_ref().map_or(Path::new(""), |guard| &guard.directory)
+    }
+
+    /// Does the last that is to be done with it, and removes it before it says how that went.
+    pub(super) fn finish<T>(
+        mut self,
+        last: impl FnOnce(&Self) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let done = last(&self);
+        let removed = self.guard.take().map_or(Ok(0), |guard| guard.remove());
+        let done = done?;
+        removed?;
+        Ok(done)
+    }
+
+    /// Removes it and tells how many bytes that freed.
+    pub(super) fn discard(mut self) -> Result<u64, StoreError> {
+        self.guard.take().map_or(Ok(0), |guard| guard.remove())
+    }
+}
+
+impl Guard {
+    fn remove(self) -> Result<u64, StoreError> {
+        let remove = || -> io::Result<u64> {
+            let (Some(parent), Some(name)) = (self.directory.parent(), self.directory.file_name())
+            else {
+                return Ok(0);
+            };
+            tree::remove(&File::open(parent)?.into(), name)
+        };
+        remove().at("remove", &self.directory)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let Some(guard) = self.guard.take() else { return };
+        let remove = move || {
+            if let Err(error) = guard.remove() {
+                tracing::warn!("what was left of an image stays until the next prune: {error}");
+            }
+        };
+        // A tree may be large. If the runtime ends before this begins, `prune` does it.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
+    }
+}
+
+/// Locks a directory for one alone, unless somebody else has locked it.
+pub(super) fn lock_directory(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = File::from(open(path, flags, Mode::empty())?);
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(lock)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

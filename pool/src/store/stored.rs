@@ -1,0 +1,112 @@
+//! An image of the store, and the guard that keeps it there.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::fs::{FlockOperation, flock, fstat, stat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::description::Description;
+use super::error::{Doing, StoreError};
+use crate::engine::Image;
+
+pub(super) const ROOT: &str = "root";
+pub(super) const DESCRIPTION: &str = "image.json";
+
+/// An image of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stored {
+    /// Its digest, `sha256:…`.
+    pub digest: String,
+    /// Size of its files, in bytes.
+    pub size: u64,
+    /// What programs in it get.
+    #[serde(flatten)]
+    pub description: Description,
+    #[serde(skip)]
+    directory: PathBuf,
+}
+
+/// Keeps an image in the store as long as it lives.
+#[derive(Debug)]
+pub struct Held {
+    pub(super) image: Stored,
+    /// What was made in the root for mounts, so that it is looked for once.
+    pub(super) places: Mutex<HashSet<PathBuf>>,
+    _lock: File,
+}
+
+impl Stored {
+    pub(super) fn new(digest: &str, size: u64, description: Description) -> Self {
+        Self { digest: digest.to_owned(), size, description, directory: PathBuf::new() }
+    }
+
+    /// Reads what is known of the image in a directory, if there is one.
+    pub(super) fn read(directory: PathBuf) -> Result<Option<Self>, StoreError> {
+        let path = directory.join(DESCRIPTION);
+        match fs::read(&path) {
+            Ok(json) => {
+                let stored: Self = serde_json::from_slice(&json).at("read", &path)?;
+                Ok(Some(Self { directory, ..stored }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).at("read", &path),
+        }
+    }
+
+    /// The image as an engine knows it.
+    pub fn image(&self, name: &str) -> Image {
+        Image {
+            name: name.to_owned(),
+            digest: self.digest.clone(),
+            size: self.size,
+            volumes: self.description.volumes.clone(),
+        }
+    }
+
+    /// Where its root is in [`Store::images`](super::Store::images).
+    pub fn relative_root(&self) -> PathBuf {
+        Path::new(self.digest.trim_start_matches("sha256:")).join(ROOT)
+    }
+
+    /// Its root.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.directory.join(ROOT)
+    }
+
+    /// Keeps the image in the store. Others may do so at the same time.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NoSuchImage`] if it was removed meanwhile.
+    pub fn hold(&self) -> Result<Held, StoreError> {
+        let gone = || StoreError::NoSuchImage(self.digest.clone());
+        let lock = match File::open(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(gone()),
+            lock => lock.at("open", &self.directory)?,
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockShared) {
+            // Only the one who removes it holds it alone.
+            Err(Errno::WOULDBLOCK) => return Err(gone()),
+            locked => locked.at("lock", &self.directory)?,
+        }
+        // It may have been moved away between the two calls.
+        let locked = fstat(&lock).at("look at", &self.directory)?;
+        match stat(&self.directory) {
+            Ok(found) if (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino) => {}
+            _ => return Err(gone()),
+        }
+        Ok(Held { image: self.clone(), places: Mutex::default(), _lock: lock })
+    }
+}
+
+impl Held {
+    /// The image.
+    pub fn image(&self) -> &Stored {
+        &self.image
+    }
+}

@@ -1,0 +1,246 @@
+//! Trees of directories by descriptors: every step is a call relative to a directory that is open, so that
+//! neither a name in a tree nor a link leads out of it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fchmod, fstat,
+    mkdirat, openat2, readlinkat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::path::DEPTH;
+
+/// Symbolic links on the way to one directory, as many as the kernel follows.
+const LINKS: usize = 40;
+
+/// Mode of a directory that no layer describes.
+pub(super) const DIRECTORY_MODE: RawMode = 0o755;
+
+/// The root of a tree.
+#[derive(Debug)]
+pub(super) struct Root(OwnedFd);
+
+/// A directory of a tree.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) fd: OwnedFd,
+    /// Where it lies below the root, without any link.
+    pub(super) path: PathBuf,
+    /// Directories that had to be made on the way, by their inodes.
+    pub(super) made: Vec<u64>,
+}
+
+/// What is done about a directory that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    Fail,
+    Make,
+}
+
+impl Root {
+    /// Opens the root of a tree; the path to it is trusted.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty())?))
+    }
+
+    /// The root itself.
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// Opens the directory at a path. Links on the way are followed as in a sandbox, to which this root is
+    /// the only one.
+    pub(super) fn directory(&self, path: &Path, missing: Missing) -> io::Result<Place> {
+        let mut place = Place { fd: self.0.try_clone()?, path: PathBuf::new(), made: Vec::new() };
+        let mut ahead = Vec::new();
+        push(&mut ahead, path);
+        let mut links = 0;
+        while let Some(name) = ahead.pop() {
+            if name == ".." {
+                place.path.pop();
+                place.fd = self.reopen(&place.path)?;
+                continue;
+            }
+            let fd = match enter(&place.fd, &name) {
+                Err(Errno::NOENT) if missing == Missing::Make => {
+                    mkdirat(&place.fd, &name, Mode::from_raw_mode(DIRECTORY_MODE))?;
+                    let fd = enter(&place.fd, &name)?;
+                    // Whatever the mask of this process is.
+                    fchmod(&fd, Mode::from_raw_mode(DIRECTORY_MODE))?;
+                    place.made.push(fstat(&fd)?.st_ino);
+                    fd
+                }
+                Err(Errno::LOOP | Errno::NOTDIR) => {
+                    let target = link(&place.fd, &name)?;
+                    links += 1;
+                    if links > LINKS {
+                        return Err(Errno::LOOP.into());
+                    }
+                    if target.is_absolute() {
+                        place.path.clear();
+                        place.fd = self.0.try_clone()?;
+                    }
+                    push(&mut ahead, &target);
+                    continue;
+                }
+                other => other?,
+            };
+            place.fd = fd;
+            place.path.push(name);
+            if place.path.iter().count() > DEPTH {
+                return Err(io::Error::other("there are too many directories inside each other"));
+            }
+        }
+        Ok(place)
+    }
+
+    /// Opens a directory whose path is known to hold no link.
+    fn reopen(&self, path: &Path) -> io::Result<OwnedFd> {
+        Ok(if path.as_os_str().is_empty() { self.0.try_clone()? } else { enter(&self.0, path)? })
+    }
+}
+
+/// Puts what a path consists of on a stack of what is still ahead.
+fn push(ahead: &mut Vec<OsString>, path: &Path) {
+    let names = path.components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    ahead.extend(names);
+}
+
+/// Opens a directory below another, by a path without links.
+pub(super) fn enter(directory: &OwnedFd, path: impl AsRef<Path>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(directory, path.as_ref(), flags, Mode::empty(), BELOW)
+}
+
+/// Opens a file in a directory, without following a link.
+pub(super) fn open(
+    directory: &OwnedFd,
+    name: &OsStr,
+    flags: OFlags,
+) -> Result<std::fs::File, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = if flags.contains(OFlags::CREATE) { 0o600 } else { 0 };
+    openat2(directory, name, flags, Mode::from_raw_mode(mode), BELOW).map(Into::into)
+}
+
+/// How a name is looked up that must be just what it says.
+const BELOW: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// Where a symbolic link leads; what is none is not a directory either.
+pub(super) fn link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
+    match readlinkat(directory, name, Vec::new()) {
+        Ok(target) => Ok(OsString::from_vec(target.into_bytes()).into()),
+        Err(Errno::INVAL) => Err(Errno::NOTDIR.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is at a name, if anything.
+pub(super) fn stat(directory: &OwnedFd, name: impl AsRef<Path>) -> io::Result<Option<Stat>> {
+    match statat(directory, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What kind of thing a status tells of.
+pub(super) fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// The names in a directory, in their order.
+pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Removes what is at a name, a whole tree if it is one, and returns how many bytes its files had. Nothing
+/// there is fine.
+pub(super) fn remove(directory: &OwnedFd, name: &OsStr) -> io::Result<u64> {
+    let Some(found) = stat(directory, name)? else { return Ok(0) };
+    if kind(&found) != FileType::Directory {
+        unlinkat(directory, name, AtFlags::empty())?;
+        let last = kind(&found) == FileType::RegularFile && found.st_nlink == 1;
+        return Ok(if last { found.st_size as u64 } else { 0 });
+    }
+    if found.st_mode & 0o700 != 0o700 {
+        // Nobody but root gets into such a directory, or takes something out of it.
+        chmodat(directory, name, Mode::RWXU, AtFlags::empty())?;
+    }
+    let inside = enter(directory, name)?;
+    let mut bytes = 0;
+    for name in names(&inside)? {
+        bytes += remove(&inside, &name)?;
+    }
+    unlinkat(directory, name, AtFlags::REMOVEDIR)?;
+    Ok(bytes)
+}
+
+/// What a walk through a tree comes by.
+pub(super) struct Visit<'a> {
+    /// Below the root, which itself has an empty path.
+    pub(super) path: &'a Path,
+    pub(super) stat: &'a Stat,
+    pub(super) node: Node<'a>,
+}
+
+/// What is at a path of a tree.
+pub(super) enum Node<'a> {
+    /// A directory, before what is in it.
+    Enter,
+    /// The same, after all that is in it.
+    Leave(&'a OwnedFd),
+    /// Something else of a name in a directory.
+    Leaf { parent: &'a OwnedFd, name: &'a OsStr },
+}
+
+/// Walks through a tree, in the order of the names.
+pub(super) fn walk<E: From<io::Error>>(
+    root: &Root,
+    visit: &mut dyn FnMut(Visit<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    walk_in(&root.0, &mut PathBuf::new(), visit)
+}
+
+fn walk_in<E: From<io::Error>>(
+    fd: &OwnedFd,
+    path: &mut PathBuf,
+    visit: &mut dyn FnMut(Visit<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    if path.iter().count() > DEPTH {
+        return Err(io::Error::other("there are too many directories inside each other").into());
+    }
+    let status = fstat(fd.as_fd()).map_err(io::Error::from)?;
+    visit(Visit { path, stat: &status, node: Node::Enter })?;
+    for name in names(fd)? {
+        let Some(found) = stat(fd, &name)? else { continue };
+        path.push(&name);
+        if kind(&found) == FileType::Directory {
+            walk_in(&enter(fd, &name).map_err(io::Error::from)?, path, visit)?;
+        } else {
+            visit(Visit { path, stat: &found, node: Node::Leaf { parent: fd, name: &name } })?;
+        }
+        path.pop();
+    }
+    visit(Visit { path, stat: &status, node: Node::Leave(fd) })
+}
