@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use isolator_pool::docker::{ConnectError, DockerEngine, EngineAddress};
 use isolator_pool::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::Engine;
-use isolator_pool::images::{ImageBuilder, ImageProvider};
+use isolator_pool::images::{ImageBuilder, ImageProvider, ImageStore};
 use isolator_pool::owner::Owner;
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pools::{PoolSpec, Pools};
@@ -33,14 +33,23 @@ pub enum Ahead {
     Nothing,
 }
 
+/// What an engine is used as.
+struct Parts {
+    engine: Arc<dyn Engine>,
+    store: Arc<dyn ImageStore>,
+    builder: Arc<dyn ImageBuilder>,
+}
+
 /// What every command needs of the world outside.
 pub struct App {
     /// This process's identity.
     pub owner: Arc<Owner>,
     /// The engine.
     pub engine: Arc<dyn Engine>,
-    /// The images on it.
+    /// The images on it, as languages need them.
     pub images: ImageProvider,
+    /// The images on it, as an operator sees them.
+    pub store: Arc<dyn ImageStore>,
 }
 
 impl App {
@@ -71,24 +80,25 @@ impl App {
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
         let docker = DockerEngine::new(engine_address(config)?, &owner, RUNNER);
-        let (engine, builder): (Arc<dyn Engine>, Arc<dyn ImageBuilder>) =
-            if prefers_docker(config, &docker).await {
-                let docker = Arc::new(docker);
-                (Arc::clone(&docker) as _, Arc::new(DockerImages::new(docker)))
-            } else {
-                let settings = embedded::Settings {
-                    program: program.into(),
-                    runner: RUNNER,
-                    images: data_directory().context(
-                        "there is no place for images: set XDG_DATA_HOME to a directory",
-                    )?,
-                    state: directory.join("embedded"),
-                };
-                let engine = Arc::new(EmbeddedEngine::new(settings, &owner));
-                (Arc::clone(&engine) as _, Arc::new(StoreImages::new(engine)))
+        let parts = if prefers_docker(config, &docker).await {
+            let docker = Arc::new(docker);
+            let builder = Arc::new(DockerImages::new(Arc::clone(&docker)));
+            Parts { engine: Arc::clone(&docker) as _, store: docker, builder }
+        } else {
+            let settings = embedded::Settings {
+                program: program.into(),
+                runner: RUNNER,
+                images: data_directory()
+                    .context("there is no place for images: set XDG_DATA_HOME to a directory")?,
+                state: directory.join("embedded"),
             };
+            let engine = Arc::new(EmbeddedEngine::new(settings, &owner));
+            let builder = Arc::new(StoreImages::new(Arc::clone(&engine)));
+            Parts { engine: Arc::clone(&engine) as _, store: engine, builder }
+        };
+        let Parts { engine, store, builder } = parts;
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
-        Ok(Self { owner: Arc::new(owner), engine, images })
+        Ok(Self { owner: Arc::new(owner), engine, images, store })
     }
 
     /// Removes what dead instances left behind. A failure is logged: it costs space, not service.

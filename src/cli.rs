@@ -100,18 +100,35 @@ pub struct BenchArguments {
 /// What to do with images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// List the images of the languages and whether they are there
+    /// List the images of the languages and whether they are there, and others of Isolator's
     Ls,
     /// Build the images that Isolator describes itself
     Build {
         /// The languages; all that have such an image if none is named
         languages: Vec<String>,
     },
-    /// Pull the images that come from a registry
+    /// Pull images from a registry
     Pull {
-        /// The languages; all that have such an image if none is named
-        languages: Vec<String>,
+        /// The languages, or images by their names; all languages with such an image if none is named
+        #[arg(value_name = "LANGUAGE|IMAGE")]
+        names: Vec<String>,
     },
+    /// Take images from a file: what docker save writes, an OCI layout, or a root file system
+    Import {
+        /// The file, or the directory of an OCI layout
+        file: PathBuf,
+        /// Name of the image, which a root file system needs
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Remove images
+    Rm {
+        /// Names or digests
+        #[arg(required = true, value_name = "IMAGE")]
+        names: Vec<String>,
+    },
+    /// Remove images of Isolator's that later ones have replaced, and what interrupted work left
+    Prune,
 }
 
 /// What to do with the configuration.

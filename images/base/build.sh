@@ -54,7 +54,8 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM
 
-set -- --mode=root --variant=minbase --format=tar \
+# Engines make the devices of a sandbox themselves.
+set -- --mode=root --variant=minbase --format=tar --skip=output/dev \
     --aptopt='Acquire::Languages "none"' \
     --aptopt='Acquire::Retries "3"' \
     --dpkgopt='path-exclude=/usr/share/man/*' \

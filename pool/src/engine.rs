@@ -280,6 +280,8 @@ pub enum Call {
     List,
     /// [`Engine::sweep_shared`]
     Sweep,
+    /// Removing an image
+    RemoveImage,
 }
 
 impl Call {
@@ -288,6 +290,7 @@ impl Call {
     pub const fn deadline(self) -> Duration {
         Duration::from_secs(match self {
             Self::Check | Self::FindImage | Self::State => 10,
+            Self::RemoveImage => 5 * 60,
             Self::Pause | Self::Resume | Self::Update => 10,
             Self::Arm | Self::Preload => 20,
             Self::Create | Self::Prepare | Self::Remove | Self::List | Self::Sweep => 30,
@@ -303,6 +306,7 @@ impl fmt::Display for Call {
             Self::Prepare => "prepare the runner's volume",
             Self::FindImage => "look up an image",
             Self::FetchImage => "fetch an image",
+            Self::RemoveImage => "remove an image",
             Self::Create => "create a sandbox",
             Self::Arm => "start the runner in a sandbox",
             Self::Preload => "start an interpreter in a sandbox",

@@ -1,6 +1,7 @@
 //! Images: found, built or pulled before the first sandbox is made from them.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -27,6 +28,48 @@ pub trait ImageBuilder: Send + Sync + 'static {
 
     /// Makes the image on the engine.
     async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError>;
+}
+
+/// An image and what it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedImage {
+    /// Its names; there may be none.
+    pub names: Vec<String>,
+    /// Its digest.
+    pub digest: String,
+    /// Size on disk, in bytes.
+    pub size: u64,
+}
+
+/// What was removed because nothing needs it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Images, and what was left of some that never became any.
+    pub images: usize,
+    /// Bytes that are free again, as far as the engine tells.
+    pub bytes: u64,
+}
+
+/// What an operator does with the images of an engine, besides having them built or pulled.
+#[async_trait]
+pub trait ImageStore: Send + Sync + 'static {
+    /// The images that this software has made, and on an engine of its own all there are.
+    async fn list(&self) -> Result<Vec<ListedImage>, EngineError>;
+
+    /// Takes images from a file: what `docker save` writes, an OCI image layout, or the root file system
+    /// of one, which needs a name. Returns their names.
+    async fn import(
+        &self,
+        file: &Path,
+        name: Option<&str>,
+        progress: Progress<'_>,
+    ) -> Result<Vec<String>, EngineError>;
+
+    /// Removes an image's name, and with the last one the image.
+    async fn remove(&self, name: &str) -> Result<(), EngineError>;
+
+    /// Removes images that were replaced by later ones of the same name.
+    async fn prune(&self) -> Result<Pruned, EngineError>;
 }
 
 /// Gets images onto an engine, as the policy says.

@@ -1,9 +1,11 @@
 //! `isolator image`: the images of the configured languages.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
+use isolator_pool::engine::{Call, bounded};
 use isolator_pool::limits::ByteSize;
 
 use crate::app::App;
@@ -17,7 +19,10 @@ pub async fn image(config: Config, command: ImageCommand) -> anyhow::Result<Exit
     match command {
         ImageCommand::Ls => list(&config, &app).await,
         ImageCommand::Build { languages } => fetch(&config, &app, languages, Origin::Built).await,
-        ImageCommand::Pull { languages } => fetch(&config, &app, languages, Origin::Pulled).await,
+        ImageCommand::Pull { names } => pull(&config, &app, names).await,
+        ImageCommand::Import { file, name } => import(&app, &file, name.as_deref()).await,
+        ImageCommand::Rm { names } => remove(&app, names).await,
+        ImageCommand::Prune => prune(&app).await,
     }
 }
 
@@ -41,6 +46,63 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
         };
         say(&format!("{:<14}{name:<32}{size:<10}{digest}", language.name));
     }
+    let others = bounded(Call::FindImage, app.store.list()).await?;
+    for image in others {
+        let size = ByteSize::mib(image.size >> 20);
+        let digest: String = image.digest.chars().take(19).collect();
+        let is_language = |name: &String| {
+            config.languages.values().any(|language| is_same(&language.sandbox.image.name, name))
+        };
+        let nameless = image.names.is_empty().then(|| "-".to_owned());
+        for name in image.names.iter().filter(|name| !is_language(name)).chain(&nameless) {
+            say(&format!("{:<14}{name:<32}{size:<10}{digest}", "-"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a full name is what a short one means.
+fn is_same(short: &str, full: &str) -> bool {
+    let full = full.strip_prefix("docker.io/").unwrap_or(full);
+    let full = full.strip_prefix("library/").unwrap_or(full);
+    full == short || full.strip_suffix(":latest") == Some(short)
+}
+
+/// Languages are pulled as they are configured, and anything else by its name.
+async fn pull(config: &Config, app: &App, names: Vec<String>) -> anyhow::Result<ExitCode> {
+    if !names.is_empty() && !names.iter().any(|name| config.languages.contains_key(name)) {
+        for name in names {
+            let pulling = app.engine.pull_image(&name, &|line| complain(line));
+            bounded(Call::FetchImage, pulling).await?;
+            let found = app.images.find(&name).await?;
+            say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    fetch(config, app, names, Origin::Pulled).await
+}
+
+async fn import(app: &App, file: &Path, name: Option<&str>) -> anyhow::Result<ExitCode> {
+    let importing = app.store.import(file, name, &|line| complain(line));
+    for name in bounded(Call::FetchImage, importing).await? {
+        let found = app.images.find(&name).await?;
+        say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn remove(app: &App, names: Vec<String>) -> anyhow::Result<ExitCode> {
+    for name in names {
+        bounded(Call::RemoveImage, app.store.remove(&name)).await?;
+        say(&format!("removed {name}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn prune(app: &App) -> anyhow::Result<ExitCode> {
+    let pruned = bounded(Call::RemoveImage, app.store.prune()).await?;
+    let size = ByteSize::mib(pruned.bytes >> 20);
+    say(&format!("removed {} image(s) that nothing needs, {size}", pruned.images));
     Ok(ExitCode::SUCCESS)
 }
 

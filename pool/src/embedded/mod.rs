@@ -9,6 +9,7 @@
 mod build;
 mod cgroup;
 mod host;
+mod images;
 pub mod launch;
 mod launcher;
 mod live;
