@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use bollard::models::ContainerSummary;
+use common::engine::{Engine as _, docker};
 use common::server::{instances, send_signal};
-use common::{Finished, config, engine, eventually, isolator, run, run_command, write_config};
+use common::{Finished, config, eventually, isolator, look, run, run_command, state, write_config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -39,16 +39,23 @@ async fn bench(directory: &Path, arguments: &[&str]) -> Finished {
     let mut seen = BTreeSet::new();
     let running = tokio::task::spawn_blocking(move || run_command(&mut command, ""));
     while !running.is_finished() {
-        seen.extend(instances(&directory.join("state")));
+        seen.extend(instances(&state(directory)));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let finished = running.await.unwrap();
     assert_eq!(seen.len(), INSTANCES, "{seen:?}: {finished:?}");
-    for instance in &seen {
-        engine::assert_nothing_left(instance).await;
-    }
-    assert_eq!(instances(&directory.join("state")), [""; 0]);
+    assert_nothing_left(directory, &seen).await;
+    assert_eq!(instances(&state(directory)), [""; 0]);
     finished
+}
+
+/// Asserts that instances have left nothing, neither on the engine nor on the one that is measured beside it.
+async fn assert_nothing_left(directory: &Path, instances: &BTreeSet<String>) {
+    let (engine, docker) = (look(directory).await, docker::Bystander::new().await);
+    for instance in instances {
+        engine.assert_nothing_left(instance).await;
+        assert_eq!(docker.left(instance).await, [""; 0]);
+    }
 }
 
 #[tokio::test]
@@ -92,24 +99,16 @@ async fn every_flow_is_measured_and_shown() {
 #[tokio::test]
 async fn a_signal_stops_it_and_nothing_is_left() {
     let directory = directory(json!({}));
-    let state = directory.path().join("state");
+    let state = state(directory.path());
     let mut command = isolator(directory.path());
     command.args(["bench", "--duration", "5m", "--svg", "chart.svg"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let docker = engine::docker().await;
-    let mut seen = Vec::new();
-    let process = format!("/{}/", child.id());
-    let is_its_own = |container: &ContainerSummary| {
-        let label = container.labels.as_ref().and_then(|labels| labels.get("isolator.process"));
-        label.is_some_and(|label| label.contains(&process))
-    };
+    let docker = docker::Bystander::new().await;
+    let mut seen = BTreeSet::new();
+    // What is measured beside the servers is always the plain Docker API.
     eventually("a container that is no server's", async || {
-        seen = instances(&state);
-        let mut found = false;
-        for instance in &seen {
-            found |= engine::containers(&docker, instance).await.iter().any(is_its_own);
-        }
-        found
+        seen = instances(&state).into_iter().collect();
+        docker.has_one_of(child.id()).await
     })
     .await;
     assert_eq!(seen.len(), INSTANCES, "{seen:?}");
@@ -118,9 +117,7 @@ async fn a_signal_stops_it_and_nothing_is_left() {
     let complaints = String::from_utf8_lossy(&finished.stderr);
     assert_eq!((finished.status.code(), &*finished.stdout), (Some(1), &b""[..]), "{complaints}");
     assert!(complaints.contains("stopped by signal 2"), "{complaints}");
-    for instance in &seen {
-        engine::assert_nothing_left(instance).await;
-    }
+    assert_nothing_left(directory.path(), &seen).await;
     assert!(!directory.path().join("chart.svg").exists());
 }
 
@@ -155,7 +152,6 @@ fn what_is_missing_is_named_with_what_mends_it() {
         (json!({}), &["go"], "use some of python"),
         (json!({}), &["--svg", "nowhere/chart.svg"], "nowhere/chart.svg can't be written"),
         (json!({ "languageSettings": missing }), &[], "isolator image pull python"),
-        (json!({ "engine": { "host": "unix:///nowhere.sock" } }), &[], "isolator doctor"),
     ] {
         let directory = directory(settings);
         let finished = run(directory.path(), &[&["bench"], arguments].concat(), "");

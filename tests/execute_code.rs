@@ -4,8 +4,9 @@ mod common;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use common::engine::State;
 use common::server::{Server, answer_of};
-use common::{config, engine, eventually};
+use common::{config, eventually};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -196,8 +197,8 @@ async fn the_receipt_tells_how_the_request_was_served() {
     let first = server.run_python("print(1)").await;
     assert!(["hot", "warm", "queued", "cold"].contains(&first.start()), "{}", first.start());
 
-    let image = server.docker.inspect_image("isolator/python").await.unwrap();
-    assert_eq!(first.data["receipt"]["image"], json!(image.id));
+    let digest = server.engine.digest("isolator/python").await;
+    assert_eq!(first.data["receipt"]["image"], json!(digest));
 
     let stages = first.data["receipt"]["ms"].as_object().unwrap().clone();
     let stage = |name: &str| stages[name].as_f64().unwrap();
@@ -228,9 +229,8 @@ async fn a_thawed_sandbox_makes_a_hot_start_and_a_paused_one_a_warm_one() {
 
 async fn engine_has(server: &Server, running: usize, paused: usize) {
     eventually(&format!("{running} running and {paused} paused"), async || {
-        let count =
-            async |state| engine::in_state(&server.docker, &server.instance, state).await.len();
-        count("running").await == running && count("paused").await == paused
+        let count = async |state| server.sandboxes(state).await.len();
+        count(State::Running).await == running && count(State::Paused).await == paused
     })
     .await;
 }
@@ -499,10 +499,10 @@ async fn a_cancelled_call_frees_its_sandbox_and_its_place() {
     let call = server.begin(json!({ "language": "python", "entrypoint_code": code })).await;
     let mut sandbox = String::new();
     eventually("the program runs", async || {
-        let running = engine::in_state(&server.docker, &server.instance, "running").await;
+        let running = server.sandboxes(State::Running).await;
         let Some(found) = running.into_iter().next() else { return false };
-        let processes = server.docker.top_processes(&found, None).await;
-        let runs = processes.is_ok_and(|processes| format!("{processes:?}").contains("main.py"));
+        let commands = server.engine.commands(&found).await;
+        let runs = commands.iter().any(|command| command.contains("main.py"));
         sandbox = found;
         runs
     })
@@ -510,8 +510,8 @@ async fn a_cancelled_call_frees_its_sandbox_and_its_place() {
 
     call.cancel(Some("the user changed their mind".to_owned())).await.unwrap();
     eventually("the sandbox is gone", async || {
-        let all = engine::containers(&server.docker, &server.instance).await;
-        !all.iter().any(|container| container.id.as_deref() == Some(&sandbox))
+        let all = server.engine.sandboxes(&server.instance).await;
+        !all.iter().any(|found| found.id == sandbox)
     })
     .await;
     assert_eq!(server.run_python("print('next')").await.output(), "next\n");

@@ -6,8 +6,9 @@ mod common;
 
 use std::time::Duration;
 
+use common::engine::State;
+use common::eventually;
 use common::server::Server;
-use common::{engine, eventually};
 use serde_json::{Value, json};
 
 const SIZE: usize = 4;
@@ -55,9 +56,9 @@ async fn at_a_steady_rate(server: &Server) {
 
 /// Waits until the pool is, and one sandbox is thawed.
 async fn full(server: &Server) {
-    let count = async |state| engine::in_state(&server.docker, &server.instance, state).await.len();
+    let count = async |state| server.sandboxes(state).await.len();
     eventually("a full pool", async || {
-        (count("running").await, count("paused").await) == (1, SIZE - 1)
+        (count(State::Running).await, count(State::Paused).await) == (1, SIZE - 1)
     })
     .await;
 }

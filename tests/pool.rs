@@ -5,10 +5,10 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use bollard::query_parameters::{RemoveImageOptionsBuilder, TagImageOptionsBuilder};
 use common::answer::text_of;
+use common::engine::{Kind, State};
 use common::server::{Server, answer_of, until_running};
-use common::{config, engine, eventually, isolator, run, run_command, write_config};
+use common::{config, eventually, isolator, run, run_command, write_config};
 use serde_json::{Value, json};
 
 fn python(code: &str) -> Value {
@@ -23,8 +23,8 @@ async fn an_idle_server_keeps_a_paused_sandbox_for_each_language() {
     let server = Server::start(&config(&languages, settings)).await;
     eventually("a paused sandbox of each image", async || {
         let mut paused = BTreeMap::new();
-        for container in engine::in_state(&server.docker, &server.instance, "paused").await {
-            let image = engine::inspect(&server.docker, &container).await.image;
+        for sandbox in server.sandboxes(State::Paused).await {
+            let image = server.engine.image_of(&sandbox).await;
             *paused.entry(image).or_insert(0) += 1;
         }
         paused.len() == languages.len() && paused.values().all(|count| *count == 1)
@@ -39,19 +39,19 @@ async fn sandboxes_removed_behind_its_back_are_replaced() {
     for _ in 0..2 {
         let mut before = Vec::new();
         eventually("a full pool", async || {
-            before = engine::in_state(&server.docker, &server.instance, "paused").await;
-            before.extend(engine::in_state(&server.docker, &server.instance, "running").await);
+            before = server.sandboxes(State::Paused).await;
+            before.extend(server.sandboxes(State::Running).await);
             before.len() == 2
         })
         .await;
-        for container in &before {
-            engine::remove(&server.docker, container).await;
+        for sandbox in &before {
+            server.engine.remove(sandbox).await;
         }
         // At once, before anything can be mended, and once more afterwards.
         assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
         eventually("a new paused sandbox", async || {
-            let paused = engine::in_state(&server.docker, &server.instance, "paused").await;
-            paused.iter().any(|container| !before.contains(container))
+            let paused = server.sandboxes(State::Paused).await;
+            paused.iter().any(|sandbox| !before.contains(sandbox))
         })
         .await;
         assert_eq!(server.call(python("print(2)")).await.output(), "2\n");
@@ -62,8 +62,8 @@ async fn sandboxes_removed_behind_its_back_are_replaced() {
 #[tokio::test]
 async fn a_sandbox_unpaused_behind_its_back_still_serves() {
     let server = Server::python().await;
-    for container in server.wait_until_ready().await {
-        server.docker.unpause_container(&container).await.unwrap();
+    for sandbox in server.wait_until_ready().await {
+        server.engine.unpause(&sandbox).await;
     }
     let answer = server.call(python("print(1)")).await;
     assert_eq!((answer.output(), answer.start()), ("1\n", "warm"));
@@ -76,12 +76,12 @@ async fn a_hot_sandbox_paused_behind_its_back_is_never_the_program_s_fault() {
     // A hot start shows that what is running now was armed; its successor is paused.
     eventually("a hot start", async || server.call(python("pass")).await.start() == "hot").await;
     eventually("its successor is paused", async || {
-        let running = engine::in_state(&server.docker, &server.instance, "running").await;
-        let [container] = running.as_slice() else { return false };
-        let processes = server.docker.top_processes(container, None).await;
-        // Pausing while the engine still starts a process would lock the container for ever.
-        let is_parked = |processes| format!("{processes:?}").contains("isolator-runner park");
-        processes.is_ok_and(is_parked) && server.docker.pause_container(container).await.is_ok()
+        let running = server.sandboxes(State::Running).await;
+        let [sandbox] = running.as_slice() else { return false };
+        let commands = server.engine.commands(sandbox).await;
+        // Pausing while Docker still starts a process would lock the container for ever.
+        let is_parked = commands.iter().any(|command| command.contains("isolator-runner park"));
+        is_parked && server.engine.pause(sandbox).await
     })
     .await;
     // Whether it is noticed in time or only afterwards: a timeout would blame the program.
@@ -101,10 +101,16 @@ async fn a_hot_sandbox_paused_behind_its_back_is_never_the_program_s_fault() {
 #[tokio::test]
 async fn no_sandbox_serves_twice() {
     let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
-    // The mount of the root names the container's own layer.
-    let code = "import re\n\
-                root = open('/proc/self/mountinfo').readline()\n\
-                print(re.search('upperdir=([^,]+)', root)[1])";
+    let code = match server.engine.kind() {
+        // The mount of the root names the container's own layer.
+        Kind::Docker => {
+            "import re\n\
+             root = open('/proc/self/mountinfo').readline()\n\
+             print(re.search('upperdir=([^,]+)', root)[1])"
+        }
+        // Each sandbox has a range of the host's users that no other one has.
+        Kind::Embedded => "print(open('/proc/1/uid_map').read().split()[1])",
+    };
     let mut seen = BTreeSet::new();
     for _ in 0..10 {
         let sandbox = server.call(python(code)).await.output().to_owned();
@@ -163,7 +169,7 @@ async fn without_a_pool_every_start_is_cold() {
         assert_eq!((answer.output(), answer.start()), ("1\n", "cold"));
     }
     eventually("nothing waits", async || {
-        engine::containers(&server.docker, &server.instance).await.is_empty()
+        server.engine.sandboxes(&server.instance).await.is_empty()
     })
     .await;
     server.stop().await;
@@ -174,8 +180,8 @@ async fn old_sandboxes_are_replaced() {
     let server = Server::with("python", json!({ "pool": { "maxAge": "1s" } })).await;
     let first = server.wait_until_ready().await;
     eventually("another sandbox in the first one's place", async || {
-        let paused = engine::in_state(&server.docker, &server.instance, "paused").await;
-        !paused.is_empty() && paused.iter().all(|container| !first.contains(container))
+        let paused = server.sandboxes(State::Paused).await;
+        !paused.is_empty() && paused.iter().all(|sandbox| !first.contains(sandbox))
     })
     .await;
     assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
@@ -197,29 +203,13 @@ async fn a_missing_image_fails_its_own_language_only_until_it_is_there() {
     assert!(began.elapsed().as_secs() < 30, "it took {:?}", began.elapsed());
     assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
 
-    let tag = TagImageOptionsBuilder::new().repo(&name).tag("latest").build();
-    server.docker.tag_image("isolator/python", Some(tag)).await.unwrap();
+    server.engine.tag("isolator/python", &name).await;
     let result = server.call_tool("execute_code", call).await;
     // Before anything is asserted: the tag shall not outlive the test.
-    let remove = RemoveImageOptionsBuilder::new().build();
-    server.docker.remove_image(&name, Some(remove), None).await.unwrap();
+    server.engine.untag(&name).await;
     let data = result.unwrap().structured_content.expect("a sandbox");
     assert_eq!(data["stdout"], "late\n");
     server.stop().await;
-}
-
-#[tokio::test]
-async fn without_an_engine_calls_name_its_address_and_the_doctor() {
-    let home = tempfile::tempdir().unwrap();
-    let address = format!("unix://{}/nobody.sock", home.path().display());
-    let server = Server::with("python", json!({ "engine": { "host": address } })).await;
-    for _ in 0..2 {
-        let text = server.call_without_sandbox(python("print(1)")).await;
-        assert!(text.contains(&address), "{text}");
-        assert!(text.contains("isolator doctor"), "{text}");
-    }
-    // It could not remove anything, and there is nothing; it may say so with its exit code.
-    drop(server);
 }
 
 #[tokio::test]
@@ -261,9 +251,9 @@ async fn what_a_killed_server_leaves_is_collected_and_nothing_else() {
     let gc = run_command(gc.arg("gc"), "");
     assert_eq!(gc.code, Some(0), "{gc:?}");
     assert!(gc.stdout.contains("removed"), "{gc:?}");
-    engine::assert_nothing_left(&dead.instance).await;
+    live.engine.assert_nothing_left(&dead.instance).await;
 
-    let mut still = engine::in_state(&live.docker, &live.instance, "paused").await;
+    let mut still = live.sandboxes(State::Paused).await;
     still.sort();
     let mut kept = kept;
     kept.sort();
@@ -280,9 +270,8 @@ async fn a_server_sweeps_at_its_start_what_a_killed_one_left() {
     dead.wait_until_ready().await;
     dead.kill().await;
     let heir = Server::start_beside(&live, &settings).await;
-    eventually("the dead one's sandboxes and volume are gone", async || {
-        engine::containers(&heir.docker, &dead.instance).await.is_empty()
-            && engine::volumes(&heir.docker, &dead.instance).await.is_empty()
+    eventually("all that the dead one left is gone", async || {
+        heir.engine.left(&dead.instance).await.is_empty()
     })
     .await;
     heir.stop().await;

@@ -3,13 +3,19 @@
 
 pub(crate) mod answer;
 pub(crate) mod engine;
+pub(crate) mod process;
 pub(crate) mod server;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use engine::{Engine, Kind};
+
+/// A variable in the server's environment that is for nobody else.
+pub(crate) const OF_THE_SERVER: (&str, &str) = ("OF_THE_SERVER", "for nobody else");
 
 /// Longest wait for a condition. Far more than any needs: a busy machine is slow, not broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,6 +35,7 @@ pub(crate) fn config(languages: &[&str], more: Value) -> Value {
         // Half a core, the default, would only make the tests slower.
         "defaultCpus": 1,
         "languageSettings": {},
+        "engine": { "kind": Kind::chosen().name() },
         "images": { "policy": "never" },
         "pool": { "size": 1, "hot": 0 },
     });
@@ -57,11 +64,22 @@ pub(crate) fn isolator(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isolator"));
     command
         .current_dir(directory)
-        .env("XDG_STATE_HOME", directory.join("state"))
+        .env("XDG_STATE_HOME", state(directory))
         .env("XDG_CONFIG_HOME", directory.join("config"))
+        .env(OF_THE_SERVER.0, OF_THE_SERVER.1)
         .env_remove("ISOLATOR_CONFIG")
         .env_remove("RUST_LOG");
     command
+}
+
+/// Where the binary keeps its state.
+pub(crate) fn state(directory: &Path) -> PathBuf {
+    directory.join("state")
+}
+
+/// A look at the chosen engine, for what the binary does in `directory`.
+pub(crate) async fn look(directory: &Path) -> Box<dyn Engine> {
+    Kind::chosen().look(&state(directory)).await
 }
 
 /// What a command printed and how it ended.

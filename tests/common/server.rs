@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use bollard::Docker;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ErrorData, Tool,
 };
@@ -17,7 +16,9 @@ use tokio::process::Child;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::{Answer, text_of};
-use super::{config, engine, eventually, isolator, shown, write_config};
+use super::engine::{Engine, Kind, State};
+use super::process::Process;
+use super::{config, eventually, isolator, shown, write_config};
 
 /// Servers at the same time in one test process. More would only wait for each other: the engine
 /// makes few sandboxes a second.
@@ -37,7 +38,8 @@ pub(crate) struct Server {
     pub(crate) instance: String,
     /// The advertised tool.
     pub(crate) tool: Tool,
-    pub(crate) docker: Docker,
+    /// A look at what it has on its engine.
+    pub(crate) engine: Box<dyn Engine>,
     waits: usize,
     stopped: bool,
     _home: TempDir,
@@ -102,6 +104,7 @@ impl Server {
         let tools = client.list_all_tools().await.expect("the tools");
         let [tool] = <[Tool; 1]>::try_from(tools).expect("one tool");
         let languages = tool.input_schema["properties"]["language"]["enum"].as_array();
+        let engine = Kind::of(config).look(&state).await;
         let size = config["pool"]["size"].as_u64().expect("the configuration gives one");
         Self {
             instance: instance.clone(),
@@ -111,7 +114,7 @@ impl Server {
             state,
             waits: languages.map_or(0, Vec::len) * usize::try_from(size).expect("it is small"),
             tool,
-            docker: engine::docker().await,
+            engine,
             stopped: false,
             _home: home,
             _slot: slot,
@@ -132,15 +135,21 @@ impl Server {
         log_in(&self.directory)
     }
 
-    /// The identifier of the server's process.
-    pub(crate) fn process(&self) -> u32 {
-        self.child.id().expect("it was not waited for yet")
+    /// The server's process.
+    pub(crate) fn process(&self) -> Process {
+        let pid = self.child.id().expect("it was not waited for yet");
+        Process::find(pid).expect("the server runs")
     }
 
     /// Waits until all pools, whose sandboxes must all be paused ones, are full; returns the
-    /// identifiers of their containers.
+    /// identifiers.
     pub(crate) async fn wait_until_ready(&self) -> Vec<String> {
-        engine::until_paused(&self.docker, &self.instance, self.waits).await
+        self.engine.until_paused(&self.instance, self.waits).await
+    }
+
+    /// Its sandboxes in a state.
+    pub(crate) async fn sandboxes(&self, state: State) -> Vec<String> {
+        self.engine.in_state(&self.instance, state).await
     }
 
     /// Calls a tool.
@@ -213,7 +222,7 @@ impl Server {
 
     /// Ends the server with a signal, such as "TERM", and asserts the same.
     pub(crate) async fn stop_by(mut self, signal: &str) {
-        send_signal(self.process(), signal);
+        send_signal(self.process().pid, signal);
         self.end().await;
     }
 
@@ -226,7 +235,7 @@ impl Server {
         let ended = tokio::time::timeout(STOP, self.child.wait()).await;
         let status = ended.expect("the server ends").expect("it can be waited for");
         assert!(status.success(), "{status}; the server's log:\n{}", self.log());
-        engine::assert_nothing_left(&self.instance).await;
+        self.engine.assert_nothing_left(&self.instance).await;
         self.stopped = true;
     }
 }
@@ -271,6 +280,8 @@ pub(crate) fn instances(state: &Path) -> Vec<String> {
     files
         .filter_map(|file| {
             let path = file.ok()?.path();
+            let is_lock = path.extension().is_some_and(|extension| extension == "lock");
+            is_lock.then_some(())?;
             Some(path.file_stem()?.to_str()?.to_owned())
         })
         .collect()
@@ -294,7 +305,7 @@ pub(crate) async fn answer_of(handle: RequestHandle<RoleClient>) -> CallToolResu
 /// Waits until a program that was started with [`Server::begin`] runs: its sandbox is thawed.
 pub(crate) async fn until_running(server: &Server, count: usize) {
     eventually(&format!("{count} running sandboxes"), async || {
-        engine::in_state(&server.docker, &server.instance, "running").await.len() >= count
+        server.sandboxes(State::Running).await.len() >= count
     })
     .await;
 }
