@@ -46,7 +46,7 @@ fn assert_refused(attempts: &Value, errors: &[&str]) {
 #[tokio::test]
 async fn a_program_has_no_privileges_and_can_get_none() {
     let status = inside(
-        "status = dict(line.rstrip().split(':\\t', 1) for line in open('/proc/self/status')\n\
+        "status = dict(line.rstrip('\\n').split(':\\t', 1) for line in open('/proc/self/status')\n\
          \x20   if ':\\t' in line)\n\
          print(json.dumps(status))",
     )

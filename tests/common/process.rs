@@ -51,6 +51,14 @@ impl Process {
         Self::all().into_iter().filter(|process| process.parent() == self.pid).collect()
     }
 
+    /// How many children it has, those that have ended and that it has not waited for included.
+    pub(crate) fn count_children(self) -> usize {
+        let entries = fs::read_dir("/proc").expect("processes").flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_its = |pid: &u32| stat(*pid).is_some_and(|fields| fields[1] == self.pid.to_string());
+        pids.filter(is_its).count()
+    }
+
     /// The process, its children, theirs, and so on.
     pub(crate) fn with_descendants(self) -> Vec<Self> {
         let mut all = vec![self];

@@ -13,7 +13,7 @@ BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
 CONFIG = ROOT / "isolator_config.json"
 
 # What a host takes from its own environment and a server on another engine needs.
-_PASSED_ON = ["DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "RUST_LOG"]
+_PASSED_ON = ["XDG_DATA_HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "RUST_LOG"]
 
 
 class Isolator:
@@ -34,7 +34,7 @@ async def isolator(state, mode="auto", config=CONFIG):
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     environment["XDG_STATE_HOME"] = str(state)
     parameters = StdioServerParameters(
-        command=BINARY, args=["--config", str(config), "serve"], env=environment
+        command=BINARY, args=["--engine", engine.KIND, "--config", str(config), "serve"], env=environment
     )
     before = _instances(state)
     async with Client(parameters, mode=mode, read_timeout_seconds=60) as client:
@@ -43,12 +43,7 @@ async def isolator(state, mode="auto", config=CONFIG):
         yield server
     # The client has waited for the process, so there is nothing to wait for.
     assert not Path(f"/proc/{server.pid}").exists(), "the server still runs"
-    assert_nothing_left(server.instance)
-
-
-def assert_nothing_left(instance):
-    assert [(left["Names"], left["State"]) for left in engine.containers(instance)] == []
-    assert [left["Name"] for left in engine.volumes(instance)] == []
+    assert engine.left(server.instance, state) == []
 
 
 async def until(condition, seconds, what):
@@ -68,8 +63,17 @@ def _instances(state):
 def _process_with(variable):
     """The process that has this in its environment."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    (pid,) = [pid for pid in pids if variable.encode() in _environment(pid)]
+    found = {pid for pid in pids if variable.encode() in _environment(pid)}
+    # A child of the server's has its environment until it is another program.
+    (pid,) = [pid for pid in found if _parent(pid) not in found]
     return pid
+
+
+def _parent(pid):
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def _environment(pid):

@@ -19,7 +19,7 @@ FILLED_WITHIN_S = 60
 
 def is_full(instance):
     def check():
-        states = Counter(container["State"] for container in engine.containers(instance))
+        states = Counter(sandbox.state for sandbox in engine.sandboxes(instance))
         # One of each language stays thawed. The others are paused when everything is in them.
         return states["running"] == states["paused"] == POOLED / 2 and states.total() == POOLED
 
@@ -36,9 +36,9 @@ async def test_an_idle_server_holds_paused_sandboxes_and_costs_no_cpu(tmp_path):
         share = (cpu_seconds(server.pid) - before) / 10
 
         paused = {
-            container["ImageID"]
-            for container in engine.containers(server.instance)
-            if container["State"] == "paused"
+            sandbox.image
+            for sandbox in engine.sandboxes(server.instance)
+            if sandbox.state == "paused"
         }
         assert paused == {engine.image_id(f"isolator/{language}") for language in HELLO}
         assert share < 0.005, f"{share:.2%} of a core while idle"
@@ -47,12 +47,12 @@ async def test_an_idle_server_holds_paused_sandboxes_and_costs_no_cpu(tmp_path):
 async def test_a_call_takes_a_waiting_sandbox_and_it_is_replaced(tmp_path):
     async with isolator(tmp_path) as server:
         await until(is_full(server.instance), FILLED_WITHIN_S, "full pools")
-        before = {container["Id"] for container in engine.containers(server.instance)}
+        before = {sandbox.id for sandbox in engine.sandboxes(server.instance)}
         result = await server.call(language="python", entrypoint_code=HELLO["python"])
         assert result.structured_content["receipt"]["start"] in {"hot", "warm"}
 
         def is_replaced():
-            now = {container["Id"] for container in engine.containers(server.instance)}
+            now = {sandbox.id for sandbox in engine.sandboxes(server.instance)}
             return len(now) == POOLED and len(now - before) == 1
 
         await until(is_replaced, FILLED_WITHIN_S, "a sandbox in the place of the used one")
@@ -71,7 +71,7 @@ async def test_nothing_is_left_however_early_the_client_closes(tmp_path, millise
 async def test_nothing_is_left_when_the_client_closes_while_the_pools_fill(tmp_path, mode):
     async with isolator(tmp_path, mode) as server:
         assert (await server.call(language="go", entrypoint_code=HELLO["go"])).is_error is False
-        assert engine.containers(server.instance)
+        assert engine.sandboxes(server.instance)
 
 
 async def test_nothing_is_left_after_a_signal_in_the_middle_of_a_call(tmp_path):
@@ -100,8 +100,7 @@ async def test_what_a_killed_server_left_is_swept_by_the_next(tmp_path):
         await until(lambda: is_gone(pid), 10, "the end of the server")
         # In the same state directory, by which the second knows that the first is dead.
         async with isolator(tmp_path) as server:
-            await until(lambda: not engine.containers(instance), 30, "the sweep of containers")
-            await until(lambda: not engine.volumes(instance), 30, "the sweep of volumes")
+            await until(lambda: not engine.left(instance, tmp_path), 30, "the sweep")
             await until(is_full(server.instance), FILLED_WITHIN_S, "full pools")
 
 

@@ -92,8 +92,8 @@ class Side:
     def shelved(self, language):
         """Whether there is one that waits. One that is paused is ready to the last."""
         return any(
-            container["State"] == "paused" and container["ImageID"] == self.images[language]
-            for container in engine.containers(self.server.instance)
+            sandbox.state == "paused" and sandbox.image == self.images[language]
+            for sandbox in engine.sandboxes(self.server.instance)
         )
 
     async def run(self, program, way):

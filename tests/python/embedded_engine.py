@@ -1,0 +1,100 @@
+"""A look at the embedded engine, through the kernel's files: control groups, processes, mounts."""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+from sandbox import Sandbox
+
+# How long a process that was killed may be there until the kernel has taken it apart.
+PATIENCE_S = 2
+
+# The group of an instance: its name, and its process with namespace and start.
+_GROUP = re.compile(r"([^+]+)\+pid:[^+]+\+\d+\+\d+")
+
+
+def _hierarchies():
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return [Path(m[4]) for m in mounts if m[m.index("-") + 1] in ("cgroup", "cgroup2")]
+
+
+def _directories(path):
+    try:
+        return [Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _groups(instance):
+    """The groups of an instance, wherever in the hierarchies they are."""
+    found, unseen = [], _hierarchies()
+    while unseen:
+        for path in _directories(unseen.pop()):
+            match = _GROUP.fullmatch(path.name)
+            if match is None:
+                unseen.append(path)
+            elif match[1] == instance:
+                found.append(path)
+    return found
+
+
+def _read(path):
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _state(groups):
+    if not any(_read(group / "cgroup.procs") for group in groups):
+        return "stopped"
+    frozen = any(
+        _read(group / "freezer.state") == "FROZEN\n" or "frozen 1" in _read(group / "cgroup.events")
+        for group in groups
+    )
+    return "paused" if frozen else "running"
+
+
+def _image(groups):
+    pids = {pid for group in groups for pid in _read(group / "cgroup.procs").split()}
+    for pid in pids:
+        for mount in _read(f"/proc/{pid}/mountinfo").splitlines():
+            root, target = mount.split()[3:5]
+            if target == "/" and (digest := re.search(r"/([0-9a-f]{64})/", root)):
+                return f"sha256:{digest[1]}"
+    return ""
+
+
+def sandboxes(instance):
+    found = {}
+    for group in _groups(instance):
+        for path in _directories(group):
+            found.setdefault(path.name, []).append(path)
+    return [Sandbox(name, _state(groups), _image(groups)) for name, groups in found.items()]
+
+
+def image_id(name):
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    return json.loads((data / "isolator/names.json").read_text())[name]
+
+
+def _processes(instance):
+    """Launchers and what is in sandboxes: only they have an instance's files in sight."""
+    pids = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    mark = f"{instance}+"
+    return [
+        (pid, _read(f"/proc/{pid}/cmdline").replace("\0", " "))
+        for pid in pids
+        if mark in _read(f"/proc/{pid}/mountinfo") or mark in _read(f"/proc/{pid}/cgroup")
+    ]
+
+
+def left(instance, state):
+    until = time.monotonic() + PATIENCE_S
+    while (processes := _processes(instance)) and time.monotonic() < until:
+        time.sleep(0.01)
+    shared = Path(state, "isolator/instances/embedded").glob(f"{instance}+*")
+    mounts = _read("/proc/self/mountinfo").splitlines()
+    return processes + _groups(instance) + list(shared) + [m for m in mounts if instance in m]

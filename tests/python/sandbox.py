@@ -1,0 +1,11 @@
+"""What either engine tells of a sandbox."""
+
+from typing import NamedTuple
+
+
+class Sandbox(NamedTuple):
+    id: str
+    # "running", "paused", or something else.
+    state: str
+    # Digest of its image.
+    image: str
