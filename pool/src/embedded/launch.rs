@@ -36,6 +36,7 @@ use seccompiler::BpfProgram;
 use serde_json::Value;
 
 use super::cgroup::PLACE;
+use super::loopback;
 use super::protocol::{self, Answer, Kind, Layer, Places, Request};
 use crate::seccomp;
 
@@ -308,9 +309,11 @@ impl Launcher {
             // What failed, failed in another process, which says more to its log than it passes on.
             format!("{} ({})", in_words(&error), read_log(&log))
         })?;
-        let started = container.start().map_err(|error| in_words(&error));
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
         let pid = pid.ok_or("the sandbox has no process")?;
+        let started = loopback::bring_up(pid)
+            .map_err(|error| format!("its loopback interface can't be brought up: {error}"))
+            .and_then(|()| container.start().map_err(|error| in_words(&error)));
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
         if let Err(error) = started {
             let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);

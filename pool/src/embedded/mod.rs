@@ -13,6 +13,7 @@ mod images;
 pub mod launch;
 mod launcher;
 mod live;
+mod loopback;
 mod protocol;
 mod rootless;
 mod spec;

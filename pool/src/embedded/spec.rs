@@ -217,9 +217,10 @@ const MASKED: [&str; 11] = [
     "/sys/firmware",
 ];
 
-/// Paths through which root could change the kernel; those that Docker makes read-only.
-const READ_ONLY: [&str; 5] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+/// Paths through which root could change the kernel, those that Docker makes read-only, and the place of
+/// the control groups, which has to be written until all of them are there.
+const READ_ONLY: [&str; 6] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", PLACE];
 
 /// The file systems of the kernel.
 fn system_mounts() -> Vec<Value> {
