@@ -4,6 +4,8 @@
 export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isolator
 CARGO ?= cargo
 .DEFAULT_GOAL := help
+# The tests in Rust of what an engine does; ISOLATOR_TEST_ENGINE chooses the engine.
+ON_ENGINES := $(addprefix --test ,bad_input cli execute_code hits pool preload sandbox)
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
 
@@ -40,11 +42,11 @@ engine: ## Install and start a Docker engine where none answers
 toolchain: # Stop early, and say what to do, where cargo or a linker is missing
 	@scripts/toolchain
 
-unit: images # The tests in Rust, those on a real engine among them
-	$(CARGO) test --workspace --locked
+unit: images # The tests in Rust, those of what an engine does on each
+	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --locked $(ON_ENGINES)
 
-pytest: images # The official Python client against the release binary
-	scripts/python -m pytest tests/python
+pytest: images # The official Python client against the release binary, on each engine
+	for engine in docker embedded; do ISOLATOR_TEST_ENGINE=$$engine scripts/python -m pytest tests/python || exit; done
 
 clean: ## Remove what was built here; images stay on the engine
 	$(CARGO) clean && rm -rf .venv

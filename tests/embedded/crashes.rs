@@ -133,8 +133,9 @@ async fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
                 doomed.extend(launcher.outer.with_descendants());
             }
         }
-        kill_all(&victims);
         let what = format!("round {round}, {moment:?}, {victims:?}");
+        assert!(doomed.len() >= 2, "a launcher and its child: {what}");
+        kill_all(&victims);
         all_end(&what, || doomed.iter().copied().filter(|process| process.is_there()).collect())
             .await;
 
