@@ -72,6 +72,8 @@ impl Launcher {
             .stdin(theirs)
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
+            // A signal for the server's group, such as that of a key, is not for who makes sandboxes.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))?;
