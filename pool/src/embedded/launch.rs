@@ -400,6 +400,28 @@ fn chain(error: &dyn std::error::Error) -> String {
     words
 }
 
+/// What the server's parent had it ignore, or the server itself, is not for programs to ignore.
+#[allow(unsafe_code)]
+fn restore_signals() {
+    const LAST: usize = 64;
+    // The default handler, no flags, no mask: all of it is zero in the kernel's words.
+    let default = [0_usize; 4];
+    let length_of_mask = size_of::<u64>();
+    for signal in 1..=LAST {
+        // SAFETY: the kernel reads the action, which lives as long as the call, and writes nothing. Of the
+        // two that can't be changed it says so.
+        let _ = unsafe {
+            syscalls::syscall!(
+                syscalls::Sysno::rt_sigaction,
+                signal,
+                default.as_ptr(),
+                0,
+                length_of_mask
+            )
+        };
+    }
+}
+
 /// Becomes the runner, as the last of all steps in a sandbox.
 #[derive(Clone)]
 struct Exec {
@@ -408,6 +430,7 @@ struct Exec {
 
 impl Executor for Exec {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        restore_signals();
         for program in &self.programs {
             seccompiler::apply_filter(program)
                 .map_err(|error| ExecutorError::Other(format!("seccomp: {error}")))?;
