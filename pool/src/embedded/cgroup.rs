@@ -22,6 +22,11 @@ const ROOT: &str = "isolator";
 /// The group of the server itself, where it had to leave the one that was delegated to it.
 const SERVER: &str = "isolator-server";
 
+/// What stands for the controller where version 2 is mounted beside version 1. It limits nothing there, but
+/// who is frozen by it can be killed: by the first version's freezer processes would be kept that the kernel
+/// ends with their launcher.
+const BESIDE: &str = "version 2";
+
 /// The controllers that limit sandboxes.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -110,6 +115,15 @@ impl Hierarchies {
         Cgroup { hierarchies: self.clone(), path: self.root().join(instance).join(name) }
     }
 
+    /// The version of the freezer, and the name of its hierarchy.
+    fn freezer(&self) -> (Version, &'static str) {
+        match self.version {
+            Version::Two => (Version::Two, ""),
+            Version::One if self.mount(BESIDE).is_ok() => (Version::Two, BESIDE),
+            Version::One => (Version::One, "freezer"),
+        }
+    }
+
     fn root(&self) -> PathBuf {
         self.base.join(ROOT)
     }
@@ -141,7 +155,7 @@ impl Hierarchies {
         let mut missing = Vec::new();
         match self.version {
             Version::One => {
-                make(self.mount("freezer")?)?;
+                make(self.mount(self.freezer().1)?)?;
                 for controller in CONTROLLERS {
                     match self.mount(controller) {
                         Ok(mount) => make(mount)?,
@@ -231,12 +245,24 @@ impl Cgroup {
         fs::read_to_string(self.file(controller, name)?)
     }
 
+    /// Puts a new sandbox into the group of its freezer, where that is none of those that `libcontainer`
+    /// makes.
+    pub(super) fn join_freezer(&self) -> io::Result<()> {
+        if self.hierarchies.freezer().1 != BESIDE {
+            return Ok(());
+        }
+        fs::create_dir_all(self.file(BESIDE, "")?)?;
+        self.pids()?
+            .into_iter()
+            .try_for_each(|pid| self.write(BESIDE, "cgroup.procs", &pid.to_string()))
+    }
+
     /// Freezes every process, and waits until they are.
     pub(super) async fn freeze(&self) -> io::Result<()> {
         for _ in 0..TRIES {
-            match self.hierarchies.version {
-                Version::One => self.write("freezer", "freezer.state", "FROZEN")?,
-                Version::Two => self.write("", "cgroup.freeze", "1")?,
+            match self.hierarchies.freezer() {
+                (Version::One, name) => self.write(name, "freezer.state", "FROZEN")?,
+                (Version::Two, name) => self.write(name, "cgroup.freeze", "1")?,
             }
             for _ in 0..LOOKS {
                 if self.is_frozen()? {
@@ -251,17 +277,19 @@ impl Cgroup {
 
     /// Thaws every process.
     pub(super) fn thaw(&self) -> io::Result<()> {
-        match self.hierarchies.version {
-            Version::One => self.write("freezer", "freezer.state", "THAWED"),
-            Version::Two => self.write("", "cgroup.freeze", "0"),
+        match self.hierarchies.freezer() {
+            (Version::One, name) => self.write(name, "freezer.state", "THAWED"),
+            (Version::Two, name) => self.write(name, "cgroup.freeze", "0"),
         }
     }
 
     /// Whether every process is frozen.
     pub(super) fn is_frozen(&self) -> io::Result<bool> {
-        Ok(match self.hierarchies.version {
-            Version::One => self.read("freezer", "freezer.state")?.trim() == "FROZEN",
-            Version::Two => self.read("", "cgroup.events")?.lines().any(|line| line == "frozen 1"),
+        Ok(match self.hierarchies.freezer() {
+            (Version::One, name) => self.read(name, "freezer.state")?.trim() == "FROZEN",
+            (Version::Two, name) => {
+                self.read(name, "cgroup.events")?.lines().any(|line| line == "frozen 1")
+            }
         })
     }
 
@@ -319,17 +347,9 @@ impl Cgroup {
     /// Kills every process, frozen ones as well: with version 1 these die when they are thawed.
     fn kill(&self) -> io::Result<()> {
         let mut failed = None;
-        let mut is_empty = true;
-        let mut pids = BTreeSet::new();
-        self.hierarchies.each(&self.path, |group| {
-            let found = or_if_gone(fs::read_to_string(group.join("cgroup.procs")))?;
-            pids.extend(
-                found.unwrap_or_default().lines().filter_map(|pid| pid.parse::<i32>().ok()),
-            );
-            Ok(())
-        })?;
+        let pids = self.pids()?;
+        let is_empty = pids.is_empty();
         for pid in pids.into_iter().filter_map(Pid::from_raw) {
-            is_empty = false;
             match kill_process(pid, Signal::KILL) {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => failed = Some(error),
@@ -339,6 +359,18 @@ impl Cgroup {
             or_if_gone(self.thaw())?;
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Every process.
+    fn pids(&self) -> io::Result<BTreeSet<i32>> {
+        let mut pids = BTreeSet::new();
+        self.hierarchies.each(&self.path, |group| {
+            let found = or_if_gone(fs::read_to_string(group.join("cgroup.procs")))?;
+            let found = found.unwrap_or_default();
+            pids.extend(found.lines().flat_map(str::parse::<i32>));
+            Ok(())
+        })?;
+        Ok(pids)
     }
 }
 
@@ -384,7 +416,7 @@ fn none() -> io::Error {
 /// first, where both versions are mounted.
 fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
     let mut first = Vec::new();
-    let mut second = Vec::new();
+    let mut second: Vec<(String, PathBuf)> = Vec::new();
     for line in mountinfo.lines() {
         let Some((mount, file_system)) = line.split_once(" - ") else { continue };
         let Some(target) = mount.split(' ').nth(4) else { continue };
@@ -402,6 +434,7 @@ fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
     let hierarchies = |version, mounts| Hierarchies { version, mounts, base: PathBuf::new() };
     let mut found = Vec::new();
     if is_first {
+        first.extend(second.iter().map(|(_, mount)| (BESIDE.to_owned(), mount.clone())));
         found.push(hierarchies(Version::One, first));
     }
     if !second.is_empty() {
@@ -422,7 +455,10 @@ mod tests {
         let second = "33 24 0:29 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
         let both = parse_mounts(&format!("{first}{second}")).unwrap();
         assert_eq!(both[0].version, Version::One);
-        assert_eq!(both[0].mounts.len(), 2, "the one with a name limits nothing");
+        assert_eq!(both[0].mounts.len(), 3, "the one with a name limits nothing");
+        assert_eq!(both[0].freezer(), (Version::Two, BESIDE));
+        assert_eq!(parse_mounts(first).unwrap()[0].freezer(), (Version::One, "freezer"));
+        assert_eq!(both[1].freezer(), (Version::Two, ""));
         assert_eq!(both[0].mount("cpu").unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct"));
         assert!(both[0].mount("pids").is_err());
         assert_eq!(both[1].mount("").unwrap(), Path::new("/sys/fs/cgroup/unified"));

@@ -30,6 +30,7 @@ use isolator_runner::place;
 use tokio_util::task::TaskTracker;
 
 pub use self::build::ImageBuild;
+use self::cgroup::Cgroup;
 use self::host::Host;
 use self::launch::{IMAGES, SHARED};
 use self::launcher::Launcher;
@@ -241,6 +242,8 @@ impl Engine for EmbeddedEngine {
         };
         let created = self.launcher().await?.create(name.as_str(), oci, kind).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
+        let joined = cgroup.as_ref().map_or(Ok(()), Cgroup::join_freezer);
+        joined.map_err(|error| refused(Call::Create, error))?;
         lock(&self.sandboxes).insert(name.clone(), Live::new(created, cgroup, held));
         Ok(())
     }
