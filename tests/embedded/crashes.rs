@@ -24,9 +24,11 @@ enum Moment {
     Refill,
     Run,
     Pause,
+    /// Nothing: all that waits is paused.
+    Rest,
 }
 
-const MOMENTS: [Moment; 3] = [Moment::Refill, Moment::Run, Moment::Pause];
+const MOMENTS: [Moment; 4] = [Moment::Refill, Moment::Run, Moment::Pause, Moment::Rest];
 
 /// SplitMix64.
 struct Random(u64);
@@ -73,6 +75,9 @@ async fn until(moment: Moment, server: &Server, random: &mut Random) {
             }
             random.pause(Duration::from_millis(120)).await;
         }
+        Moment::Rest => {
+            server.wait_until_ready().await;
+        }
     }
 }
 
@@ -105,7 +110,7 @@ fn orphans() -> Vec<Process> {
 
 #[tokio::test]
 async fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
-    let server = start(json!({ "pool": { "size": 2, "hot": 1 } })).await;
+    let server = start(json!({ "pool": { "size": 3 } })).await;
     let mut random = Random(SEED);
     for round in 0..ROUNDS {
         let moment = MOMENTS[round % MOMENTS.len()];
@@ -117,7 +122,7 @@ async fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
         .await;
         let pending = match moment {
             Moment::Run => Some(server.begin(python("import time; time.sleep(1)")).await),
-            Moment::Refill | Moment::Pause => {
+            Moment::Refill | Moment::Pause | Moment::Rest => {
                 assert_eq!(server.call(python("print('x')")).await.output(), "x\n");
                 None
             }
@@ -158,7 +163,7 @@ async fn nothing_runs_on_when_the_server_is_killed_and_the_rest_is_collected() {
     let settings = on_embedded(json!({ "pool": { "size": 0 } }));
     let keeper = Server::start(&settings).await;
     let look = embedded::Bystander::new(&state(keeper.directory()));
-    let settings = on_embedded(json!({ "pool": { "size": 2, "hot": 1 } }));
+    let settings = on_embedded(json!({ "pool": { "size": 2 } }));
     let mut random = Random(SEED);
     let mut before: Option<Server> = None;
     for round in 0..ROUNDS {
@@ -172,7 +177,7 @@ async fn nothing_runs_on_when_the_server_is_killed_and_the_rest_is_collected() {
         }
         let pending = match moment {
             Moment::Run => Some(server.begin(python("import time; time.sleep(600)")).await),
-            Moment::Refill | Moment::Pause => None,
+            Moment::Refill | Moment::Pause | Moment::Rest => None,
         };
         if matches!(moment, Moment::Run) {
             eventually("a sandbox", async || !server.sandboxes(State::Running).await.is_empty())

@@ -165,19 +165,21 @@ impl Groups {
         }
     }
 
+    /// Whether it is, by either version's freezer.
     fn is_frozen(&self) -> bool {
-        self.read(&["freezer.state"]).map_or_else(
-            || self.read(&["cgroup.events"]).is_some_and(|events| events.contains("frozen 1")),
-            |state| state == "FROZEN",
-        )
+        self.read(&["freezer.state"]).is_some_and(|state| state == "FROZEN")
+            || self.read(&["cgroup.events"]).is_some_and(|events| events.contains("frozen 1"))
     }
 
     fn freeze(&self, frozen: bool) {
-        let versions = [("freezer.state", ["THAWED", "FROZEN"]), ("cgroup.freeze", ["0", "1"])];
+        // Where there are both it is the second that is used.
+        let versions = [("cgroup.freeze", ["0", "1"]), ("freezer.state", ["THAWED", "FROZEN"])];
         for (name, values) in versions {
-            for file in self.0.iter().map(|group| group.join(name)).filter(|file| file.exists()) {
+            let mut files = self.0.iter().map(|group| group.join(name));
+            if let Some(file) = files.find(|file| file.exists()) {
                 // The sandbox may go at this very moment.
                 let _ = fs::write(file, values[usize::from(frozen)]);
+                return;
             }
         }
     }
