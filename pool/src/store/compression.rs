@@ -29,7 +29,7 @@ impl Compression {
 }
 
 /// Reads what something holds when it is not compressed, which may be no more than `most` bytes.
-pub(super) enum Plain<R: Read> {
+pub(super) enum Decompressed<R: Read> {
     Plain(Bounded<Start<R>>),
     Gzip(Bounded<MultiGzDecoder<BufReader<Start<R>>>>),
     Zstd(Bounded<zstd::Decoder<'static, BufReader<Start<R>>>>),
@@ -37,7 +37,7 @@ pub(super) enum Plain<R: Read> {
 
 type Start<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
 
-impl<R: Read> Plain<R> {
+impl<R: Read> Decompressed<R> {
     pub(super) fn new(mut reader: R, most: u64) -> io::Result<Self> {
         let mut start = Vec::new();
         reader.by_ref().take(ZSTD.len() as u64).read_to_end(&mut start)?;
@@ -66,7 +66,7 @@ impl<R: Read> Plain<R> {
     }
 }
 
-impl<R: Read> Read for Plain<R> {
+impl<R: Read> Read for Decompressed<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(plain) => plain.read(buffer),

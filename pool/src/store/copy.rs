@@ -11,10 +11,10 @@ use rustix::fs::{
     linkat, mkdirat, symlinkat, utimensat,
 };
 
+use super::check::{MODE, times};
 use super::error::{Doing, StoreError};
 use super::steps::Steps;
 use super::tree::{self, Missing, Root};
-use super::unpack::{MODE, times};
 
 /// Copies a root into another, which is empty: content, owners, modes, times and links of both kinds.
 pub(super) fn copy(from: &Root, to: &Root, steps: &Steps) -> Result<(), StoreError> {
@@ -105,5 +105,5 @@ fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
 }
 
 fn mtime(stat: &Stat) -> (i64, u32) {
-    (stat.st_mtime as i64, stat.st_mtime_nsec as u32)
+    (stat.st_mtime, stat.st_mtime_nsec as u32)
 }

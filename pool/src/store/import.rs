@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::blobs::{Blobs, Tape};
-use super::compression::{Compression, Plain};
+use super::compression::{Compression, Decompressed};
 use super::description::Description;
 use super::digest::{Digest, Hashing};
 use super::error::{Doing, StoreError, is_full};
@@ -106,7 +106,7 @@ impl Store {
         let archive = staged.directory().join(ARCHIVE);
         let options = File::options().create_new(true).read(true).write(true).open(&archive);
         let mut plain = options.at("make", &archive)?;
-        let mut reader = Plain::new(file, self.limits.stream()).at("read", path)?;
+        let mut reader = Decompressed::new(file, self.limits.stream()).at("read", path)?;
         let mut buffer = vec![0; BUFFER];
         loop {
             steps.go_on()?;

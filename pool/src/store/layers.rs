@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::Store;
 use super::blobs::Blobs;
-use super::compression::Plain;
+use super::compression::Decompressed;
 use super::description::Configuration;
 use super::digest::{Digest, Hashing};
 use super::error::{Doing, StoreError};
@@ -99,7 +99,7 @@ impl Store {
         diff_id: &Digest,
     ) -> Result<(), StoreError> {
         let reading = || format!("can't read {label}");
-        let plain = Plain::new(Hashing::new(packed), self.limits.stream()).doing(reading)?;
+        let plain = Decompressed::new(Hashing::new(packed), self.limits.stream()).doing(reading)?;
         let mut plain = Hashing::new(plain);
         unpacker.layer(label, &mut plain)?;
         let (found, packed) = plain.finish().doing(reading)?;

@@ -24,11 +24,13 @@
 //! # Layout
 //!
 //! - `import`, `pull`: where images come from; `blobs`, `layout`, `credentials` help them.
-//! - `layers` → `unpack` → `tree`: layers become a root. `path` and `limits` are what they may be.
+//! - `layers` → `unpack` → `tree`: layers become a root. `path` and `limits` are what they may be,
+//!   `check` what every root is.
 //! - `stage`: how an image comes to be in the store; `copy`, `content` for one that is made from another.
 //! - `stored`, `places`: what sandboxes are made from. `names`, `description`, `digest`: what is known of it.
 
 mod blobs;
+mod check;
 mod compression;
 mod content;
 mod copy;
@@ -59,6 +61,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 
 pub use self::description::Description;
 use self::digest::Digest;
@@ -178,7 +181,7 @@ impl Store {
             fs::create_dir_all(&self.directory)?;
             let path = self.directory.join(LOCK);
             let file = File::options().create(true).truncate(false).write(true).open(path)?;
-            flock(&file, FlockOperation::LockExclusive)?;
+            retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
             Ok(file)
         };
         lock().at("lock the store in", &self.directory)

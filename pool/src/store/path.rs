@@ -68,7 +68,7 @@ pub(super) fn relative(path: &[u8], longest: usize) -> Result<PathBuf, &'static 
         match component {
             Component::CurDir => {}
             Component::Normal(name) if name.len() > NAME => return Err("a name is too long"),
-            Component::Normal(_) if depth > DEPTH => return Err("the path is too deep"),
+            Component::Normal(_) if depth >= DEPTH => return Err("the path is too deep"),
             Component::Normal(name) => clean.push(name),
             _ => return Err("there is a .. in the path"),
         }

@@ -1,9 +1,11 @@
 //! Places in an image's root over which something is mounted in a sandbox.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, fchmod};
+use rustix::io::Errno;
 
 use super::error::{Doing, StoreError};
 use super::stored::Held;
@@ -12,6 +14,13 @@ use crate::lock::lock;
 
 /// Links from one file to the next, as many as the kernel follows.
 const LINKS: usize = 40;
+
+/// What was made already.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    directories: HashSet<PathBuf>,
+    files: HashSet<PathBuf>,
+}
 
 impl Held {
     /// Makes directories and empty files in the root where there are none. Links are followed as in a
@@ -26,15 +35,15 @@ impl Held {
         files: &[PathBuf],
     ) -> Result<(), StoreError> {
         let mut made = lock(&self.places);
-        if directories.iter().chain(files).all(|path| made.contains(path)) {
+        let known = directories.iter().all(|path| made.directories.contains(path));
+        if known && files.iter().all(|path| made.files.contains(path)) {
             return Ok(());
         }
         let path = self.image.root();
         let root = Root::open(&path).at("open", &path)?;
-        let what = |path: &Path| {
-            format!("make a place in image {} for", self.image.digest)
-                + " "
-                + &path.to_string_lossy()
+        let what = |place: &Path| {
+            let (digest, place) = (&self.image.digest, place.display());
+            format!("can't make a place for {place} in image {digest}")
         };
         for directory in directories {
             root.directory(directory, Missing::Make).doing(|| what(directory))?;
@@ -42,7 +51,8 @@ impl Held {
         for file in files {
             make_file(&root, file).doing(|| what(file))?;
         }
-        made.extend(directories.iter().chain(files).cloned());
+        made.directories.extend(directories.iter().cloned());
+        made.files.extend(files.iter().cloned());
         Ok(())
     }
 }
@@ -58,8 +68,12 @@ fn make_file(root: &Root, path: &Path) -> io::Result<()> {
             Some(_) => break,
             None => {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-                let file = tree::open(&place.fd, name, flags)?;
-                return Ok(fchmod(&file, Mode::from_raw_mode(0o644))?);
+                match tree::open(&place.fd, name, flags) {
+                    Ok(file) => return Ok(fchmod(&file, Mode::from_raw_mode(0o644))?),
+                    // Another process has made it just now.
+                    Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ use super::error::{Doing, StoreError};
 use super::steps::{Steps, blocking, work};
 use super::stored::{DESCRIPTION, ROOT, Stored};
 use super::tree::{self, Root};
-use super::{Store, content, copy, names, unpack};
+use super::{Store, check, content, copy, names};
 
 /// What is to become the image's directory.
 const IMAGE: &str = "image";
@@ -64,7 +64,7 @@ impl Store {
         work(&|_| {}, move |steps| {
             staged.finish(|staged| {
                 let root = staged.open()?;
-                let size = unpack::check(&root, &mut |_, _| Ok(()))?;
+                let size = check::check(&root, &mut |_, _| Ok(()))?;
                 let digest = content::digest(&root, &description, steps)?;
                 let image = Stored::new(digest.as_str(), size, description);
                 store.commit_now(staged, &digest, &image, &names, steps)

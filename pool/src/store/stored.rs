@@ -1,6 +1,5 @@
 //! An image of the store, and the guard that keeps it there.
 
-use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::description::Description;
 use super::error::{Doing, StoreError};
+use super::places::Places;
 use crate::engine::Image;
 
 pub(super) const ROOT: &str = "root";
@@ -36,7 +36,7 @@ pub struct Stored {
 pub struct Held {
     pub(super) image: Stored,
     /// What was made in the root for mounts, so that it is looked for once.
-    pub(super) places: Mutex<HashSet<PathBuf>>,
+    pub(super) places: Mutex<Places>,
     _lock: File,
 }
 

@@ -69,12 +69,19 @@ impl Root {
             }
             let fd = match enter(&place.fd, &name) {
                 Err(Errno::NOENT) if missing == Missing::Make => {
-                    mkdirat(&place.fd, &name, Mode::from_raw_mode(DIRECTORY_MODE))?;
-                    let fd = enter(&place.fd, &name)?;
-                    // Whatever the mask of this process is.
-                    fchmod(&fd, Mode::from_raw_mode(DIRECTORY_MODE))?;
-                    place.made.push(fstat(&fd)?.st_ino);
-                    fd
+                    let mode = Mode::from_raw_mode(DIRECTORY_MODE);
+                    match mkdirat(&place.fd, &name, mode) {
+                        Ok(()) => {
+                            let fd = enter(&place.fd, &name)?;
+                            // Whatever the mask of this process is.
+                            fchmod(&fd, mode)?;
+                            place.made.push(fstat(&fd)?.st_ino);
+                            fd
+                        }
+                        // Another process needs the same place in an image.
+                        Err(Errno::EXIST) => enter(&place.fd, &name)?,
+                        Err(error) => return Err(error.into()),
+                    }
                 }
                 Err(Errno::LOOP | Errno::NOTDIR) => {
                     let target = link(&place.fd, &name)?;

@@ -25,7 +25,7 @@ fn layers() -> Vec<(&'static str, Vec<Tar>, &'static str)> {
     let sparse = tar().add(Tar::header(b"sparse", EntryType::GNUSparse, 0), b"");
     let pax_sparse = tar().pax("GNU.sparse.realsize", b"1099511627776").file("sparse", "");
     let many = (0..101).fold(tar(), |tar, index| tar.file(&format!("{index}"), ""));
-    let deep = "d/".repeat(90) + "f";
+    let deep = "d/".repeat(45) + "f";
     let zeros = vec![0; 2 << 20];
     vec![
         ("absolute", vec![raw(b"/x")], "absolute"),
@@ -124,7 +124,9 @@ fn layers() -> Vec<(&'static str, Vec<Tar>, &'static str)> {
                 tar()
                     .file(&deep, "")
                     .symlink("l", deep.trim_end_matches("/f"))
-                    .file(&format!("l/{deep}"), ""),
+                    .file(&format!("l/{deep}"), "")
+                    .symlink("m", &format!("l/{}", deep.trim_end_matches("/f")))
+                    .file(&format!("m/{deep}"), ""),
             ],
             "too many directories",
         ),
@@ -159,7 +161,9 @@ async fn layers_that_lead_out_are_refused_and_leave_nothing() {
 async fn root_file_systems_are_refused_for_the_same() {
     for (what, layers, reason) in layers() {
         // What is wrong in its headers tells before anything is known of the archive.
-        if layers.len() > 1 || ["damaged header", "endless extension", "two sizes"].contains(&what)
+        if layers.len() > 1
+            || ["damaged header", "endless extension", "two sizes", "announced to be huge"]
+                .contains(&what)
         {
             continue;
         }
@@ -177,8 +181,8 @@ async fn what_goes_through_an_absolute_link_lands_inside() {
     let layer = tar()
         .symlink("link", &outside)
         .file("link/victim", "hostile")
-        .symlink("etc", "/../../etc")
-        .file("etc/passwd", "hostile")
+        .symlink("out", "/../../etc")
+        .file("out/passwd", "hostile")
         .file("other", "x")
         .hard_link("link/linked", "other");
     let root =
@@ -194,7 +198,7 @@ async fn what_goes_through_an_absolute_link_lands_inside() {
 
 #[tokio::test]
 async fn bombs_are_refused() {
-    let zeros = vec![0; 64 << 20];
+    let zeros = vec![0; 16 << 20];
     let file = tar().file_with("a", 0o644, &zeros).end();
     let trailing = [tar().file("a", "x").end(), zeros].concat();
     for bomb in [gzip(&file), zstd(&file), gzip(&trailing), zstd(&trailing)] {
@@ -253,7 +257,7 @@ async fn what_is_not_what_was_announced_is_refused() {
 #[tokio::test]
 async fn truncated_archives_are_refused_wherever_they_end() {
     let layer = tar().file_with("a", 0o644, &[7; 3000]).file("b", "x").end();
-    let saved = saved(&config(std::slice::from_ref(&layer)), &[layer.clone()], &[]);
+    let saved = saved(&config(std::slice::from_ref(&layer)), std::slice::from_ref(&layer), &[]);
     let world = World::new();
     for whole in [layer.clone(), gzip(&layer), zstd(&layer), saved] {
         let content = whole.len() - if whole.len() > 4096 { 1024 } else { 0 };
@@ -281,7 +285,7 @@ async fn configurations_that_would_do_harm_are_refused() {
         let world = World::new();
         let mut config = config(std::slice::from_ref(&layer));
         config["config"][key] = value;
-        let archive = saved(&config, &[layer.clone()], &[]);
+        let archive = saved(&config, std::slice::from_ref(&layer), &[]);
         let refused = world.import(&archive).await.unwrap_err().to_string();
         assert!(refused.contains(reason), "{refused}");
         world.check(0);
@@ -289,8 +293,8 @@ async fn configurations_that_would_do_harm_are_refused() {
     let world = World::with(small());
     let mut large = config(std::slice::from_ref(&layer));
     large["comment"] = json!("x".repeat(1 << 17));
-    assert!(world.import(&saved(&large, &[layer.clone()], &[])).await.is_err());
-    let path = world.write(&saved(&config(&[layer.clone()]), &[layer], &["../x"]));
+    assert!(world.import(&saved(&large, std::slice::from_ref(&layer), &[])).await.is_err());
+    let path = world.write(&saved(&config(std::slice::from_ref(&layer)), &[layer], &["../x"]));
     assert!(world.store.import(&path, None, &|_| {}).await.is_err());
     assert!(world.store.import(&path, Some("../x"), &|_| {}).await.is_err());
     assert!(world.store.find(NAME).unwrap().is_none());

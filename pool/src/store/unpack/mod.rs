@@ -1,0 +1,219 @@
+//! Layers of strangers, unpacked into a root.
+//!
+//! Nothing here believes a layer. A path is [checked](super::path) as text and then walked
+//! [directory by directory](super::tree) below the root; what an entry makes is made relative to the open
+//! directory, must not exist before, and is changed through its own descriptor.
+
+mod make;
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, RawMode, fchmod, futimens};
+
+use super::check::{check, times};
+use super::entries::{self, Header, Kind};
+use super::error::{StoreError, is_full};
+use super::limits::Limits;
+use super::path::{self, Meaning};
+use super::steps::Steps;
+use super::tree::{self, DIRECTORY_MODE, Missing, Place, Root};
+
+/// What a directory gets when everything in it is there. Until then this process must be able to write to
+/// it, and its time would change.
+#[derive(Clone, Copy)]
+struct Finish {
+    mode: RawMode,
+    times: Option<(i64, u32)>,
+}
+
+/// Unpacks the layers of one image, one after the other.
+pub(super) struct Unpacker<'a> {
+    root: &'a Root,
+    limits: Limits,
+    steps: &'a Steps,
+    entries: u64,
+    bytes: u64,
+    /// By inode: a path may lead to a directory in several ways.
+    directories: HashMap<u64, Finish>,
+    chown: bool,
+    hasher: RandomState,
+}
+
+/// What is known while one layer is unpacked.
+#[derive(Default)]
+struct Layer {
+    /// Hashes of the paths that this layer made or went through, which its whiteouts leave alone. Hashes,
+    /// because there may be millions of long paths.
+    own: HashSet<u64>,
+    /// The directory of the last entry, which is mostly that of the next.
+    last: Option<(PathBuf, Place)>,
+}
+
+/// Why an entry is not unpacked.
+enum Fault {
+    Refused(String),
+    Io(io::Error),
+    Store(StoreError),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<rustix::io::Errno> for Fault {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(reason: &str) -> Self {
+        Self::Refused(reason.to_owned())
+    }
+}
+
+impl<'a> Unpacker<'a> {
+    /// Unpacks into an empty root.
+    pub(super) fn new(root: &'a Root, limits: Limits, steps: &'a Steps) -> Self {
+        Self {
+            root,
+            limits,
+            steps,
+            entries: 0,
+            bytes: 0,
+            directories: HashMap::new(),
+            chown: rustix::process::geteuid().is_root(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Unpacks a layer over those before it and reads its archive to the end. Returns whether the archive
+    /// has a mark of its end.
+    pub(super) fn layer(&mut self, label: &str, archive: impl Read) -> Result<bool, StoreError> {
+        let mut layer = Layer::default();
+        let mut entry = String::new();
+        let unpacked = entries::for_each(archive, |header, content| {
+            entry = header.path.escape_ascii().to_string();
+            self.entry(&mut layer, header, content)
+        });
+        unpacked.map_err(|fault| match fault {
+            Fault::Store(error) => error,
+            Fault::Io(source) if is_full(&source) => {
+                StoreError::Io { what: format!("can't unpack {label}"), source }
+            }
+            Fault::Io(error) => {
+                StoreError::Entry { layer: label.to_owned(), entry, reason: error.to_string() }
+            }
+            Fault::Refused(reason) => StoreError::Entry { layer: label.to_owned(), entry, reason },
+        })
+    }
+
+    fn entry(
+        &mut self,
+        layer: &mut Layer,
+        header: &Header,
+        content: &mut dyn Read,
+    ) -> Result<(), Fault> {
+        self.steps.go_on().map_err(Fault::Store)?;
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            return Err(format!("there are more than {} entries", self.limits.entries)
+                .as_str()
+                .into());
+        }
+        match path::meaning(&header.path, self.limits.path)? {
+            Meaning::Root => self.change_root(header),
+            Meaning::Opaque { directory } => {
+                let Some(place) = self.find(&directory)? else { return Ok(()) };
+                layer.last = None;
+                for name in tree::names(&place.fd)? {
+                    self.hide(layer, &place, &name)?;
+                }
+                Ok(())
+            }
+            Meaning::Hidden { parent, name } => {
+                let Some(place) = self.find(&parent)? else { return Ok(()) };
+                layer.last = None;
+                self.hide(layer, &place, name.as_os_str())
+            }
+            Meaning::Named { parent, name } => {
+                let place = self.parent(layer, &parent)?;
+                let name = name.as_os_str();
+                layer.own.insert(self.hasher.hash_one(place.path.join(name)));
+                if self.make(&place, name, header, content)? {
+                    layer.last = Some((parent, place));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn change_root(&mut self, header: &Header) -> Result<(), Fault> {
+        if header.kind != Kind::Directory {
+            return Err("the root can be nothing but a directory".into());
+        }
+        self.change_directory(self.root.fd(), header)
+    }
+
+    /// The directory of an entry, which is made if no entry told of it.
+    fn parent(&mut self, layer: &mut Layer, path: &Path) -> Result<Place, Fault> {
+        if let Some((last, place)) = layer.last.take()
+            && last == path
+        {
+            return Ok(place);
+        }
+        let place = self.root.directory(path, Missing::Make)?;
+        for inode in &place.made {
+            self.directories.insert(*inode, Finish { mode: DIRECTORY_MODE, times: None });
+        }
+        for ancestor in place.path.ancestors() {
+            layer.own.insert(self.hasher.hash_one(ancestor));
+        }
+        Ok(place)
+    }
+
+    /// A directory that a whiteout is in; where there is none, there is nothing to hide.
+    fn find(&self, path: &Path) -> Result<Option<Place>, Fault> {
+        match self.root.directory(path, Missing::Fail) {
+            Ok(place) => Ok(Some(place)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes what earlier layers have at a name; what is of this layer stays.
+    fn hide(&self, layer: &Layer, place: &Place, name: &OsStr) -> Result<(), Fault> {
+        let path = place.path.join(name);
+        if !layer.own.contains(&self.hasher.hash_one(&path)) {
+            tree::remove(&place.fd, name)?;
+            return Ok(());
+        }
+        let found = tree::stat(&place.fd, name)?;
+        if found.is_some_and(|found| tree::kind(&found) == FileType::Directory) {
+            let place = Place { fd: tree::enter(&place.fd, name)?, path, made: Vec::new() };
+            for name in tree::names(&place.fd)? {
+                self.hide(layer, &place, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the directories their modes and times and looks once more at everything that is there.
+    /// Returns the size of the files.
+    pub(super) fn finish(self) -> Result<u64, StoreError> {
+        check(self.root, &mut |directory, inode| {
+            let Some(finish) = self.directories.get(&inode) else { return Ok(()) };
+            fchmod(directory, Mode::from_raw_mode(finish.mode))?;
+            if let Some(mtime) = finish.times {
+                futimens(directory, &times(mtime))?;
+            }
+            Ok(())
+        })
+    }
+}
