@@ -47,8 +47,8 @@ impl Unpacker<'_> {
                 path::target(&header.link, depth, self.limits.path)?;
                 let keep = clear(place, name)?;
                 symlinkat(OsStr::from_bytes(&header.link), &place.fd, name)?;
+                let (user, group) = owner(header)?;
                 if self.chown {
-                    let (user, group) = owner(header)?;
                     chownat(&place.fd, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
                 }
                 utimensat(&place.fd, name, &times(header.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -90,8 +90,8 @@ impl Unpacker<'_> {
         if written != header.size {
             return Err("the archive ends before the file does".into());
         }
+        let (user, group) = owner(header)?;
         if self.chown {
-            let (user, group) = owner(header)?;
             fchown(&file, user, group)?;
         }
         fchmod(&file, Mode::from_raw_mode(header.mode & MODE))?;
@@ -123,8 +123,8 @@ impl Unpacker<'_> {
     }
 
     pub(super) fn change_directory(&mut self, fd: &OwnedFd, header: &Header) -> Result<(), Fault> {
+        let (user, group) = owner(header)?;
         if self.chown {
-            let (user, group) = owner(header)?;
             fchown(fd, user, group)?;
         }
         let finish = Finish { mode: header.mode & MODE, times: Some(header.mtime) };
