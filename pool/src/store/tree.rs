@@ -18,6 +18,10 @@ use super::path::DEPTH;
 /// Symbolic links on the way to one directory, as many as the kernel follows.
 const LINKS: usize = 40;
 
+/// Names on the way to one directory, those in links counted: a few links could else lead up and down for
+/// hours.
+const STEPS: usize = 1024;
+
 /// Mode of a directory that no layer describes.
 pub(super) const DIRECTORY_MODE: RawMode = 0o755;
 
@@ -60,8 +64,12 @@ impl Root {
         let mut place = Place { fd: self.0.try_clone()?, path: PathBuf::new(), made: Vec::new() };
         let mut ahead = Vec::new();
         push(&mut ahead, path);
-        let mut links = 0;
+        let (mut links, mut steps) = (0, 0);
         while let Some(name) = ahead.pop() {
+            steps += 1;
+            if steps > STEPS {
+                return Err(Errno::LOOP.into());
+            }
             if name == ".." {
                 place.path.pop();
                 place.fd = self.reopen(&place.path)?;

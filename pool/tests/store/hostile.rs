@@ -25,6 +25,8 @@ fn layers() -> Vec<(&'static str, Vec<Tar>, &'static str)> {
     let sparse = tar().add(Tar::header(b"sparse", EntryType::GNUSparse, 0), b"");
     let pax_sparse = tar().pax("GNU.sparse.realsize", b"1099511627776").file("sparse", "");
     let many = (0..101).fold(tar(), |tar, index| tar.file(&format!("{index}"), ""));
+    let own = (0..30).fold(tar(), |tar, index| tar.file(&format!("{index}"), ""));
+    let costly = vec![(0..3).fold(own, |tar, _| tar.file(".wh..wh..opq", ""))];
     let deep = "d/".repeat(45) + "f";
     let zeros = vec![0; 2 << 20];
     vec![
@@ -106,6 +108,7 @@ fn layers() -> Vec<(&'static str, Vec<Tar>, &'static str)> {
         ("sparse in PAX", vec![pax_sparse], "sparse"),
         ("two sizes", vec![tar().pax("size", b"1000").file("a", "x")], "two sizes"),
         ("many entries", vec![many], "entries"),
+        ("costly whiteouts", costly, "entries"),
         ("long path", vec![tar().file(&"a/".repeat(150), "")], "long"),
         (
             "long name",
@@ -194,6 +197,19 @@ async fn what_goes_through_an_absolute_link_lands_inside() {
     world.check(1);
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
     assert!(!passwd.contains("hostile"));
+}
+
+#[tokio::test]
+async fn links_that_lead_up_and_down_are_given_up() {
+    let layer = tar()
+        .directory("a", 0o755)
+        .long(EntryType::GNULongLink, "a/../".repeat(800).as_bytes())
+        .symlink("l", "short")
+        .file("l/x", "x");
+    let world = World::new();
+    let refused = world.layers(&[layer.end()]).await.unwrap_err().to_string();
+    assert!(refused.contains("symbolic link"), "{refused}");
+    world.check(0);
 }
 
 #[tokio::test]

@@ -121,21 +121,13 @@ impl<'a> Unpacker<'a> {
         content: &mut dyn Read,
     ) -> Result<(), Fault> {
         self.steps.go_on().map_err(Fault::Store)?;
-        self.entries += 1;
-        if self.entries > self.limits.entries {
-            return Err(format!("there are more than {} entries", self.limits.entries)
-                .as_str()
-                .into());
-        }
+        self.count(1)?;
         match path::meaning(&header.path, self.limits.path)? {
             Meaning::Root => self.change_root(header),
             Meaning::Opaque { directory } => {
                 let Some(place) = self.find(&directory)? else { return Ok(()) };
                 layer.last = None;
-                for name in tree::names(&place.fd)? {
-                    self.hide(layer, &place, &name)?;
-                }
-                Ok(())
+                self.hide_all(layer, &place)
             }
             Meaning::Hidden { parent, name } => {
                 let Some(place) = self.find(&parent)? else { return Ok(()) };
@@ -152,6 +144,15 @@ impl<'a> Unpacker<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Counts what is to be done: also a whiteout costs as much as the directory has names.
+    fn count(&mut self, entries: usize) -> Result<(), Fault> {
+        self.entries = self.entries.saturating_add(entries as u64);
+        if self.entries <= self.limits.entries {
+            return Ok(());
+        }
+        Err(Fault::Refused(format!("there are more than {} entries", self.limits.entries)))
     }
 
     fn change_root(&mut self, header: &Header) -> Result<(), Fault> {
@@ -187,8 +188,14 @@ impl<'a> Unpacker<'a> {
         }
     }
 
+    fn hide_all(&mut self, layer: &Layer, place: &Place) -> Result<(), Fault> {
+        let names = tree::names(&place.fd)?;
+        self.count(names.len())?;
+        names.iter().try_for_each(|name| self.hide(layer, place, name))
+    }
+
     /// Removes what earlier layers have at a name; what is of this layer stays.
-    fn hide(&self, layer: &Layer, place: &Place, name: &OsStr) -> Result<(), Fault> {
+    fn hide(&mut self, layer: &Layer, place: &Place, name: &OsStr) -> Result<(), Fault> {
         let path = place.path.join(name);
         if !layer.own.contains(&self.hasher.hash_one(&path)) {
             tree::remove(&place.fd, name)?;
@@ -197,9 +204,7 @@ impl<'a> Unpacker<'a> {
         let found = tree::stat(&place.fd, name)?;
         if found.is_some_and(|found| tree::kind(&found) == FileType::Directory) {
             let place = Place { fd: tree::enter(&place.fd, name)?, path, made: Vec::new() };
-            for name in tree::names(&place.fd)? {
-                self.hide(layer, &place, &name)?;
-            }
+            self.hide_all(layer, &place)?;
         }
         Ok(())
     }
