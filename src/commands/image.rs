@@ -44,7 +44,7 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
             }
             None => ("-".to_owned(), "missing".to_owned()),
         };
-        say(&format!("{:<14}{name:<32}{size:<10}{digest}", language.name));
+        say(&format!("{:<14}{name:<31} {size:<9} {digest}", language.name));
     }
     let others = bounded(Call::FindImage, app.store.list()).await?;
     for image in others {
@@ -55,7 +55,7 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
         };
         let nameless = image.names.is_empty().then(|| "-".to_owned());
         for name in image.names.iter().filter(|name| !is_language(name)).chain(&nameless) {
-            say(&format!("{:<14}{name:<32}{size:<10}{digest}", "-"));
+            say(&format!("{:<14}{name:<31} {size:<9} {digest}", "-"));
         }
     }
     Ok(ExitCode::SUCCESS)

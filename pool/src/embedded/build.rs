@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::cgroup::Cgroup;
+use super::host::Host;
 use super::launcher::{Created, Launcher};
 use super::protocol::{Kind, Places};
 use super::{EmbeddedEngine, live, refused, spec};
@@ -18,7 +19,11 @@ use crate::engine::{Call, EngineError, Progress};
 use crate::store::{Description, Stored};
 
 /// Where the context is while the script runs.
-const CONTEXT: &str = "build";
+pub(super) const CONTEXT: &str = "build";
+
+/// Copies of the machine's files that tell the way to its network, in the context: the script may write to
+/// them as it may on Docker.
+pub(super) const NETWORK: &str = ".network";
 
 /// What the script's shell says when all went well.
 const DONE: &str = "isolator: the script has ended well";
@@ -59,8 +64,12 @@ impl EmbeddedEngine {
         let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;
         let place = staged.root().join(CONTEXT);
         let ImageBuild { name, context, description, .. } = build;
-        let unpacked = self.tasks.spawn_blocking(move || {
-            fs::create_dir(&place)?;
+        let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
+            let network = place.join(NETWORK);
+            fs::create_dir_all(&network)?;
+            for (name, path) in spec::NETWORK_FILES {
+                fs::write(network.join(name), fs::read(path).unwrap_or_default())?;
+            }
             tar::Archive::new(context.as_slice()).unpack(&place)
         });
         unpacked.await.map_err(io::Error::other).flatten().map_err(|error| failed(&error))?;
@@ -107,6 +116,9 @@ impl EmbeddedEngine {
         let process = std::sync::Arc::new(process);
         let removed = self.tasks.spawn_blocking(move || live::remove(Some(process), group));
         removed.await.map_err(io::Error::other).flatten()?;
+        if let Ok(Host { groups: Some(groups), .. }) = &self.host {
+            groups.remove_instance(&self.building())?;
+        }
         match last?.as_str() {
             DONE => Ok(()),
             last => Err(io::Error::other(format!("the script failed: {last}"))),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use isolator_runner::place;
 use serde_json::{Value, json};
 
+use super::build::{CONTEXT, NETWORK};
 use super::cgroup::{self, Cgroup, PLACE};
 use super::host::{Host, Ids};
 use super::launch::BUILDING;
@@ -94,6 +95,10 @@ const BUILD_CAPABILITIES: [&str; 10] = [
 const NETWORK_VARIABLES: [&str; 6] =
     ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
+/// Files of the machine that tell the way to its network.
+pub(super) const NETWORK_FILES: [(&str, &str); 2] =
+    [("resolv.conf", "/etc/resolv.conf"), ("hosts", "/etc/hosts")];
+
 /// The specification of a sandbox in which a shell script builds an image.
 pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
@@ -103,10 +108,11 @@ pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
     let env: Vec<_> = [path, "HOME=/root".to_owned()].into_iter().chain(network).collect();
     let sets = ["bounding", "effective", "permitted"].map(|set| (set, BUILD_CAPABILITIES));
     let namespaces = ["pid", "mount", "ipc", "uts"].map(|kind| json!({ "type": kind }));
-    // The network is the machine's, and so is the way to it.
-    let files =
-        ["/etc/resolv.conf", "/etc/hosts"].into_iter().filter(|file| Path::new(file).exists());
-    let files = files.map(|file| bind(Path::new(file), file, &["nosuid", "nodev"]));
+    let network = Path::new(BUILDING).join(CONTEXT).join(NETWORK);
+    let files = NETWORK_FILES.map(|(name, path)| {
+        let source = network.join(name);
+        json!({ "destination": path, "type": "bind", "source": source, "options": ["bind", "nosuid", "nodev"] })
+    });
     let mounts: Vec<_> = system_mounts().into_iter().chain(files).collect();
     json!({
         "ociVersion": "1.0.2",
