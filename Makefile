@@ -1,5 +1,5 @@
 # Every target does the set-up it needs, and is quick when there is nothing to do.
-# A fresh Debian machine needs nothing but a Rust toolchain, make and git.
+# A fresh Debian machine needs nothing but a Rust toolchain, make and git; what is missing is installed.
 
 export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isolator
 CARGO ?= cargo
@@ -9,7 +9,7 @@ ON_ENGINES := $(addprefix --test ,bad_input cli execute_code hits pool preload s
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
 
-.PHONY: help run test bench lint fmt build images engine toolchain unit pytest clean
+.PHONY: help run test bench lint fmt build images engine engines toolchain unit pytest clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ run: images ## Set everything up, check it, and run programs in sandboxes over M
 
 test: lint unit pytest ## Set everything up and run all checks and tests
 
-bench: images ## Measure starts beside the plain Docker API, bursts, refills and layers
+bench: engines ## Measure starts beside the plain Docker API, bursts, refills and layers
 	$(CARGO) bench --locked
 
 lint: ## Check formatting, lints and dependencies; needs no engine
@@ -33,8 +33,11 @@ fmt: ## Format the code
 build: toolchain ## Build the release binary
 	$(CARGO) build --release --locked
 
-images: engine build ## Build the language images that are missing or whose description changed
+images: build ## Build the language images that are missing or whose description changed
 	scripts/images
+
+engines: engine build # Both engines with all images, and what else the tests need of a machine
+	scripts/test-packages && scripts/images docker embedded
 
 engine: ## Install and start a Docker engine where none answers
 	scripts/engine
@@ -42,10 +45,10 @@ engine: ## Install and start a Docker engine where none answers
 toolchain: # Stop early, and say what to do, where cargo or a linker is missing
 	@scripts/toolchain
 
-unit: images # The tests in Rust, those of what an engine does on each
+unit: engines # The tests in Rust, those of what an engine does on each
 	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --locked $(ON_ENGINES)
 
-pytest: images # The official Python client against the release binary, on each engine
+pytest: engines # The official Python client against the release binary, on each engine
 	for engine in docker embedded; do ISOLATOR_TEST_ENGINE=$$engine scripts/python -m pytest tests/python || exit; done
 
 clean: ## Remove what was built here; images stay on the engine
