@@ -225,6 +225,9 @@ pub enum EngineError {
         /// What the system said.
         message: String,
     },
+    /// This machine does not let this user make sandboxes.
+    #[error("sandboxes can't be made here: {0}")]
+    Unusable(String),
     /// The engine did not answer in time.
     #[error("the container engine did not {call} within {deadline:?}")]
     Deadline {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use isolator_pool::engine::{Call, bounded};
+use isolator_pool::engine::{Call, EngineError, bounded};
 use isolator_pool::outcome::Status;
 use isolator_pool::pools::Pools;
 use isolator_pool::preload::PreloadStatus;
@@ -66,6 +66,11 @@ pub async fn doctor(config: Config) -> anyhow::Result<ExitCode> {
                 sandboxes(&config, &app, &mut findings).await;
             }
         }
+        Err(error @ EngineError::Unusable(_)) => findings.missing(
+            &error.to_string(),
+            "do what it says, or have a Docker engine make the sandboxes: install and start one \
+             (Debian: apt-get install docker.io)",
+        ),
         Err(error) => findings.missing(
             &error.to_string(),
             "install and start one (Debian: apt-get install docker.io), let this user reach its \

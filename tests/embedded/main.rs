@@ -6,6 +6,7 @@ mod common;
 
 mod crashes;
 mod promises;
+mod rootless;
 mod wear;
 
 use common::config;

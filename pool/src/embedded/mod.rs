@@ -97,10 +97,7 @@ impl EmbeddedEngine {
     }
 
     fn host(&self) -> Result<&Host, EngineError> {
-        self.host.as_ref().map_err(|message| EngineError::Unreachable {
-            address: "this machine".to_owned(),
-            message: message.clone(),
-        })
+        self.host.as_ref().map_err(|message| EngineError::Unusable(message.clone()))
     }
 
     fn shared(&self) -> PathBuf {

@@ -1,0 +1,129 @@
+//! Sandboxes of somebody who is not root.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::on_embedded;
+use crate::common::{Finished, isolator, run_command, write_config};
+
+/// A user that every system has, without anything of its own.
+const USER: &str = "daemon";
+
+/// What that user does before it becomes the program, in a mount namespace in which it was granted users
+/// and sees the images of who runs the tests.
+const SCRIPT: &str = r#"
+set -eu
+home=$1 data=$2 group=$3; shift 3
+[ -z "$group" ] || echo $$ > "$group/cgroup.procs"
+for file in subuid subgid; do mount --bind "$home/$file" "/etc/$file"; done
+mount --bind "$data" "$home/data/isolator"
+exec setpriv --reuid daemon --regid daemon --clear-groups "$@"
+"#;
+
+/// A home of the user.
+struct Home(TempDir);
+
+impl Home {
+    /// One in which the user was granted other users, or not.
+    fn new(granted: bool) -> Self {
+        let home = Self(tempfile::tempdir().expect("a directory"));
+        let path = home.0.path();
+        let everybody = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(path, everybody).expect("ours");
+        write_config(path, &on_embedded(json!({})));
+        // What is mounted over in a sandbox has its place in the image from now on, which only root may
+        // make in an image of root's.
+        let root = run_command(isolator(path).args(["run", "--language", "python", "-"]), "");
+        assert_eq!(root.code, Some(0), "{root:?}");
+        fs::remove_dir_all(path.join("state")).expect("root's");
+
+        fs::create_dir_all(path.join("data/isolator")).expect("writable");
+        let grant = if granted { format!("{USER}:2000000000:65536\n") } else { String::new() };
+        for file in ["subuid", "subgid"] {
+            fs::write(path.join(file), &grant).expect("writable");
+        }
+        // Where the tests are built, the user may have no way in.
+        fs::copy(env!("CARGO_BIN_EXE_isolator"), path.join("isolator")).expect("writable");
+        home
+    }
+
+    /// Runs the binary as the user, in a control group.
+    fn run(&self, group: Option<&Path>, arguments: &[&str], stdin: &str) -> Finished {
+        let home = self.0.path();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", SCRIPT, "sh"])
+            .args([home, &data(), group.unwrap_or(Path::new(""))])
+            .arg(home.join("isolator"))
+            .args(arguments)
+            .current_dir(home)
+            .env("HOME", home)
+            .env("XDG_DATA_HOME", home.join("data"))
+            .env("XDG_STATE_HOME", home.join("state"))
+            .env("XDG_CONFIG_HOME", home.join("config"))
+            .env_remove("ISOLATOR_CONFIG");
+        run_command(&mut command, stdin)
+    }
+}
+
+/// Where the images are that the tests run in.
+fn data() -> PathBuf {
+    let data = env::var_os("XDG_DATA_HOME").map(PathBuf::from);
+    let of_home = || Path::new(&env::var_os("HOME").expect("a home")).join(".local/share");
+    data.unwrap_or_else(of_home).join("isolator")
+}
+
+/// Tells, as numbers of the host and of the sandbox, who a program is and how much of the machine it sees.
+const WHO: &str = "import os\n\
+    ids = open('/proc/self/uid_map').read().split()\n\
+    print(os.getuid(), ids[1] != '0', os.path.exists('/root/.bashrc'))\n";
+
+#[test]
+fn without_root_a_program_runs_as_nobody_of_the_host() {
+    let home = Home::new(true);
+    let ran = home.run(None, &["run", "--language", "python", "-"], WHO);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1000 True False\n"), "{ran:?}");
+}
+
+#[test]
+fn the_doctor_tells_what_is_lost_without_root_and_how_to_mend_it() {
+    let doctor = Home::new(true).run(None, &["doctor"], "");
+    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    for words in ["without root", "no limit of memory", "systemd-run --user", "the same users"] {
+        assert!(doctor.stdout.contains(words), "{words}: {}", doctor.stdout);
+    }
+}
+
+#[test]
+fn in_a_group_of_its_own_sandboxes_can_be_paused() {
+    let home = Home::new(true);
+    let places = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+    let mount = places.into_iter().find(|path| path.join("cgroup.procs").exists());
+    let group = mount.expect("version 2 is mounted").join("isolator-test-rootless");
+    fs::create_dir_all(&group).expect("root may");
+    // Number 1 is the user's on every system.
+    for file in ["", "cgroup.procs", "cgroup.subtree_control"] {
+        chown(group.join(file), Some(1), None).expect("root may");
+    }
+    let doctor = home.run(Some(&group), &["doctor"], "");
+    for made in ["isolator", "isolator-server", ""] {
+        let _ = fs::remove_dir(group.join(made));
+    }
+    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    assert!(!doctor.stdout.contains("can't be paused"), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains("python: a sandbox works"), "{}", doctor.stdout);
+    assert!(!group.exists(), "groups are left");
+}
+
+#[test]
+fn without_users_of_its_own_the_doctor_says_what_to_run() {
+    let doctor = Home::new(false).run(None, &["doctor"], "");
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    assert!(doctor.stdout.contains("usermod --add-subuids"), "{}", doctor.stdout);
+}
