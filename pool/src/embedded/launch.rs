@@ -125,7 +125,8 @@ fn become_root_of_a_namespace() -> io::Result<()> {
     unshare(UnshareFlags::NEWUSER)?;
     protocol::send(&server, &Answer::Entered, &[])?;
     match protocol::receive(&server)? {
-        Some((Request::Mapped, _)) => Ok(()),
+        // Back from a sandbox's network it comes only to one that is its own.
+        Some((Request::Mapped, _)) => unshare(UnshareFlags::NEWNET),
         _ => Err(io::Error::other("the server gave it no users")),
     }
 }
@@ -262,14 +263,10 @@ impl Launcher {
         mut spec: Value,
         kind: Kind,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let layer = match kind {
-            Kind::ReadOnly => return self.try_create(name, &spec, &self.programs),
-            Kind::Build => return self.try_create(name, &spec, &[]),
-            Kind::Writable(layer) => layer,
-        };
+        let Kind::Writable(layer) = kind else { return self.try_create(name, &spec, kind) };
         let failed = |error: io::Error| format!("its root can't be made writable: {error}");
         let root = WritableRoot::mount(name, &mut spec, layer).map_err(failed)?;
-        let created = self.try_create(name, &spec, &self.programs);
+        let created = self.try_create(name, &spec, kind);
         // It is mounted in the sandbox's own namespace now.
         drop(root);
         created
@@ -281,8 +278,10 @@ impl Launcher {
         &self,
         name: &str,
         spec: &Value,
-        programs: &[BpfProgram],
+        kind: Kind,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
+        let is_build = kind == Kind::Build;
+        let programs = if is_build { Vec::new() } else { self.programs.clone() };
         let in_words = |error: &dyn std::error::Error| chain(error);
         let bundle = Path::new(BUNDLES).join(name);
         let prepare = || -> io::Result<_> {
@@ -295,7 +294,7 @@ impl Launcher {
         let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| in_words(&error))?;
         let their_output = theirs.try_clone().map_err(|error| in_words(&error))?;
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
-            .with_executor(Exec { programs: programs.to_vec() })
+            .with_executor(Exec { programs })
             .with_root_path(STATE)
             .map_err(|error| in_words(&error))?
             .with_stdin(theirs)
@@ -311,7 +310,9 @@ impl Launcher {
         })?;
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
         let pid = pid.ok_or("the sandbox has no process")?;
-        let started = loopback::bring_up(pid)
+        // A build has the network of the machine.
+        let network = if is_build { Ok(()) } else { loopback::bring_up(pid) };
+        let started = network
             .map_err(|error| format!("its loopback interface can't be brought up: {error}"))
             .and_then(|()| container.start().map_err(|error| in_words(&error)));
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;

@@ -113,7 +113,8 @@ pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
         let source = network.join(name);
         json!({ "destination": path, "type": "bind", "source": source, "options": ["bind", "nosuid", "nodev"] })
     });
-    let mounts: Vec<_> = system_mounts().into_iter().chain(files).collect();
+    let shm = mount("/dev/shm", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=64m"]);
+    let mounts: Vec<_> = system_mounts().into_iter().chain([shm]).chain(files).collect();
     json!({
         "ociVersion": "1.0.2",
         "root": { "path": BUILDING, "readonly": false },
