@@ -87,7 +87,7 @@ impl EmbeddedEngine {
         let group = host.groups.as_ref().map(|groups| groups.of(&self.building(), &sandbox));
         let script = format!("exec 2>&1; /build/install.sh && rm -rf /build && echo '{DONE}'");
         let spec = spec::build(&script, group.as_ref());
-        let created = launcher.create(&sandbox, spec, Kind::Build).await;
+        let created = launcher.create(&sandbox, spec, Kind::Build, None).await;
         let ended = match created {
             Ok(created) => self.follow(created, group, progress).await,
             Err(message) => Err(io::Error::other(message)),

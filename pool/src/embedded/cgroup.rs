@@ -245,16 +245,10 @@ impl Cgroup {
         fs::read_to_string(self.file(controller, name)?)
     }
 
-    /// Puts a new sandbox into the group of its freezer, where that is none of those that `libcontainer`
-    /// makes.
-    pub(super) fn join_freezer(&self) -> io::Result<()> {
-        if self.hierarchies.freezer().1 != BESIDE {
-            return Ok(());
-        }
-        fs::create_dir_all(self.file(BESIDE, "")?)?;
-        self.pids()?
-            .into_iter()
-            .try_for_each(|pid| self.write(BESIDE, "cgroup.procs", &pid.to_string()))
+    /// The group of its freezer, where that is none of those that `libcontainer` makes.
+    pub(super) fn beside(&self) -> Option<PathBuf> {
+        let is_beside = self.hierarchies.freezer().1 == BESIDE;
+        is_beside.then(|| self.file(BESIDE, "").ok()).flatten()
     }
 
     /// Freezes every process, and waits until they are.

@@ -36,6 +36,7 @@ use seccompiler::BpfProgram;
 use serde_json::Value;
 
 use super::cgroup::PLACE;
+use super::guest::Guest;
 use super::loopback;
 use super::protocol::{self, Answer, Kind, Layer, Places, Request};
 use crate::seccomp;
@@ -221,8 +222,8 @@ impl Launcher {
                 Some((Request::Begin(_) | Request::Mapped, _)) => {
                     return Err(io::Error::other("the server began twice"));
                 }
-                Some((Request::Create { name, spec, kind }, _)) => {
-                    self.create(name, spec, kind)?;
+                Some((Request::Create { name, spec, kind, group }, _)) => {
+                    self.create(name, spec, kind, group.as_deref())?;
                 }
             }
         }
@@ -242,8 +243,22 @@ impl Launcher {
         Ok((!fds[0].revents().is_empty(), ended))
     }
 
-    fn create(&mut self, name: String, spec: Value, kind: Kind) -> io::Result<()> {
-        let (error, descriptors) = match self.create_kind(&name, spec, kind) {
+    fn create(
+        &mut self,
+        name: String,
+        spec: Value,
+        kind: Kind,
+        group: Option<&Path>,
+    ) -> io::Result<()> {
+        let created = match group.map(Guest::enter).transpose() {
+            Ok(guest) => {
+                let created = self.create_kind(&name, spec, kind);
+                guest.map_or(Ok(()), Guest::leave)?;
+                created
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let (error, descriptors) = match created {
             Ok((pid, descriptors)) => {
                 let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
                 self.sandboxes.insert(name.clone(), (pid, process));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
@@ -114,6 +114,7 @@ impl Launcher {
         name: &str,
         spec: Value,
         kind: Kind,
+        group: Option<PathBuf>,
     ) -> Result<Created, String> {
         let (sender, answer) = oneshot::channel();
         let waiter = Waiter { since: Instant::now(), answer: sender };
@@ -121,7 +122,7 @@ impl Launcher {
             Some(waiting) => waiting.insert(name.to_owned(), waiter),
             None => return Err(GONE.to_owned()),
         };
-        let request = Request::Create { name: name.to_owned(), spec, kind };
+        let request = Request::Create { name: name.to_owned(), spec, kind, group };
         send(&self.socket, &request).await.map_err(|error| format!("{GONE}: {error}"))?;
         answer.await.unwrap_or_else(|_| Err(GONE.to_owned()))
     }

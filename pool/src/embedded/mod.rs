@@ -8,6 +8,7 @@
 
 mod build;
 mod cgroup;
+mod guest;
 mod host;
 mod images;
 pub mod launch;
@@ -237,10 +238,9 @@ impl Engine for EmbeddedEngine {
             let size = spec.limits.tmp.as_bytes();
             Kind::Writable(Layer { size, inodes: spec.limits.inodes })
         };
-        let created = self.launcher().await?.create(name.as_str(), oci, kind).await;
+        let beside = cgroup.as_ref().and_then(Cgroup::beside);
+        let created = self.launcher().await?.create(name.as_str(), oci, kind, beside).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
-        let joined = cgroup.as_ref().map_or(Ok(()), Cgroup::join_freezer);
-        joined.map_err(|error| refused(Call::Create, error))?;
         lock(&self.sandboxes).insert(name.clone(), Live::new(created, cgroup, held));
         Ok(())
     }
@@ -335,12 +335,14 @@ impl Engine for EmbeddedEngine {
 fn refuse_what_is_not_there(spec: &SandboxSpec) -> Result<(), EngineError> {
     let message = if spec.network != "none" {
         format!(
-            "this engine has no network but loopback, and {:?} is configured: set              defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
+            "this engine has no network but loopback, and {:?} is configured: set \
+             defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
             spec.network
         )
     } else if let Some(runtime) = &spec.runtime {
         format!(
-            "this engine is its own runtime, and {runtime:?} is configured: take engine.runtime out,              or set engine.kind to \"docker\""
+            "this engine is its own runtime, and {runtime:?} is configured: take engine.runtime out, \
+             or set engine.kind to \"docker\""
         )
     } else {
         return Ok(());

@@ -68,6 +68,8 @@ pub(super) enum Request {
         spec: Value,
         /// Of what kind it is.
         kind: Kind,
+        /// A control group that it shall be in besides.
+        group: Option<PathBuf>,
     },
 }
 
