@@ -322,6 +322,23 @@ async fn nothing_of_the_server_s_environment_reaches_a_sandbox_or_a_launcher() {
     busy.stop().await;
 }
 
+#[tokio::test]
+async fn what_only_another_engine_has_is_refused_with_what_to_change() {
+    for (settings, hints) in [
+        (json!({ "defaultNetworkMode": "bridge" }), ["defaultNetworkMode", "\"bridge\""]),
+        (json!({ "engine": { "runtime": "runsc" } }), ["engine.runtime", "\"runsc\""]),
+    ] {
+        let server = start(settings).await;
+        let call = json!({ "language": "python", "entrypoint_code": "print(1)" });
+        let text = server.call_without_sandbox(call).await;
+        for hint in hints.into_iter().chain(["engine.kind"]) {
+            assert!(text.contains(hint), "{text}");
+        }
+        assert!(!text.contains("  "), "{text:?}");
+        server.stop().await;
+    }
+}
+
 #[test]
 fn what_the_server_is_told_to_ignore_is_not_ignored_by_programs() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -77,7 +77,8 @@ def sandboxes(instance):
 
 def image_id(name):
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
-    return json.loads((data / "isolator/names.json").read_text())[name]
+    # The file has names with everything that a short one leaves out.
+    return json.loads((data / "isolator/names.json").read_text())[f"docker.io/{name}:latest"]
 
 
 def _processes(instance):

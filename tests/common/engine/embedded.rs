@@ -196,6 +196,12 @@ fn names() -> PathBuf {
     data.unwrap_or_else(home).join("isolator/names.json")
 }
 
+/// A name as that file has it, with everything that a short one leaves out.
+fn in_full(name: &str) -> String {
+    let library = if name.contains('/') { "" } else { "library/" };
+    format!("docker.io/{library}{name}:latest")
+}
+
 fn change_names(change: impl FnOnce(&mut Value)) {
     let mut all: Value = serde_json::from_str(&read(&names()).expect("images")).expect("names");
     change(&mut all);
@@ -232,17 +238,17 @@ impl Engine for Bystander {
 
     async fn digest(&self, image: &str) -> String {
         let all: Value = serde_json::from_str(&read(&names()).expect("images")).expect("names");
-        all[image].as_str().unwrap_or_else(|| panic!("no {image} in {all}")).to_owned()
+        all[in_full(image)].as_str().unwrap_or_else(|| panic!("no {image} in {all}")).to_owned()
     }
 
     async fn tag(&self, image: &str, name: &str) {
         let digest = self.digest(image).await;
-        change_names(|all| all[name] = json!(digest));
+        change_names(|all| all[in_full(name)] = json!(digest));
     }
 
     async fn untag(&self, name: &str) {
         change_names(|all| {
-            all.as_object_mut().expect("names").remove(name);
+            all.as_object_mut().expect("names").remove(&in_full(name));
         });
     }
 
