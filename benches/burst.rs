@@ -8,12 +8,11 @@ use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_
 use futures_util::future::try_join_all;
 use isolator::app::App;
 use isolator::bench::BenchError;
-use isolator::bench::docker_api::RawDocker;
 use isolator::bench::flow::PoolShape;
 use isolator::bench::mcp_client::IsolatorProcess;
 use isolator::bench::programs::Subject;
-use isolator::bench::settings;
-use isolator::config::Config;
+use isolator::bench::settings::{self, Server};
+use isolator::config::{Config, EngineKind};
 use tokio::runtime::Runtime;
 
 /// As many as agents send at once, and few enough for a small machine's memory.
@@ -29,22 +28,24 @@ fn burst(criterion: &mut Criterion) {
     let subjects = Subject::choose(&config, &python).expect("a built-in language");
     let subject = Arc::clone(&subjects[0]);
     let directory = tempfile::tempdir().expect("a directory");
-    let (docker, mut server) = runtime.block_on(async {
+    let (app, mut server) = runtime.block_on(async {
         let app = App::with_launcher(&config, LAUNCHER).await.expect("an engine");
-        let docker = RawDocker::connect(&config, &app).await.expect("an engine that answers");
-        let file = settings::write(&config, &python.into(), POOL, directory.path());
+        let languages = &python.into();
+        // The server has the choice as this process had it.
+        let server = Server { engine: EngineKind::Auto, languages, pool: POOL };
+        let file = settings::write(&config, server, directory.path());
         let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
         let server = IsolatorProcess::spawn(program, &file.expect("writable"), POOL, 1);
         let mut server = server.expect("a server");
-        server.connect(&docker).await.expect("a full pool");
-        (docker, server)
+        server.connect(&app).await.expect("a full pool");
+        (app, server)
     });
 
     let mut group = criterion.benchmark_group(format!("burst on a pool of {}", POOL.size));
     group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(POOL.size as u64));
     group.bench_function(subject.label(), |bencher| {
         bencher.iter_custom(|times| {
-            let burst = |_| runtime.block_on(all_at_once(&mut server, &docker, &subject));
+            let burst = |_| runtime.block_on(all_at_once(&mut server, &app, &subject));
             (0..times).map(burst).map(|burst| burst.expect("answers")).sum()
         });
     });
@@ -55,13 +56,13 @@ fn burst(criterion: &mut Criterion) {
 /// Until the last answer; filling the pool again is not counted.
 async fn all_at_once(
     server: &mut IsolatorProcess,
-    docker: &RawDocker,
+    app: &App,
     subject: &Subject,
 ) -> Result<Duration, BenchError> {
     let began = Instant::now();
     try_join_all((0..POOL.size).map(|_| server.call(subject))).await?;
     let took = began.elapsed();
-    server.until_at_rest(docker).await?;
+    server.until_at_rest(app).await?;
     Ok(took)
 }
 

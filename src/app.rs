@@ -72,6 +72,19 @@ impl App {
         config: &Config,
         program: impl Into<PathBuf>,
     ) -> anyhow::Result<Self> {
+        Self::on(config.engine.kind, config, program).await
+    }
+
+    /// The same with another kind of engine than the configured one.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub async fn on(
+        kind: EngineKind,
+        config: &Config,
+        program: impl Into<PathBuf>,
+    ) -> anyhow::Result<Self> {
         let directory = state_directory().context(
             "there is no place for this user's state: set XDG_STATE_HOME to a directory",
         )?;
@@ -80,7 +93,7 @@ impl App {
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
         let docker = DockerEngine::new(engine_address(config)?, &owner, RUNNER);
-        let parts = if prefers_docker(config, &docker).await {
+        let parts = if prefers_docker(kind, config, &docker).await {
             let docker = Arc::new(docker);
             let builder = Arc::new(DockerImages::new(Arc::clone(&docker)));
             Parts { engine: Arc::clone(&docker) as _, store: docker, builder }
@@ -142,8 +155,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// Whether Docker makes the sandboxes: where the operator says so or names its address, and otherwise where
 /// it answers.
-async fn prefers_docker(config: &Config, docker: &DockerEngine) -> bool {
-    match config.engine.kind {
+async fn prefers_docker(kind: EngineKind, config: &Config, docker: &DockerEngine) -> bool {
+    match kind {
         EngineKind::Docker => true,
         EngineKind::Embedded => false,
         EngineKind::Auto if config.engine.host.is_some() => true,

@@ -38,7 +38,8 @@ pub enum Command {
     /// List, build or pull the images of the languages
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Measure starts on this machine, beside the plain Docker API
+    /// Measure starts and throughput on this machine, on every engine that is there and beside the
+    /// plain Docker API
     Bench(BenchArguments),
     /// Remove what servers that died left behind
     Gc,
@@ -86,7 +87,8 @@ pub struct BenchArguments {
     /// The languages; all that have a program to measure if none is named
     #[arg(value_name = "LANGUAGE")]
     pub languages: Vec<String>,
-    /// How long to measure, starting up included; more time makes more samples
+    /// How long to measure, starting up included, a third of it throughput; more time makes more
+    /// samples
     #[arg(long, value_name = "TIME", default_value = "45s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Draw a chart of the results

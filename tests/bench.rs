@@ -1,41 +1,49 @@
-//! `isolator bench`, against the engine that it measures.
+//! `isolator bench`, against the engines that it measures.
 
 mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::engine::{Engine as _, docker};
+use common::engine::{Kind, docker};
 use common::server::{instances, send_signal};
-use common::{Finished, config, eventually, isolator, look, run, run_command, state, write_config};
+use common::{Finished, config, eventually, isolator, run, run_command, state, write_config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const FLOWS: [&str; 5] = [
-    "docker API, cold",
-    "docker API, naive warm",
-    "isolator, cold",
-    "isolator, paused",
-    "isolator, hot",
-];
+const PLAIN: [&str; 2] = ["docker API, cold", "docker API, naive warm"];
+const DOCKER: [&str; 3] =
+    ["isolator on docker, cold", "isolator on docker, paused", "isolator on docker, hot"];
+const EMBEDDED: [&str; 3] =
+    ["isolator embedded, cold", "isolator embedded, paused", "isolator embedded, hot"];
 
-/// The command itself and a server for each kind of pool.
+/// On each engine that is measured: the command itself, and a server for each kind of pool.
 const INSTANCES: usize = 4;
 
-/// A directory with a configuration for Python.
+/// On each engine: a server whose throughput is measured.
+const MORE_INSTANCES: usize = 1;
+
+/// A directory with a configuration for Python on Docker.
 fn directory(more: Value) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
-    write_config(directory.path(), &config(&["python"], more));
+    let mut config = config(&["python"], more);
+    config["engine"]["kind"] = json!("docker");
+    write_config(directory.path(), &config);
     directory
 }
 
-/// Runs `isolator bench`, and asserts that neither it nor its servers leave anything.
+/// Runs `isolator bench` on Docker, and asserts that neither it nor its servers leave anything.
 async fn bench(directory: &Path, arguments: &[&str]) -> Finished {
     let mut command = isolator(directory);
     command.arg("bench").args(arguments);
+    bench_with(directory, command, INSTANCES + MORE_INSTANCES).await
+}
+
+/// Runs a command that measures with so many instances, and asserts that none leaves anything.
+async fn bench_with(directory: &Path, mut command: Command, instances_of_all: usize) -> Finished {
     let mut seen = BTreeSet::new();
     let running = tokio::task::spawn_blocking(move || run_command(&mut command, ""));
     while !running.is_finished() {
@@ -43,37 +51,53 @@ async fn bench(directory: &Path, arguments: &[&str]) -> Finished {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let finished = running.await.unwrap();
-    assert_eq!(seen.len(), INSTANCES, "{seen:?}: {finished:?}");
+    assert_eq!(seen.len(), instances_of_all, "{seen:?}: {finished:?}");
     assert_nothing_left(directory, &seen).await;
     assert_eq!(instances(&state(directory)), [""; 0]);
     finished
 }
 
-/// Asserts that instances have left nothing, neither on the engine nor on the one that is measured beside it.
+/// Asserts that instances have left nothing on any engine.
 async fn assert_nothing_left(directory: &Path, instances: &BTreeSet<String>) {
-    let (engine, docker) = (look(directory).await, docker::Bystander::new().await);
-    for instance in instances {
-        engine.assert_nothing_left(instance).await;
-        assert_eq!(docker.left(instance).await, [""; 0]);
+    for kind in [Kind::Docker, Kind::Embedded] {
+        let engine = kind.look(&state(directory)).await;
+        for instance in instances {
+            engine.assert_nothing_left(instance).await;
+        }
     }
+}
+
+/// The flows that a finished command shows, of all there are.
+fn flows(finished: &Finished) -> Vec<&'static str> {
+    let all = [&PLAIN[..], &DOCKER, &EMBEDDED].concat();
+    // In the table they are indented.
+    all.into_iter().filter(|flow| finished.stdout.contains(&format!("\n  {flow} "))).collect()
 }
 
 #[tokio::test]
 async fn every_flow_is_measured_and_shown() {
     let directory = directory(json!({}));
-    let arguments = ["python", "--duration", "8s", "--svg", "chart.svg", "--json", "all.json"];
-    let finished = bench(directory.path(), &arguments).await;
+    let mut command = isolator(directory.path());
+    command.args(["--engine", "auto", "bench", "python", "--duration", "8s"]);
+    command.args(["--svg", "chart.svg", "--json", "all.json"]);
+    let instances = 2 * (INSTANCES + MORE_INSTANCES);
+    let finished = bench_with(directory.path(), command, instances).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
 
     let programs = ["python, hello", "python, import pandas"];
-    for shown in programs.iter().chain(&FLOWS).chain(&["p50 ms", "× faster than cold", "Linux"]) {
+    let all_flows = [&PLAIN[..], &DOCKER, &EMBEDDED].concat();
+    assert_eq!(flows(&finished), all_flows, "{finished:?}");
+    let heads = ["p50 ms", "× faster than cold", "requests/s", "× more than first"];
+    let engines = ["Linux", "Docker Engine", "embedded engine"];
+    for shown in programs.iter().chain(&heads).chain(&engines) {
         assert!(finished.stdout.contains(shown), "no {shown}: {finished:?}");
     }
+    assert!(!finished.stderr.contains("left out"), "{finished:?}");
 
     let results = fs::read_to_string(directory.path().join("all.json")).unwrap();
     let results: Value = serde_json::from_str(&results).unwrap();
     let rows = results["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), programs.len() * FLOWS.len());
+    assert_eq!(rows.len(), programs.len() * all_flows.len());
     for row in rows {
         let samples = row["samples_ms"].as_array().unwrap();
         assert!(!samples.is_empty() && row["n"] == samples.len(), "{row}");
@@ -87,13 +111,61 @@ async fn every_flow_is_measured_and_shown() {
     assert_eq!(faster("docker_cold"), Some(1.0));
     // Several times, in truth; a busy machine shall not fail the test.
     assert!(faster("isolator_hot") > Some(1.5), "{results}");
+    assert!(faster("embedded_hot") > Some(1.5), "{results}");
+
+    let throughput = &results["throughput"];
+    assert_eq!((&throughput["program"], &throughput["clients"]), (&json!(programs[0]), &json!(4)));
+    let rates = throughput["rows"].as_array().unwrap();
+    let contenders: Vec<_> = rates.iter().map(|rate| &rate["contender"]).collect();
+    assert_eq!(contenders, ["docker_cold", "isolator", "embedded"]);
+    for rate in rates {
+        assert!(rate["n"].as_u64() >= Some(8), "four clients in two slices: {rate}");
+        assert!(rate["per_second"].as_f64() > Some(0.0), "{rate}");
+        assert!(rate["slices_per_second"].as_array().unwrap().len() >= 2, "{rate}");
+    }
 
     let chart = fs::read_to_string(directory.path().join("chart.svg")).unwrap();
     let chart = roxmltree::Document::parse(&chart).unwrap();
     let texts: Vec<_> = chart.descendants().filter_map(|node| Some(node.text()?.trim())).collect();
-    for label in programs.iter().chain(&FLOWS) {
+    for label in programs.iter().chain(&all_flows) {
         assert!(texts.contains(label), "no {label}: {texts:?}");
     }
+    assert!(!texts.iter().any(|text| text.contains("requests")), "{texts:?}");
+}
+
+#[tokio::test]
+async fn an_engine_that_is_asked_for_is_measured_alone_or_beside_the_plain_docker_api() {
+    let directory = directory(json!({}));
+    for (engine, expected, instances) in [
+        ("docker", [&PLAIN[..], &DOCKER].concat(), INSTANCES + MORE_INSTANCES),
+        // One more is the command itself on Docker.
+        ("embedded", [&PLAIN[..], &EMBEDDED].concat(), INSTANCES + MORE_INSTANCES + 1),
+    ] {
+        let mut command = isolator(directory.path());
+        command.args(["--engine", engine, "bench", "--duration", "1ms"]);
+        let finished = bench_with(directory.path(), command, instances).await;
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        assert_eq!(flows(&finished), expected, "{finished:?}");
+        let machine = finished.stdout.lines().last().unwrap();
+        assert_eq!(machine.contains("embedded engine"), engine == "embedded", "{machine}");
+    }
+}
+
+#[tokio::test]
+async fn without_docker_the_embedded_engine_is_measured_and_what_is_missing_is_told() {
+    let directory = directory(json!({}));
+    let mut command = isolator(directory.path());
+    command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+    command.args(["--engine", "auto", "bench", "--duration", "1ms"]);
+    let finished = bench_with(directory.path(), command, INSTANCES + MORE_INSTANCES + 1).await;
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(flows(&finished), EMBEDDED, "{finished:?}");
+    assert!(finished.stderr.contains("left out: docker: "), "{finished:?}");
+    assert!(finished.stderr.contains("/nowhere/docker.sock"), "{finished:?}");
+    let compared =
+        "python, hello: Docker was not measured; × faster is than isolator embedded, cold";
+    assert!(finished.stdout.contains(compared), "{finished:?}");
+    assert!(!finished.stdout.contains("docker API"), "{finished:?}");
 }
 
 #[tokio::test]

@@ -3,13 +3,13 @@
 //! The axis is logarithmic, because a cold start and a hot one are too far apart for any other. The
 //! background is drawn: pages that show the chart may be light or dark.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::flow::Flow;
-use super::machine::Machine;
 use super::results::{Results, Row};
 use super::table::digits;
 use crate::report::ms;
@@ -17,11 +17,15 @@ use crate::report::ms;
 const WIDTH: i32 = 900;
 const MARGIN: i32 = 24;
 
-/// Title and machine.
-const HEAD: i32 = 92;
+/// Title, a line about the machine, and the gap below; each more line makes it taller.
+const HEAD: i32 = 74;
+const HEAD_LINE: i32 = 18;
+
+/// Characters that have room in a line about the machine, also in a font that is wider than most.
+const HEAD_LENGTH: usize = 105;
 
 /// Left and right end of the axis; the names are left of it, the figures of the longest bar right.
-const AXIS: (i32, i32) = (MARGIN + 170, WIDTH - MARGIN - 110);
+const AXIS: (i32, i32) = (MARGIN + 195, WIDTH - MARGIN - 125);
 
 /// Height of a program's name, of a bar, and of a bar with the gap below it.
 const NAME: i32 = 30;
@@ -50,7 +54,9 @@ type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 pub fn svg(results: &Results) -> Result<String, ChartError> {
     let rows = i32::try_from(results.rows.len()).unwrap_or(i32::MAX);
     let programs = i32::try_from(results.programs().count()).unwrap_or(i32::MAX);
-    let bottom = HEAD + programs * NAME + rows * LINE;
+    let machine = wrap(&results.machine.parts());
+    let head = HEAD + HEAD_LINE * i32::try_from(machine.len().saturating_sub(1)).unwrap_or(0);
+    let bottom = head + programs * NAME + rows * LINE;
     let mut svg = String::new();
     let size = (WIDTH.unsigned_abs(), (bottom + FOOT).unsigned_abs());
     let canvas = Canvas {
@@ -58,9 +64,9 @@ pub fn svg(results: &Results) -> Result<String, ChartError> {
         scale: Scale::of(&results.rows),
     };
     canvas.background(bottom)?;
-    canvas.head(&results.machine)?;
-    canvas.axis(bottom)?;
-    let mut top = HEAD;
+    canvas.head(&machine)?;
+    canvas.axis((head, bottom), &compared_with(&results.rows))?;
+    let mut top = head;
     for rows in results.programs() {
         canvas.text(&rows[0].program, (MARGIN, top + NAME / 2), Font::Strong, HPos::Left)?;
         top += NAME;
@@ -95,30 +101,31 @@ impl Canvas<'_> {
         self.root.draw(&Rectangle::new(corners, GRID.stroke_width(1)))
     }
 
-    fn head(&self, machine: &Machine) -> Drawn {
+    fn head(&self, machine: &[String]) -> Drawn {
         self.text(
             "Time of one call, as its caller sees it",
             (MARGIN, 26),
             Font::Title,
             HPos::Left,
         )?;
-        let machine = machine.to_string();
-        let (hardware, software) = machine.split_once("; ").unwrap_or((&machine, ""));
-        self.text(hardware, (MARGIN, 52), Font::Muted, HPos::Left)?;
-        self.text(software, (MARGIN, 70), Font::Muted, HPos::Left)
+        for (line, top) in machine.iter().zip((52..).step_by(HEAD_LINE as usize)) {
+            self.text(line, (MARGIN, top), Font::Muted, HPos::Left)?;
+        }
+        Ok(())
     }
 
-    fn axis(&self, bottom: i32) -> Drawn {
+    fn axis(&self, (top, bottom): (i32, i32), compared_with: &str) -> Drawn {
         for tick in self.scale.ticks() {
             let x = self.scale.place(tick);
-            self.line(&[(x, HEAD), (x, bottom + 4)], GRID)?;
+            self.line(&[(x, top), (x, bottom + 4)], GRID)?;
             let label =
                 if tick < 1000.0 { format!("{tick} ms") } else { format!("{} s", tick / 1000.0) };
             self.text(&label, (x, bottom + 16), Font::Muted, HPos::Center)?;
         }
-        let legend = "bar: median; whisker: p95; ×: times faster than docker API, cold; \
-                      logarithmic axis";
-        self.text(legend, (MARGIN, bottom + 44), Font::Muted, HPos::Left)
+        let legend = format!(
+            "bar: median; whisker: p95; ×: times faster than {compared_with}; logarithmic axis"
+        );
+        self.text(&legend, (MARGIN, bottom + 44), Font::Muted, HPos::Left)
     }
 
     fn row(&self, row: &Row, top: i32) -> Drawn {
@@ -151,15 +158,39 @@ impl Canvas<'_> {
     }
 }
 
-/// Grey for the plain API; the warmer an Isolator, the stronger.
+/// Grey for the plain API; a family for each engine, and the warmer an Isolator, the stronger.
 fn colour(flow: Flow) -> RGBColor {
     match flow {
         Flow::DockerCold => RGBColor(0x8c, 0x95, 0x9f),
         Flow::DockerNaiveWarm => RGBColor(0xb7, 0xbf, 0xc8),
         Flow::IsolatorCold => RGBColor(0xa5, 0xc8, 0xf0),
         Flow::IsolatorPaused => RGBColor(0x4d, 0x90, 0xe0),
-        Flow::IsolatorHot => RGBColor(0xe0, 0x5a, 0x1e),
+        Flow::IsolatorHot => RGBColor(0x0b, 0x4f, 0xa8),
+        Flow::EmbeddedCold => RGBColor(0xf5, 0xc9, 0xa8),
+        Flow::EmbeddedPaused => RGBColor(0xef, 0x90, 0x4f),
+        Flow::EmbeddedHot => RGBColor(0xd2, 0x4a, 0x10),
     }
+}
+
+/// What is to be said of the machine, in lines that have room. The first is the hardware's alone.
+fn wrap(parts: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        match lines.last_mut() {
+            Some(line) if index > 1 && line.len() + part.len() < HEAD_LENGTH => {
+                line.push_str("; ");
+                line.push_str(part);
+            }
+            _ => lines.push(part.clone()),
+        }
+    }
+    lines
+}
+
+/// The flows that others are compared with; where an engine lacks images, that may be more than one.
+fn compared_with(rows: &[Row]) -> String {
+    let labels: BTreeSet<_> = rows.iter().map(|row| row.compared_with).collect();
+    labels.into_iter().map(Flow::label).collect::<Vec<_>>().join(" or ")
 }
 
 /// A logarithmic axis in milliseconds, between two of its ticks.
@@ -225,6 +256,9 @@ mod tests {
         assert!(texts.iter().any(|text| text.contains("12.5×")), "{texts:?}");
         assert!(texts.iter().any(|text| text.contains("CPU <of & for> tests")), "{texts:?}");
         assert!(texts.iter().any(|text| text.contains("Isolator 0.")), "{texts:?}");
+        assert!(texts.iter().any(|text| text.contains("embedded engine")), "{texts:?}");
+        assert!(texts.iter().any(|text| text.contains("than docker API, cold")), "{texts:?}");
+        assert!(!texts.iter().any(|text| text.contains("requests")), "{texts:?}");
     }
 
     #[test]
@@ -242,6 +276,15 @@ mod tests {
             let right = x + number(node, "width").unwrap_or_default();
             assert!(right <= width, "{node:?}");
         }
+    }
+
+    #[test]
+    fn what_is_said_of_the_machine_is_in_lines_that_have_room() {
+        let parts = |lengths: &[usize]| lengths.iter().map(|n| "x".repeat(*n)).collect::<Vec<_>>();
+        let lengths =
+            wrap(&parts(&[20, 60, 30, 40, 10])).iter().map(String::len).collect::<Vec<_>>();
+        assert_eq!(lengths, [20, 92, 52]);
+        assert_eq!(wrap(&[]), [""; 0]);
     }
 
     #[test]

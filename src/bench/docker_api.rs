@@ -1,6 +1,5 @@
 //! What users do without Isolator: the same work through the plain API of the same Docker engine.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,15 +7,15 @@ use std::time::{Duration, Instant};
 use bollard::Docker;
 use bollard::errors::Error;
 use bollard::exec::{CreateExecOptions, StartExecResults};
-use bollard::models::{ContainerCreateBody, ContainerSummary, HostConfig};
+use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
-    UploadToContainerOptionsBuilder, WaitContainerOptions,
+    CreateContainerOptionsBuilder, LogsOptionsBuilder, UploadToContainerOptionsBuilder,
+    WaitContainerOptions,
 };
 use futures_util::{StreamExt, TryStreamExt};
 use isolator_pool::docker::connect;
 use isolator_pool::engine::{Call, Engine, SandboxName, bounded};
-use isolator_pool::owner::{LABEL, Owner, PROCESS};
+use isolator_pool::owner::Owner;
 use tokio_util::task::TaskTracker;
 
 use super::error::BenchError;
@@ -37,7 +36,7 @@ pub struct RawDocker {
 }
 
 impl RawDocker {
-    /// Connects to the configured engine.
+    /// Connects to the configured engine, which is that of `app`.
     ///
     /// # Errors
     ///
@@ -124,27 +123,6 @@ impl RawDocker {
         check(subject, &output, inspected.exit_code)?;
         self.remove(&name).await?;
         Ok(took)
-    }
-
-    /// The containers of a server that this process started.
-    pub(super) async fn containers_of(
-        &self,
-        process: u32,
-    ) -> Result<Vec<ContainerSummary>, BenchError> {
-        let filters = HashMap::from([("label", vec![LABEL])]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        let listed = self.docker.list_containers(Some(options)).await;
-        let mut containers = listed.map_err(BenchError::docker("list the containers"))?;
-        // The process namespace is the same, so only the number differs.
-        let own = self.owner.labels().get(PROCESS).map(String::as_str).unwrap_or_default();
-        let namespace = own.split('/').next().unwrap_or_default();
-        let prefix = format!("{namespace}/{process}/");
-        let is_its = |container: &ContainerSummary| {
-            let label = container.labels.as_ref().and_then(|labels| labels.get(PROCESS));
-            label.is_some_and(|label| label.starts_with(&prefix))
-        };
-        containers.retain(is_its);
-        Ok(containers)
     }
 
     /// Waits until no container is being made any more.

@@ -94,6 +94,9 @@ pub enum BenchError {
         /// How many calls there were.
         discarded: usize,
     },
+    /// What was asked for is not part of this session.
+    #[error("there is no {0} here: no engine of the session has it")]
+    NotThere(&'static str),
     /// A server did not end well.
     #[error("a server ended badly ({0}); isolator gc removes what it left behind")]
     Stop(ExitStatus),

@@ -3,6 +3,8 @@
 use isolator_pool::pool::Start;
 use serde::Serialize;
 
+use crate::config::EngineKind;
+
 /// A way to start a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -11,12 +13,18 @@ pub enum Flow {
     DockerCold,
     /// A paused container, used the obvious way: unpause, upload, exec, inspect.
     DockerNaiveWarm,
-    /// A server without a pool.
+    /// A server on Docker without a pool.
     IsolatorCold,
-    /// A server whose sandboxes are all paused.
+    /// A server on Docker whose sandboxes are all paused.
     IsolatorPaused,
-    /// A server whose first sandbox is thawed.
+    /// A server on Docker whose first sandbox is thawed.
     IsolatorHot,
+    /// A server on the embedded engine without a pool.
+    EmbeddedCold,
+    /// A server on the embedded engine whose sandboxes are all paused.
+    EmbeddedPaused,
+    /// A server on the embedded engine whose first sandbox is thawed.
+    EmbeddedHot,
 }
 
 /// The pool of each language on a server.
@@ -28,9 +36,23 @@ pub struct PoolShape {
     pub hot: usize,
 }
 
+/// The server that serves a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// Its engine.
+    pub engine: EngineKind,
+    /// Its pools.
+    pub pool: PoolShape,
+    /// How its calls have to start.
+    pub start: Start,
+}
+
 impl Flow {
-    /// All of them, as they are shown.
-    pub const ALL: [Self; 5] = [
+    /// The plain Docker API.
+    pub const PLAIN: [Self; 2] = [Self::DockerCold, Self::DockerNaiveWarm];
+
+    /// Everything that is measured of a Docker engine, as it is shown.
+    pub const DOCKER: [Self; 5] = [
         Self::DockerCold,
         Self::DockerNaiveWarm,
         Self::IsolatorCold,
@@ -38,27 +60,37 @@ impl Flow {
         Self::IsolatorHot,
     ];
 
+    /// Everything that is measured of the embedded engine, as it is shown.
+    pub const EMBEDDED: [Self; 3] = [Self::EmbeddedCold, Self::EmbeddedPaused, Self::EmbeddedHot];
+
     /// What tables and errors call it.
     pub const fn label(self) -> &'static str {
         match self {
             Self::DockerCold => "docker API, cold",
             Self::DockerNaiveWarm => "docker API, naive warm",
-            Self::IsolatorCold => "isolator, cold",
-            Self::IsolatorPaused => "isolator, paused",
-            Self::IsolatorHot => "isolator, hot",
+            Self::IsolatorCold => "isolator on docker, cold",
+            Self::IsolatorPaused => "isolator on docker, paused",
+            Self::IsolatorHot => "isolator on docker, hot",
+            Self::EmbeddedCold => "isolator embedded, cold",
+            Self::EmbeddedPaused => "isolator embedded, paused",
+            Self::EmbeddedHot => "isolator embedded, hot",
         }
     }
 
-    /// The pools of the server that serves it, and how its calls have to start; `None` where no
-    /// server takes part.
-    pub const fn server(self) -> Option<(PoolShape, Start)> {
-        match self {
-            Self::DockerCold | Self::DockerNaiveWarm => None,
-            Self::IsolatorCold => Some((PoolShape { size: 0, hot: 0 }, Start::Cold)),
-            Self::IsolatorPaused => Some((PoolShape { size: 1, hot: 0 }, Start::Warm)),
+    /// The server that serves it; `None` where none takes part.
+    pub const fn server(self) -> Option<Served> {
+        let engine = match self {
+            Self::DockerCold | Self::DockerNaiveWarm => return None,
+            Self::IsolatorCold | Self::IsolatorPaused | Self::IsolatorHot => EngineKind::Docker,
+            Self::EmbeddedCold | Self::EmbeddedPaused | Self::EmbeddedHot => EngineKind::Embedded,
+        };
+        let (size, hot, start) = match self {
+            Self::IsolatorPaused | Self::EmbeddedPaused => (1, 0, Start::Warm),
             // With a paused one behind it, as the defaults have it: that the new one is paused
             // shows from outside that the refill is over.
-            Self::IsolatorHot => Some((PoolShape { size: 2, hot: 1 }, Start::Hot)),
-        }
+            Self::IsolatorHot | Self::EmbeddedHot => (2, 1, Start::Hot),
+            _ => (0, 0, Start::Cold),
+        };
+        Some(Served { engine, pool: PoolShape { size, hot }, start })
     }
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use isolator_pool::limits::ByteSize;
 use serde::Serialize;
 
-/// The machine, the engine and the day.
+/// The machine, the engines and the day.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     /// Model of the CPU.
@@ -19,8 +19,8 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Version of the kernel.
     pub kernel: String,
-    /// The engine and its version.
-    pub engine: String,
+    /// The engines and their versions.
+    pub engines: Vec<String>,
     /// Version of Isolator.
     pub isolator: &'static str,
     /// The day, in UTC.
@@ -60,9 +60,9 @@ impl CpuTimes {
 }
 
 impl Machine {
-    /// This machine. `engine` is what [`Engine::check`](isolator_pool::engine::Engine::check) says;
-    /// its address is left out, because results are shown around.
-    pub fn here(engine: &str) -> Self {
+    /// This machine. `engines` is what [`Engine::check`](isolator_pool::engine::Engine::check) says of each;
+    /// addresses and directories are left out, because results are shown around.
+    pub fn here<'a>(engines: impl IntoIterator<Item = &'a str>) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let kernel = read("/proc/sys/kernel/osrelease");
         let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -71,7 +71,7 @@ impl Machine {
             cores: thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: memory(&read("/proc/meminfo")),
             kernel: kernel.trim().to_owned(),
-            engine: engine.split(", at ").next().unwrap_or(engine).to_owned(),
+            engines: engines.into_iter().map(without_place).collect(),
             isolator: env!("CARGO_PKG_VERSION"),
             date: now.split('T').next().unwrap_or_default().to_owned(),
             stolen: 0.0,
@@ -79,20 +79,31 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// What is to be said of it, part by part.
+    pub fn parts(&self) -> Vec<String> {
+        let Self { cpu, cores, memory_bytes, kernel, engines, isolator, date, stolen } = self;
+        let memory = *memory_bytes as f64 / ByteSize::mib(1024).as_bytes() as f64;
+        let mut parts = vec![format!("{cpu}, {cores} cores, {memory:.1} GiB, Linux {kernel}")];
+        parts.extend(engines.iter().cloned());
+        parts.extend([format!("Isolator {isolator}"), date.clone()]);
+        if *stolen >= 0.005 {
+            parts.push(format!("{:.0} % of its CPU time went to other machines", stolen * 100.0));
+        }
+        parts
+    }
+}
+
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cpu, cores, memory_bytes, kernel, engine, isolator, date, stolen } = self;
-        let memory = *memory_bytes as f64 / ByteSize::mib(1024).as_bytes() as f64;
-        write!(
-            f,
-            "{cpu}, {cores} cores, {memory:.1} GiB, Linux {kernel}; {engine}; Isolator {isolator}; \
-             {date}"
-        )?;
-        if *stolen >= 0.005 {
-            write!(f, "; {:.0} % of its CPU time went to other machines", stolen * 100.0)?;
-        }
-        Ok(())
+        f.write_str(&self.parts().join("; "))
     }
+}
+
+/// What an engine says of itself, without where it or its images are.
+fn without_place(engine: &str) -> String {
+    let end = [", at ", ", images in "].iter().filter_map(|place| engine.find(place)).min();
+    engine[..end.unwrap_or(engine.len())].to_owned()
 }
 
 /// The model's name. Not every architecture tells one.
@@ -132,17 +143,22 @@ mod tests {
         assert!((before.stolen_until(after) - 0.15).abs() < 1e-9);
         assert!(before.stolen_until(before).abs() < 1e-9);
         assert!(CpuTimes::read("").stolen_until(CpuTimes::now()) < 1.0);
-        let mut machine = Machine::here("");
+        let mut machine = Machine::here([]);
         assert!(!machine.to_string().contains('%'));
         machine.stolen = 0.15;
         assert!(machine.to_string().ends_with("15 % of its CPU time went to other machines"));
     }
 
     #[test]
-    fn results_that_are_shown_around_name_no_address() {
-        let machine = Machine::here("Docker Engine 20.10, API 1.41, at tcp://10.0.0.1:2375");
-        assert_eq!(machine.engine, "Docker Engine 20.10, API 1.41");
+    fn results_that_are_shown_around_name_engines_without_their_places() {
+        let machine = Machine::here([
+            "Docker Engine 20.10, API 1.41, at tcp://10.0.0.1:2375",
+            "embedded engine on Linux 6.1, as root, images in /home/me/images",
+        ]);
+        let engines = ["Docker Engine 20.10, API 1.41", "embedded engine on Linux 6.1, as root"];
+        assert_eq!(machine.engines, engines);
         let shown = machine.to_string();
-        assert!(shown.contains("Linux") && !shown.contains("10.0.0.1"), "{shown}");
+        assert!(engines.iter().all(|engine| shown.contains(engine)), "{shown}");
+        assert!(!shown.contains("10.0.0.1") && !shown.contains("/home/me"), "{shown}");
     }
 }

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::process::{Child, Command};
 
-use super::docker_api::RawDocker;
 use super::error::BenchError;
 use super::flow::PoolShape;
 use super::programs::Subject;
 use super::rest::Rest;
+use crate::app::App;
 use crate::tool::EXECUTE_CODE;
 
 /// Longest time that a server may take to remove everything and end. Its own is shorter.
@@ -78,17 +78,17 @@ impl IsolatorProcess {
         Ok(Self { child, client: None, rest })
     }
 
-    /// Shakes hands and waits until the pools are full.
+    /// Shakes hands and waits until the pools are full. `app` is this process on the server's engine.
     ///
     /// # Errors
     ///
     /// When the server does not answer, or its pools stay empty.
-    pub async fn connect(&mut self, docker: &RawDocker) -> Result<(), BenchError> {
+    pub async fn connect(&mut self, app: &App) -> Result<(), BenchError> {
         if let (Some(output), Some(input)) = (self.child.stdout.take(), self.child.stdin.take()) {
             let client = ().serve((output, input)).await;
             self.client = Some(client.map_err(|e| BenchError::Handshake(Box::new(e)))?);
         }
-        self.until_at_rest(docker).await
+        self.until_at_rest(app).await
     }
 
     /// Waits until the pools are full again after a call. There has to have been one.
@@ -96,8 +96,8 @@ impl IsolatorProcess {
     /// # Errors
     ///
     /// When they do not become full.
-    pub async fn until_at_rest(&mut self, docker: &RawDocker) -> Result<(), BenchError> {
-        self.rest.wait(docker).await
+    pub async fn until_at_rest(&mut self, app: &App) -> Result<(), BenchError> {
+        self.rest.wait(app).await
     }
 
     /// Runs the program.

@@ -1,11 +1,12 @@
-//! Starts measured side by side: the plain Docker API, and Isolator through MCP over standard input
-//! and output, as a host sees it.
+//! Starts measured side by side: the plain Docker API, and Isolator on each of its engines through MCP
+//! over standard input and output, as a host sees it.
 //!
 //! # Layout
 //!
-//! [`programs`] are run in each [`flow`]. [`session`] takes one sample: from [`docker_api`], or from
+//! [`engines`] says what there is to measure on, and [`programs`] are run there in each [`flow`].
+//! [`session`] takes one sample: from [`docker_api`], or from
 //! a server that [`mcp_client`] talks to, that reads a [`settings`] file and that `rest` waits for.
-//! [`schedule`] says whose turn it is.
+//! [`schedule`] says whose turn it is. Afterwards [`throughput`] measures several requests at once.
 //!
 //! [`statistics`] and [`machine`] make [`results`] of the samples, which [`table`] and [`chart`]
 //! show. `isolator bench` does all of it; the criterion benches use the session and keep their own
@@ -13,6 +14,7 @@
 
 pub mod chart;
 pub mod docker_api;
+pub mod engines;
 mod error;
 pub mod flow;
 pub mod machine;
@@ -25,5 +27,6 @@ pub mod session;
 pub mod settings;
 pub mod statistics;
 pub mod table;
+pub mod throughput;
 
 pub use error::BenchError;

@@ -23,7 +23,7 @@ pub struct Program {
 }
 
 /// All programs. Each does next to nothing, because starting it is what is measured.
-pub const PROGRAMS: [Program; 4] = [
+pub static PROGRAMS: [Program; 4] = [
     Program { language: "python", name: "hello", code: "print('hi')", prints: "hi\n", needs: None },
     Program {
         language: "python",
@@ -102,7 +102,7 @@ impl Subject {
         let mut measured: Vec<_> = all.iter().map(|s| s.language.name.clone()).collect();
         measured.dedup();
         if all.is_empty() {
-            let mut languages = PROGRAMS.map(|program| program.language).to_vec();
+            let mut languages = PROGRAMS.iter().map(|program| program.language).collect::<Vec<_>>();
             languages.dedup();
             return Err(LanguageError::Nothing(languages));
         }
@@ -125,6 +125,11 @@ impl Subject {
         let file = added.unwrap_or_default();
         let argv = language.argv(&file, std::slice::from_ref(&file));
         Self { program, language, argv, workspace: workspace.build() }
+    }
+
+    /// Its place among all programs.
+    pub(super) fn place(&self) -> Option<usize> {
+        PROGRAMS.iter().position(|program| std::ptr::eq(program, self.program))
     }
 
     /// What tables and errors call it.

@@ -8,6 +8,7 @@ use super::flow::Flow;
 use super::machine::Machine;
 use super::schedule::Cell;
 use super::statistics::Summary;
+use super::throughput::Throughput;
 use crate::report::ms;
 
 /// Everything that was measured.
@@ -17,6 +18,8 @@ pub struct Results {
     pub machine: Machine,
     /// One for each program and flow, program by program.
     pub rows: Vec<Row>,
+    /// Several requests at once, where they were measured.
+    pub throughput: Option<Throughput>,
 }
 
 /// One program in one flow.
@@ -29,8 +32,11 @@ pub struct Row {
     /// The samples in numbers.
     #[serde(flatten)]
     pub summary: Summary,
-    /// How many times faster the median is than that of the plain Docker API's cold start.
+    /// How many times faster the median is than that of `compared_with`.
     pub times_faster: f64,
+    /// The program's first flow: the plain Docker API's cold start, and without Docker the embedded
+    /// engine's.
+    pub compared_with: Flow,
     /// Calls that did not start as they had to and are not among the samples.
     pub discarded: usize,
     /// The samples in milliseconds, in the order in which they were taken.
@@ -39,24 +45,26 @@ pub struct Row {
 
 impl Results {
     /// Sums up what was measured. Cells without a sample are left out.
-    pub fn new(machine: Machine, cells: &[Cell]) -> Self {
+    pub fn new(machine: Machine, cells: &[Cell], throughput: Option<Throughput>) -> Self {
         let mut rows: Vec<Row> = Vec::new();
-        let mut cold = Duration::ZERO;
+        let mut first: Option<(String, Flow, Duration)> = None;
         for cell in cells {
             let Some(summary) = Summary::of(&cell.samples) else { continue };
-            if cell.flow == Flow::DockerCold {
-                cold = summary.p50;
-            }
+            let program = cell.subject.label();
+            let of_program = first.take().filter(|(name, ..)| *name == program);
+            let (_, compared_with, cold) =
+                first.insert(of_program.unwrap_or((program.clone(), cell.flow, summary.p50)));
             rows.push(Row {
-                program: cell.subject.label(),
+                program,
                 flow: cell.flow,
                 summary,
                 times_faster: cold.as_secs_f64() / summary.p50.as_secs_f64(),
+                compared_with: *compared_with,
                 discarded: cell.discarded,
                 samples_ms: cell.samples.iter().map(|sample| ms(*sample)).collect(),
             });
         }
-        Self { machine, rows }
+        Self { machine, rows, throughput }
     }
 
     /// The rows of each program.
@@ -68,30 +76,50 @@ impl Results {
 /// Results for the tests of what shows them.
 #[cfg(test)]
 pub(super) fn example() -> Results {
+    use super::throughput::{Contender, Rate};
     let row = |program: &str, flow, ms: u64, times_faster| Row {
         program: program.to_owned(),
         flow,
         summary: Summary::of(&[ms, ms + ms / 10].map(Duration::from_millis)).unwrap(),
         times_faster,
+        compared_with: Flow::DockerCold,
         discarded: 0,
         samples_ms: vec![ms as f64, (ms + ms / 10) as f64],
     };
-    let mut machine = Machine::here("Docker Engine 20.10, API 1.41");
+    let rate = |contender, per_second: f64, times_more| Rate {
+        contender,
+        n: 42,
+        per_second,
+        slices_per_second: vec![per_second, per_second],
+        times_more,
+    };
+    let engines = ["Docker Engine 20.10, API 1.41", "embedded engine on Linux 6.1, as root"];
+    let mut machine = Machine::here(engines);
     machine.cpu = "CPU <of & for> tests".to_owned();
     Results {
         machine,
         rows: vec![
             row("python, hello", Flow::DockerCold, 200, 1.0),
             row("python, hello", Flow::IsolatorHot, 16, 12.5),
+            row("python, hello", Flow::EmbeddedHot, 13, 15.4),
             row("go, hello", Flow::DockerCold, 1280, 1.0),
             row("go, hello", Flow::IsolatorHot, 110, 11.6),
         ],
+        throughput: Some(Throughput {
+            program: "python, hello".to_owned(),
+            clients: 4,
+            rows: vec![
+                rate(Contender::DockerCold, 5.25, 1.0),
+                rate(Contender::Embedded, 84.0, 16.0),
+            ],
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
 
     use super::*;
     use crate::bench::programs::Subject;
@@ -101,13 +129,18 @@ mod tests {
     #[test]
     fn every_flow_is_compared_with_the_cold_start_of_its_own_program() {
         let config = Config::parse("{}", None, Path::new("/")).unwrap();
-        let mut schedule = Schedule::new(&Subject::choose(&config, &[]).unwrap());
+        let subjects = Subject::choose(&config, &[]).unwrap();
+        let flows = |s: &Arc<Subject>| {
+            let subject = Arc::clone(s);
+            Flow::DOCKER.map(move |flow| (Arc::clone(&subject), flow))
+        };
+        let mut schedule = Schedule::new(subjects.iter().flat_map(flows));
         while let Some(cell) = schedule.next(Duration::ZERO) {
             let cold = if cell.subject.language.name == "go" { 400 } else { 200 };
             let took = if cell.flow == Flow::DockerCold { cold } else { 20 };
             cell.samples.push(Duration::from_millis(took));
         }
-        let results = Results::new(Machine::here(""), &schedule.into_cells());
+        let results = Results::new(Machine::here([]), &schedule.into_cells(), None);
         let programs: Vec<_> = results.programs().collect();
         assert_eq!(programs.len(), 4);
         for rows in programs {
@@ -118,5 +151,20 @@ mod tests {
         assert_eq!(json["rows"][0]["flow"], "docker_cold");
         assert_eq!(json["rows"][0]["samples_ms"], serde_json::json!([200.0]));
         assert_eq!(json["rows"][0]["p50_ms"], 200.0);
+    }
+
+    #[test]
+    fn without_docker_flows_are_compared_with_the_embedded_engine_s_cold_start() {
+        let config = Config::parse("{}", None, Path::new("/")).unwrap();
+        let subjects = Subject::choose(&config, &["go".to_owned()]).unwrap();
+        let cells = Flow::EMBEDDED.map(|flow| (Arc::clone(&subjects[0]), flow));
+        let mut schedule = Schedule::new(cells);
+        while let Some(cell) = schedule.next(Duration::ZERO) {
+            let took = if cell.flow == Flow::EmbeddedCold { 100 } else { 10 };
+            cell.samples.push(Duration::from_millis(took));
+        }
+        let rows = Results::new(Machine::here([]), &schedule.into_cells(), None).rows;
+        assert!(rows.iter().all(|row| row.compared_with == Flow::EmbeddedCold), "{rows:?}");
+        assert_eq!((rows[0].times_faster, rows[2].times_faster), (1.0, 10.0));
     }
 }

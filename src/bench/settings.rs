@@ -1,5 +1,5 @@
-//! The configuration of a server that is measured: the operator's, with other pools, and without the
-//! languages that are not needed.
+//! The configuration of a server that is measured: the operator's, with an engine of ours and other pools,
+//! and without the languages that are not needed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,27 +9,36 @@ use serde_json::{Value, json};
 
 use super::error::BenchError;
 use super::flow::PoolShape;
-use crate::config::{Config, FILE_NAME};
+use crate::config::{Config, EngineKind, FILE_NAME};
 
-/// Writes the configuration of a server with these languages and pools into `directory`.
+/// A server that is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Server<'a> {
+    /// Its engine.
+    pub engine: EngineKind,
+    /// Its languages.
+    pub languages: &'a BTreeSet<String>,
+    /// The pool of each.
+    pub pool: PoolShape,
+}
+
+/// Writes the configuration of a server into a new file in `directory`.
 ///
 /// # Errors
 ///
 /// When the operator's file can't be read any more, or the new one can't be written.
-pub fn write(
-    config: &Config,
-    languages: &BTreeSet<String>,
-    pool: PoolShape,
-    directory: &Path,
-) -> Result<PathBuf, BenchError> {
+pub fn write(config: &Config, server: Server<'_>, directory: &Path) -> Result<PathBuf, BenchError> {
     let own = match &config.file {
         Some(file) => {
             read(file).map_err(|source| BenchError::Settings { file: file.clone(), source })?
         }
         None => json!({}),
     };
-    let file = directory.join(format!("{}-of-{}-{FILE_NAME}", pool.hot, pool.size));
-    let written = overlay(own, config, languages, pool)
+    let failed = |source| BenchError::Settings { file: directory.to_owned(), source };
+    let file = tempfile::Builder::new().suffix(FILE_NAME).tempfile_in(directory);
+    // It goes with the directory.
+    let (_, file) = file.and_then(|file| Ok(file.keep()?)).map_err(failed)?;
+    let written = overlay(own, config, server)
         .and_then(|settings| std::fs::write(&file, settings.to_string()));
     written.map_err(|source| BenchError::Settings { file: file.clone(), source })?;
     Ok(file)
@@ -40,16 +49,11 @@ fn read(file: &Path) -> io::Result<Value> {
 }
 
 /// The file was valid a moment ago, so that what is indexed here is an object or not there.
-fn overlay(
-    mut settings: Value,
-    config: &Config,
-    languages: &BTreeSet<String>,
-    pool: PoolShape,
-) -> io::Result<Value> {
+fn overlay(mut settings: Value, config: &Config, server: Server<'_>) -> io::Result<Value> {
+    let Server { engine, languages, pool } = server;
     // The new file lies elsewhere, where a relative path would mean something else.
     settings["promptsDir"] = json!(std::path::absolute(&config.prompts)?);
-    // The command line may say otherwise than the file.
-    settings["engine"]["kind"] = json!(config.engine.kind);
+    settings["engine"]["kind"] = json!(engine);
     // The images are there; servers that fetch them anew would not be at rest for minutes.
     settings["images"]["policy"] = json!("never");
     for name in config.languages.keys() {
@@ -69,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_pools_and_the_languages_differ_from_the_operator_s() {
+    fn only_the_engine_the_pools_and_the_languages_differ_from_the_operator_s() {
         let own = json!({
             "defaultMemoryMB": 300,
             "promptsDir": "snippets",
@@ -85,11 +89,12 @@ mod tests {
         let config = Config::parse(&own.to_string(), None, Path::new("/etc/isolator")).unwrap();
         let languages = BTreeSet::from(["python".to_owned()]);
         let pool = PoolShape { size: 2, hot: 1 };
-        let settings = overlay(own.clone(), &config, &languages, pool).unwrap();
+        let server = Server { engine: EngineKind::Docker, languages: &languages, pool };
+        let settings = overlay(own.clone(), &config, server).unwrap();
 
         let mut expected = own;
         expected["promptsDir"] = json!("/etc/isolator/snippets");
-        expected["engine"]["kind"] = json!("auto");
+        expected["engine"]["kind"] = json!("docker");
         expected["images"]["policy"] = json!("never");
         let of_languages = &mut expected["languageSettings"];
         of_languages["python"]["pool"] = json!({ "size": 2, "hot": 1, "maxAge": "30m" });
@@ -106,10 +111,13 @@ mod tests {
     fn without_a_file_the_defaults_hold() {
         let config = Config::parse("{}", None, Path::new("/home/me")).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let languages = config.languages.keys().cloned().collect();
+        let languages = &config.languages.keys().cloned().collect();
         let pool = PoolShape { size: 0, hot: 0 };
-        let file = write(&config, &languages, pool, directory.path()).unwrap();
+        let server = Server { engine: EngineKind::Embedded, languages, pool };
+        let [file, other] = [(); 2].map(|()| write(&config, server, directory.path()).unwrap());
+        assert_ne!(file, other);
         let written = Config::load(Some(&file)).unwrap();
+        assert_eq!(written.engine.kind, EngineKind::Embedded);
         assert!(written.languages.len() > 1);
         assert!(written.languages.values().all(|l| l.pool.size == 0 && l.pool.hot == 0));
     }

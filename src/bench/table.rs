@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use super::results::Results;
+use super::flow::Flow;
+use super::results::{Results, Row};
+use super::throughput::Throughput;
 use crate::report::ms;
 
 /// Width of the first column: the longest flow, indented.
-const NAMES: usize = 26;
+const NAMES: usize = 29;
 
 /// Below this many samples, 95 and 99 of 100 of them are all but the slowest.
 const FEW: usize = 20;
@@ -34,6 +36,19 @@ pub fn table(results: &Results) -> String {
         }
         lines.push(String::new());
     }
+    if let Some(throughput) = &results.throughput {
+        lines.extend(throughput_lines(throughput));
+        lines.push(String::new());
+    }
+    for row in results.programs().filter_map(<[Row]>::first) {
+        if row.compared_with != Flow::DockerCold {
+            lines.push(format!(
+                "{}: Docker was not measured; × faster is than {}.",
+                row.program,
+                row.compared_with.label()
+            ));
+        }
+    }
     if results.rows.iter().any(|row| row.summary.n < FEW) {
         lines.push(format!(
             "Of fewer than {FEW} samples, p95 and p99 are all but the slowest: a longer --duration \
@@ -52,17 +67,40 @@ pub fn table(results: &Results) -> String {
     lines.join("\n")
 }
 
-/// Milliseconds in three digits: more would be noise.
+/// Its columns end where those above it do.
+fn throughput_lines(throughput: &Throughput) -> Vec<String> {
+    let Throughput { program, clients, rows } = throughput;
+    let mut lines = vec![
+        format!("{program}, {clients} requests at a time"),
+        format!("{:<NAMES$}{:>12}{:>21}{:>21}", "", "requests/s", "n", "× more than first"),
+    ];
+    for rate in rows {
+        lines.push(format!(
+            "{:<NAMES$}{:>12}{:>21}{:>21.1}",
+            format!("  {}", rate.contender.label()),
+            three_digits(rate.per_second),
+            rate.n,
+            rate.times_more,
+        ));
+    }
+    lines
+}
+
+/// Milliseconds as far as they are no noise.
 pub(super) fn digits(duration: Duration) -> String {
-    let ms = ms(duration);
-    let places = if ms < 9.995 {
+    three_digits(ms(duration))
+}
+
+/// Three digits of a number: more would be noise.
+fn three_digits(number: f64) -> String {
+    let places = if number < 9.995 {
         2
-    } else if ms < 99.95 {
+    } else if number < 99.95 {
         1
     } else {
         0
     };
-    format!("{ms:.places$}")
+    format!("{number:.places$}")
 }
 
 #[cfg(test)]
@@ -103,10 +141,36 @@ mod tests {
     #[test]
     fn a_table_names_programs_flows_ratios_and_the_machine() {
         let table = table(&example());
-        for part in ["go, hello", "docker API, cold", "isolator, hot", "12.5", "1344", "Linux"] {
+        for part in ["go, hello", "docker API, cold", "isolator on docker, hot", "12.5", "1344"] {
             assert!(table.contains(part), "no {part}:\n{table}");
         }
+        for engine in ["Docker Engine 20.10", "embedded engine"] {
+            assert!(table.lines().last().unwrap().contains(engine), "{table}");
+        }
         assert!(table.contains("--duration"), "two samples are few:\n{table}");
+    }
+
+    #[test]
+    fn throughput_is_below_the_starts_with_its_columns_below_theirs() {
+        let mut results = example();
+        let shown = table(&results);
+        let head = shown.lines().next().unwrap().chars().count();
+        let rates = shown.split("requests/s").nth(1).unwrap();
+        let embedded = rates.lines().find(|line| line.contains("isolator embedded")).unwrap();
+        assert!(embedded.ends_with("16.0") && embedded.contains("84.0"), "{shown}");
+        assert_eq!(embedded.chars().count(), head, "{shown}");
+        results.throughput = None;
+        assert!(!table(&results).contains("requests/s"));
+    }
+
+    #[test]
+    fn what_is_compared_with_something_else_than_docker_says_so() {
+        let mut results = example();
+        assert!(!table(&results).contains("was not measured"));
+        results.rows[3].compared_with = Flow::EmbeddedCold;
+        let table = table(&results);
+        assert!(table.contains("go, hello: Docker was not measured"), "{table}");
+        assert!(table.contains("than isolator embedded, cold"), "{table}");
     }
 
     #[test]
@@ -115,6 +179,6 @@ mod tests {
         assert!(!table(&results).contains("do not count"));
         results.rows[1].discarded = 3;
         let table = table(&results);
-        assert!(table.contains("python, hello (isolator, hot): 3 more"), "{table}");
+        assert!(table.contains("python, hello (isolator on docker, hot): 3 more"), "{table}");
     }
 }

@@ -1,26 +1,31 @@
-//! `isolator bench`: starts on this machine, beside the plain Docker API.
+//! `isolator bench`: starts and throughput on this machine, beside the plain Docker API.
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use isolator_pool::engine::{Call, bounded};
 
-use crate::app::App;
 use crate::bench::chart;
-use crate::bench::flow::Flow;
+use crate::bench::engines::{Engines, Side};
 use crate::bench::machine::{CpuTimes, Machine};
 use crate::bench::programs::Subject;
 use crate::bench::results::Results;
 use crate::bench::schedule::Schedule;
 use crate::bench::session::Session;
 use crate::bench::table::table;
+use crate::bench::throughput::Throughput;
 use crate::cli::BenchArguments;
 use crate::commands::signals::stop_signal;
 use crate::commands::{complain, say};
 use crate::config::Config;
+
+/// How long each part goes on.
+#[derive(Debug, Clone, Copy)]
+struct Until {
+    starts: Instant,
+    throughput: Instant,
+}
 
 /// Measures and shows what was measured.
 pub async fn bench(config: Config, arguments: BenchArguments) -> anyhow::Result<ExitCode> {
@@ -34,18 +39,22 @@ pub async fn bench(config: Config, arguments: BenchArguments) -> anyhow::Result<
 }
 
 async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow::Result<()> {
-    let until = Instant::now() + arguments.duration;
+    let began = Instant::now();
+    let until = Until {
+        starts: began + arguments.duration * 2 / 3,
+        throughput: began + arguments.duration,
+    };
     for file in [&arguments.svg, &arguments.json].into_iter().flatten() {
         refuse_unless_writable(file)?;
     }
     let subjects = Subject::choose(config, &arguments.languages)?;
-    let app = App::new(config).await?;
-    let checked = bounded(Call::Check, app.engine.check()).await;
-    let engine = checked.context("nothing can be measured; isolator doctor says what to do")?;
-    require_images(&app, &subjects).await?;
+    let program = std::env::current_exe().context("this program does not find itself")?;
+    let Engines { sides, left_out } = Engines::find(config, &program, &subjects).await?;
+    tell_left_out(&left_out);
 
     let before = CpuTimes::now();
-    let mut results = measure(config, app, subjects, until, Machine::here(&engine)).await?;
+    let machine = Machine::here(sides.iter().map(|side| side.described.as_str()));
+    let mut results = measure(config, sides, &program, until, machine).await?;
     results.machine.stolen = before.stolen_until(CpuTimes::now());
     say(&table(&results));
     if let Some(file) = &arguments.svg {
@@ -55,6 +64,12 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
         write(file, &serde_json::to_string_pretty(&results)?)?;
     }
     Ok(())
+}
+
+fn tell_left_out(left_out: &[String]) {
+    for what in left_out {
+        complain(&format!("left out: {what}"));
+    }
 }
 
 /// It would be a pity to find that out afterwards. What is there is kept until there is better.
@@ -72,57 +87,39 @@ fn write(file: &Path, content: &str) -> anyhow::Result<()> {
     std::fs::write(file, content).with_context(|| file.display().to_string())
 }
 
-async fn require_images(app: &App, subjects: &[Arc<Subject>]) -> anyhow::Result<()> {
-    for subject in subjects {
-        let language = &subject.language;
-        let image = &language.sandbox.image.name;
-        if app.images.find(image).await?.is_none() {
-            let how = if app.images.is_built(image) { "build" } else { "pull" };
-            bail!("image {image} is missing: isolator image {how} {}", language.name);
-        }
-    }
-    Ok(())
-}
-
-/// Whatever becomes of it, what was made on the engine is removed.
+/// Whatever becomes of it, what was made on the engines is removed.
 async fn measure(
     config: &Config,
-    app: App,
-    subjects: Vec<Arc<Subject>>,
-    until: Instant,
+    sides: Vec<Side>,
+    program: &Path,
+    until: Until,
     machine: Machine,
 ) -> anyhow::Result<Results> {
-    let program = std::env::current_exe().context("this program does not find itself")?;
-    let mut session = Session::open(config, app, &program, &subjects).await?;
+    let mut session = Session::open(config, sides, program).await?;
     let ended = tokio::select! {
-        schedule = run(&mut session, subjects, until) => schedule,
+        ended = run(&mut session, config, until) => ended,
         signal = stop_signal() => signal
             .map_err(Into::into)
             .and_then(|signal| bail!("stopped by signal {signal} before there were results")),
     };
     let closed = session.close().await;
-    let schedule = ended?;
+    let (schedule, throughput) = ended?;
     closed?;
-    Ok(Results::new(machine, &schedule.into_cells()))
+    Ok(Results::new(machine, &schedule.into_cells(), throughput))
 }
 
 async fn run(
     session: &mut Session,
-    subjects: Vec<Arc<Subject>>,
-    until: Instant,
-) -> anyhow::Result<Schedule> {
-    let left = until.saturating_duration_since(Instant::now());
-    complain(&format!(
-        "measuring {} programs in {} ways each for {left:.0?}",
-        subjects.len(),
-        Flow::ALL.len()
-    ));
+    config: &Config,
+    until: Until,
+) -> anyhow::Result<(Schedule, Option<Throughput>)> {
+    let left = until.throughput.saturating_duration_since(Instant::now());
+    let ways = session.cells().len();
+    complain(&format!("measuring {ways} ways to start a program, and throughput, for {left:.0?}"));
     session.connect().await?;
-    let (subjects, left_out) = session.try_all(subjects).await?;
-    for error in left_out {
-        complain(&format!("left out: {error}"));
-    }
-    let mut schedule = Schedule::new(&subjects);
-    session.measure(&mut schedule, until).await?;
-    Ok(schedule)
+    tell_left_out(&session.try_all().await?);
+    let mut schedule = Schedule::new(session.cells());
+    session.measure(&mut schedule, until.starts).await?;
+    let throughput = session.throughput(config, until.throughput).await?;
+    Ok((schedule, throughput))
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::engine::SandboxState;
 use crate::limits::Resources;
 
 /// Where control groups are usually mounted, and where launchers see those of version 2.
@@ -285,6 +286,16 @@ impl Cgroup {
                 self.read(name, "cgroup.events")?.lines().any(|line| line == "frozen 1")
             }
         })
+    }
+
+    /// What the groups tell of a sandbox whose process 1 is not at hand.
+    pub(super) fn state(&self) -> io::Result<SandboxState> {
+        if self.pids()?.is_empty() {
+            return Ok(SandboxState::Stopped);
+        }
+        // It may be removed at this very moment, or not have joined its freezer yet.
+        let is_frozen = or_if_gone(self.is_frozen())?.unwrap_or_default();
+        Ok(if is_frozen { SandboxState::Paused } else { SandboxState::Running })
     }
 
     /// Changes the limits of those controllers that `has` is true of.

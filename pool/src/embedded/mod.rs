@@ -274,8 +274,9 @@ impl Engine for EmbeddedEngine {
         if let Some(live) = lock(&self.sandboxes).get(name) {
             return Ok(live.state());
         }
-        let stranger = self.groups_of_stranger(name).map_err(|e| refused(Call::State, e))?;
-        Ok(if stranger.is_some() { SandboxState::Stopped } else { SandboxState::Gone })
+        let failed = |error| refused(Call::State, error);
+        let stranger = self.groups_of_stranger(name).map_err(failed)?;
+        stranger.map_or(Ok(SandboxState::Gone), |groups| groups.state()).map_err(failed)
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
@@ -323,12 +324,24 @@ impl Engine for EmbeddedEngine {
         for entry in fs::read_dir(&self.settings.state).into_iter().flatten() {
             let entry = entry.map_err(failed)?;
             if is_dead(&entry.file_name().to_string_lossy()) {
-                fs::remove_dir_all(entry.path()).map_err(failed)?;
-                swept += 1;
+                match fs::remove_dir_all(entry.path()) {
+                    // Another instance that starts at the same time sweeps too.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => {
+                        removed.map_err(failed)?;
+                        swept += 1;
+                    }
+                }
             }
         }
         Ok(swept)
     }
+}
+
+/// Whether sandboxes are seen by other processes than the one that made them: by their control groups, which
+/// not every user can have.
+pub fn shows_sandboxes() -> bool {
+    Host::find().is_ok_and(|host| host.groups.is_some())
 }
 
 /// What an operator may ask of an engine and this one does not have.
