@@ -92,8 +92,7 @@ impl App {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
-        let docker = DockerEngine::new(engine_address(config)?, &owner, RUNNER);
-        let parts = if prefers_docker(kind, config, &docker).await {
+        let parts = if let Some(docker) = docker(kind, config, &owner).await? {
             let docker = Arc::new(docker);
             let builder = Arc::new(DockerImages::new(Arc::clone(&docker)));
             Parts { engine: Arc::clone(&docker) as _, store: docker, builder }
@@ -153,25 +152,31 @@ impl App {
 /// How long an engine that may be there is given to answer. A host waits meanwhile.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Whether Docker makes the sandboxes: where the operator says so or names its address, and otherwise where
-/// it answers.
-async fn prefers_docker(kind: EngineKind, config: &Config, docker: &DockerEngine) -> bool {
-    match kind {
-        EngineKind::Docker => true,
-        EngineKind::Embedded => false,
-        EngineKind::Auto if config.engine.host.is_some() => true,
-        EngineKind::Auto if env::var_os("DOCKER_HOST").is_some() => true,
-        EngineKind::Auto => match tokio::time::timeout(ANSWER, docker.check()).await {
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) => {
-                tracing::info!(%error, "using the embedded engine");
-                false
-            }
-            Err(_) => {
-                tracing::warn!("the container engine does not answer; using the embedded engine");
-                false
-            }
-        },
+/// Docker, if it makes the sandboxes: where the operator says so or names its address, and otherwise where it
+/// answers.
+async fn docker(
+    kind: EngineKind,
+    config: &Config,
+    owner: &Owner,
+) -> anyhow::Result<Option<DockerEngine>> {
+    if kind == EngineKind::Embedded {
+        return Ok(None);
+    }
+    let docker = DockerEngine::new(engine_address(config)?, owner, RUNNER);
+    let is_named = config.engine.host.is_some() || env::var_os("DOCKER_HOST").is_some();
+    if kind == EngineKind::Docker || is_named {
+        return Ok(Some(docker));
+    }
+    match tokio::time::timeout(ANSWER, docker.check()).await {
+        Ok(Ok(_)) => Ok(Some(docker)),
+        Ok(Err(error)) => {
+            tracing::info!(%error, "using the embedded engine");
+            Ok(None)
+        }
+        Err(_) => {
+            tracing::warn!("the container engine does not answer; using the embedded engine");
+            Ok(None)
+        }
     }
 }
 

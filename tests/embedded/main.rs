@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod choice;
 mod crashes;
 mod promises;
 mod rootless;

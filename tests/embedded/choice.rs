@@ -1,0 +1,53 @@
+//! When sandboxes are made by this engine.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use super::on_embedded;
+use crate::common::{Finished, config, isolator, run_command, write_config};
+
+/// Runs the doctor where no Docker listens at any of the usual places.
+fn doctor_without_docker(kind: &str) -> Finished {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut settings = config(&["python"], json!({}));
+    settings["engine"]["kind"] = json!(kind);
+    write_config(home.path(), &settings);
+    let binary = isolator(home.path());
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", "mount -t tmpfs none /run && exec \"$@\"", "sh"])
+        .arg(binary.get_program())
+        .arg("doctor")
+        .current_dir(home.path())
+        .env_remove("DOCKER_HOST");
+    for (name, value) in binary.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    run_command(&mut command, "")
+}
+
+#[test]
+fn where_no_docker_answers_it_makes_them_unless_docker_was_asked_for() {
+    let doctor = doctor_without_docker("auto");
+    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    assert!(doctor.stdout.contains("embedded engine on Linux"), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains("python: a sandbox works"), "{}", doctor.stdout);
+
+    let doctor = doctor_without_docker("docker");
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    assert!(doctor.stdout.contains("MISSING"), "{}", doctor.stdout);
+}
+
+#[test]
+fn docker_s_address_is_nothing_to_it() {
+    let home = tempfile::tempdir().expect("a directory");
+    write_config(home.path(), &on_embedded(json!({})));
+    let mut command = isolator(home.path());
+    command.env("DOCKER_HOST", "ssh://nowhere").args(["run", "--language", "python", "-"]);
+    let ran = run_command(&mut command, "print(1)");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1\n"), "{ran:?}");
+}
