@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -39,11 +40,16 @@ fn directory(more: Value) -> TempDir {
 async fn bench(directory: &Path, arguments: &[&str]) -> Finished {
     let mut command = isolator(directory);
     command.arg("bench").args(arguments);
-    bench_with(directory, command, INSTANCES + MORE_INSTANCES).await
+    let instances = INSTANCES + MORE_INSTANCES;
+    bench_with(directory, command, instances..=instances).await
 }
 
 /// Runs a command that measures with so many instances, and asserts that none leaves anything.
-async fn bench_with(directory: &Path, mut command: Command, instances_of_all: usize) -> Finished {
+async fn bench_with(
+    directory: &Path,
+    mut command: Command,
+    expected: RangeInclusive<usize>,
+) -> Finished {
     let mut seen = BTreeSet::new();
     let running = tokio::task::spawn_blocking(move || run_command(&mut command, ""));
     while !running.is_finished() {
@@ -51,7 +57,7 @@ async fn bench_with(directory: &Path, mut command: Command, instances_of_all: us
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let finished = running.await.unwrap();
-    assert_eq!(seen.len(), instances_of_all, "{seen:?}: {finished:?}");
+    assert!(expected.contains(&seen.len()), "{expected:?}: {seen:?}: {finished:?}");
     assert_nothing_left(directory, &seen).await;
     assert_eq!(instances(&state(directory)), [""; 0]);
     finished
@@ -81,7 +87,7 @@ async fn every_flow_is_measured_and_shown() {
     command.args(["--engine", "auto", "bench", "python", "--duration", "8s"]);
     command.args(["--svg", "chart.svg", "--json", "all.json"]);
     let instances = 2 * (INSTANCES + MORE_INSTANCES);
-    let finished = bench_with(directory.path(), command, instances).await;
+    let finished = bench_with(directory.path(), command, instances..=instances).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
 
     let programs = ["python, hello", "python, import pandas"];
@@ -143,7 +149,7 @@ async fn an_engine_that_is_asked_for_is_measured_alone_or_beside_the_plain_docke
     ] {
         let mut command = isolator(directory.path());
         command.args(["--engine", engine, "bench", "--duration", "1ms"]);
-        let finished = bench_with(directory.path(), command, instances).await;
+        let finished = bench_with(directory.path(), command, instances..=instances).await;
         assert_eq!(finished.code, Some(0), "{finished:?}");
         assert_eq!(flows(&finished), expected, "{finished:?}");
         let machine = finished.stdout.lines().last().unwrap();
@@ -157,7 +163,9 @@ async fn without_docker_the_embedded_engine_is_measured_and_what_is_missing_is_t
     let mut command = isolator(directory.path());
     command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
     command.args(["--engine", "auto", "bench", "--duration", "1ms"]);
-    let finished = bench_with(directory.path(), command, INSTANCES + MORE_INSTANCES + 1).await;
+    let instances = INSTANCES + MORE_INSTANCES;
+    // The one that looks for Docker is gone within milliseconds, seen or not.
+    let finished = bench_with(directory.path(), command, instances..=instances + 1).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!(flows(&finished), EMBEDDED, "{finished:?}");
     assert!(finished.stderr.contains("left out: docker: "), "{finished:?}");
@@ -209,7 +217,10 @@ async fn a_program_without_its_library_is_left_out() {
 async fn a_program_that_prints_something_else_is_an_error() {
     let command = json!(["cat", "{file}"]);
     let directory = directory(json!({ "languageSettings": { "python": { "command": command } } }));
-    let finished = bench(directory.path(), &["python"]).await;
+    let mut command = isolator(directory.path());
+    command.args(["bench", "python"]);
+    // It is found out before throughput has its turn.
+    let finished = bench_with(directory.path(), command, INSTANCES..=INSTANCES).await;
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
     for part in ["python, hello", "print('hi')", "isolator run"] {
         assert!(finished.stderr.contains(part), "no {part}: {finished:?}");

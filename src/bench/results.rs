@@ -101,7 +101,7 @@ pub(super) fn example() -> Results {
         rows: vec![
             row("python, hello", Flow::DockerCold, 200, 1.0),
             row("python, hello", Flow::IsolatorHot, 16, 12.5),
-            row("python, hello", Flow::EmbeddedHot, 13, 15.4),
+            row("python, hello", Flow::EmbeddedHot, 15, 13.3),
             row("go, hello", Flow::DockerCold, 1280, 1.0),
             row("go, hello", Flow::IsolatorHot, 110, 11.6),
         ],
