@@ -10,14 +10,14 @@ use anyhow::Context as _;
 use isolator_pool::docker::{ConnectError, DockerEngine, EngineAddress};
 use isolator_pool::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::Engine;
-use isolator_pool::images::{ImageBuilder, ImageProvider, ImageStore};
+use isolator_pool::images::{ImageProvider, ImageStore};
 use isolator_pool::owner::Owner;
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pools::{PoolSpec, Pools};
 use isolator_pool::sweep;
 
 use crate::config::{Config, EngineKind};
-use crate::images::{DockerImages, StoreImages};
+use crate::images::{BuildEngine, LanguageImages};
 
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
@@ -31,13 +31,6 @@ pub enum Ahead {
     One,
     /// None: there is only one request, and it is there already.
     Nothing,
-}
-
-/// What an engine is used as.
-struct Parts {
-    engine: Arc<dyn Engine>,
-    store: Arc<dyn ImageStore>,
-    builder: Arc<dyn ImageBuilder>,
 }
 
 /// What every command needs of the world outside.
@@ -92,23 +85,23 @@ impl App {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
-        let parts = if let Some(docker) = docker(kind, config, &owner).await? {
-            let docker = Arc::new(docker);
-            let builder = Arc::new(DockerImages::new(Arc::clone(&docker)));
-            Parts { engine: Arc::clone(&docker) as _, store: docker, builder }
-        } else {
-            let settings = embedded::Settings {
-                program: program.into(),
-                runner: RUNNER,
-                images: data_directory()
-                    .context("there is no place for images: set XDG_DATA_HOME to a directory")?,
-                state: directory.join("embedded"),
-            };
-            let engine = Arc::new(EmbeddedEngine::new(settings, &owner));
-            let builder = Arc::new(StoreImages::new(Arc::clone(&engine)));
-            Parts { engine: Arc::clone(&engine) as _, store: engine, builder }
+        let engine: Arc<dyn BuildEngine> = match docker(kind, config, &owner).await? {
+            Some(docker) => Arc::new(docker),
+            None => {
+                let settings = embedded::Settings {
+                    program: program.into(),
+                    runner: RUNNER,
+                    images: data_directory().context(
+                        "there is no place for images: set XDG_DATA_HOME to a directory",
+                    )?,
+                    state: directory.join("embedded"),
+                };
+                Arc::new(EmbeddedEngine::new(settings, &owner))
+            }
         };
-        let Parts { engine, store, builder } = parts;
+        let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
+        let store: Arc<dyn ImageStore> = Arc::clone(&engine) as _;
+        let engine: Arc<dyn Engine> = engine;
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
         Ok(Self { owner: Arc::new(owner), engine, images, store })
     }

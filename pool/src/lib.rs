@@ -34,6 +34,7 @@
 //! - [`images`]: how images come to be on an engine. [`store`]: images without a container engine. [`limits`]: what a sandbox may use.
 
 pub mod admission;
+mod causes;
 mod connection;
 pub mod docker;
 pub mod embedded;

@@ -38,27 +38,33 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
     for language in config.languages.values() {
         let name = &language.sandbox.image.name;
         let (size, digest) = match app.images.find(name).await? {
-            Some(image) => {
-                let size = ByteSize::mib(image.size >> 20);
-                (size.to_string(), image.digest.chars().take(19).collect())
-            }
+            Some(image) => (ByteSize::mib(image.size >> 20).to_string(), shortened(&image.digest)),
             None => ("-".to_owned(), "missing".to_owned()),
         };
-        say(&format!("{:<14}{name:<31} {size:<9} {digest}", language.name));
+        row(&language.name, name, &size, &digest);
     }
     let others = bounded(Call::FindImage, app.store.list()).await?;
     for image in others {
-        let size = ByteSize::mib(image.size >> 20);
-        let digest: String = image.digest.chars().take(19).collect();
+        let (size, digest) =
+            (ByteSize::mib(image.size >> 20).to_string(), shortened(&image.digest));
         let is_language = |name: &String| {
             config.languages.values().any(|language| is_same(&language.sandbox.image.name, name))
         };
         let nameless = image.names.is_empty().then(|| "-".to_owned());
         for name in image.names.iter().filter(|name| !is_language(name)).chain(&nameless) {
-            say(&format!("{:<14}{name:<31} {size:<9} {digest}", "-"));
+            row("-", name, &size, &digest);
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn row(language: &str, image: &str, size: &str, digest: &str) {
+    say(&format!("{language:<14}{image:<31} {size:<9} {digest}"));
+}
+
+/// As much of a digest as tells it from others.
+fn shortened(digest: &str) -> String {
+    digest.chars().take(19).collect()
 }
 
 /// Whether a full name is what a short one means.
@@ -74,8 +80,7 @@ async fn pull(config: &Config, app: &App, names: Vec<String>) -> anyhow::Result<
         for name in names {
             let pulling = app.engine.pull_image(&name, &|line| complain(line));
             bounded(Call::FetchImage, pulling).await?;
-            let found = app.images.find(&name).await?;
-            say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)));
+            say_what_is_there(app, &name).await?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -85,10 +90,16 @@ async fn pull(config: &Config, app: &App, names: Vec<String>) -> anyhow::Result<
 async fn import(app: &App, file: &Path, name: Option<&str>) -> anyhow::Result<ExitCode> {
     let importing = app.store.import(file, name, &|line| complain(line));
     for name in bounded(Call::FetchImage, importing).await? {
-        let found = app.images.find(&name).await?;
-        say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)));
+        say_what_is_there(app, &name).await?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which image a name means now.
+async fn say_what_is_there(app: &App, name: &str) -> anyhow::Result<()> {
+    let found = app.images.find(name).await?;
+    say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)));
+    Ok(())
 }
 
 async fn remove(app: &App, names: Vec<String>) -> anyhow::Result<ExitCode> {

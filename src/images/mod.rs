@@ -7,14 +7,14 @@ mod store;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use include_dir::{Dir, include_dir};
-use isolator_pool::engine::{Call, EngineError, Progress};
+use isolator_pool::engine::{Call, Engine, EngineError, Progress};
+use isolator_pool::images::{ImageBuilder, ImageStore};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-
-pub use self::docker::DockerImages;
-pub use self::store::StoreImages;
 
 static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/images");
 
@@ -30,6 +30,71 @@ const PUBLIC_BASE: &str = "debian:trixie-slim";
 /// Certificates of the machine that builds: the way to the package registries may lead through a
 /// proxy that only this machine knows.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// An engine on which images can be built.
+#[async_trait]
+pub trait BuildEngine: Engine + ImageStore {
+    /// Builds the image that a folder describes from an image that is there.
+    async fn build_from(
+        &self,
+        base: &str,
+        name: &str,
+        folder: &'static Dir<'static>,
+        progress: Progress<'_>,
+    ) -> Result<(), EngineError>;
+}
+
+/// Builds the language images on an engine.
+pub struct LanguageImages {
+    engine: Arc<dyn BuildEngine>,
+    /// Two builds at once would both make the base.
+    building: tokio::sync::Mutex<()>,
+}
+
+impl LanguageImages {
+    /// A builder that uses the engine.
+    pub fn new(engine: Arc<dyn BuildEngine>) -> Self {
+        Self { engine, building: tokio::sync::Mutex::new(()) }
+    }
+
+    /// The image to start from: the one made before, a public one, or one made now.
+    async fn base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
+        for name in [BASE, PUBLIC_BASE] {
+            if self.engine.find_image(name).await?.is_some() {
+                return Ok(name);
+            }
+        }
+        progress(&format!("pulling {PUBLIC_BASE}"));
+        match self.engine.pull_image(PUBLIC_BASE, progress).await {
+            Ok(()) => return Ok(PUBLIC_BASE),
+            Err(error @ EngineError::Unreachable { .. }) => return Err(error),
+            Err(error) => {
+                progress(&format!("{error}; making the base image from Debian's packages instead"));
+            }
+        }
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let tar = make_base(folder.path(), progress).await?;
+        self.engine.import(&tar, Some(BASE), progress).await?;
+        Ok(BASE)
+    }
+}
+
+#[async_trait]
+impl ImageBuilder for LanguageImages {
+    fn makes(&self, name: &str) -> bool {
+        folder(name).is_some()
+    }
+
+    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+        let Some(folder) = folder(name) else {
+            return Err(EngineError::NoSuchImage(name.to_owned()));
+        };
+        let _building = self.building.lock().await;
+        let base = self.base(progress).await?;
+        progress(&format!("building {name} from {base}"));
+        self.engine.build_from(base, name, folder, progress).await
+    }
+}
 
 /// The folder of an image of ours.
 fn folder(name: &str) -> Option<&'static Dir<'static>> {

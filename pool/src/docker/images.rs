@@ -103,7 +103,7 @@ impl DockerEngine {
     /// # Errors
     ///
     /// The engine's.
-    pub async fn import_image(
+    async fn import_image(
         &self,
         name: &str,
         tar: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,

@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::rc::Rc;
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::oci_spec::runtime::Spec;
@@ -39,6 +40,7 @@ use super::cgroup::PLACE;
 use super::guest::Guest;
 use super::loopback;
 use super::protocol::{self, Answer, Kind, Layer, Places, Request};
+use crate::causes::chain;
 use crate::seccomp;
 
 /// The hidden subcommand of the binary that is the launcher.
@@ -157,7 +159,7 @@ fn inner() -> io::Result<()> {
     arrange(&places)?;
     let programs = seccomp::kernel_programs().map_err(io::Error::other)?;
     protocol::send(&server, &Answer::Ready, &[])?;
-    Launcher { server, programs, sandboxes: BTreeMap::new() }.serve()
+    Launcher { server, programs: programs.into(), sandboxes: BTreeMap::new() }.serve()
 }
 
 /// Mounts what is needed where it is looked for. Sandboxes have users of their own, for whom the way to a
@@ -201,7 +203,7 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 
 struct Launcher {
     server: OwnedFd,
-    programs: Vec<BpfProgram>,
+    programs: Rc<[BpfProgram]>,
     /// Process 1 of every sandbox that lives.
     sandboxes: BTreeMap<String, (Pid, OwnedFd)>,
 }
@@ -296,8 +298,7 @@ impl Launcher {
         kind: Kind,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
         let is_build = kind == Kind::Build;
-        let programs = if is_build { Vec::new() } else { self.programs.clone() };
-        let in_words = |error: &dyn std::error::Error| chain(error);
+        let programs = if is_build { Rc::default() } else { Rc::clone(&self.programs) };
         let bundle = Path::new(BUNDLES).join(name);
         let prepare = || -> io::Result<_> {
             fs::create_dir(&bundle)?;
@@ -306,12 +307,12 @@ impl Launcher {
             let stream = socketpair(kind.0, kind.1, kind.2, None)?;
             Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
         };
-        let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| in_words(&error))?;
-        let their_output = theirs.try_clone().map_err(|error| in_words(&error))?;
+        let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| chain(&error))?;
+        let their_output = theirs.try_clone().map_err(|error| chain(&error))?;
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
             .with_executor(Exec { programs })
             .with_root_path(STATE)
-            .map_err(|error| in_words(&error))?
+            .map_err(|error| chain(&error))?
             .with_stdin(theirs)
             .with_stdout(their_output)
             .with_stderr(their_log)
@@ -321,7 +322,7 @@ impl Launcher {
             .build();
         let mut container = built.map_err(|error| {
             // What failed, failed in another process, which says more to its log than it passes on.
-            format!("{} ({})", in_words(&error), read_log(&log))
+            format!("{} ({})", chain(&error), read_log(&log))
         })?;
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
         let pid = pid.ok_or("the sandbox has no process")?;
@@ -329,7 +330,7 @@ impl Launcher {
         let network = if is_build { Ok(()) } else { loopback::bring_up(pid) };
         let started = network
             .map_err(|error| format!("its loopback interface can't be brought up: {error}"))
-            .and_then(|()| container.start().map_err(|error| in_words(&error)));
+            .and_then(|()| container.start().map_err(|error| chain(&error)));
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
         if let Err(error) = started {
             let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
@@ -402,20 +403,6 @@ fn read_log(log: &OwnedFd) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// An error with what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_words = cause.to_string();
-        if !words.ends_with(&cause_words) {
-            words = format!("{words}: {cause_words}");
-        }
-        source = cause.source();
-    }
-    words
-}
-
 /// What the server's parent had it ignore, or the server itself, is not for programs to ignore.
 #[allow(unsafe_code)]
 fn restore_signals() {
@@ -441,13 +428,13 @@ fn restore_signals() {
 /// Becomes the runner, as the last of all steps in a sandbox.
 #[derive(Clone)]
 struct Exec {
-    programs: Vec<BpfProgram>,
+    programs: Rc<[BpfProgram]>,
 }
 
 impl Executor for Exec {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         restore_signals();
-        for program in &self.programs {
+        for program in self.programs.iter() {
             seccompiler::apply_filter(program)
                 .map_err(|error| ExecutorError::Other(format!("seccomp: {error}")))?;
         }

@@ -157,15 +157,10 @@ impl Store {
     }
 
     fn digests(&self) -> Result<Vec<Digest>, StoreError> {
-        let images = self.images();
-        let entries = match fs::read_dir(&images) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.at("list", &images)?,
-        };
         let mut digests = Vec::new();
-        for entry in entries {
-            let name = entry.at("list", &images)?.file_name();
-            digests.extend(Digest::parse(&format!("sha256:{}", name.to_string_lossy())));
+        for path in listing(&self.images())? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            digests.extend(Digest::parse(&format!("sha256:{name}")));
         }
         digests.sort_unstable();
         Ok(digests)
@@ -186,4 +181,13 @@ impl Store {
         };
         lock().at("lock the store in", &self.directory)
     }
+}
+
+/// What is in a directory, which need not be there yet.
+fn listing(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let read = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.at("list", directory)?,
+    };
+    read.map(|entry| entry.map(|entry| entry.path()).at("list", directory)).collect()
 }

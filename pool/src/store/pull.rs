@@ -21,6 +21,7 @@ use super::stage::Staged;
 use super::steps::{blocking, work};
 use super::stored::Stored;
 use super::{Store, names};
+use crate::causes::chain;
 use crate::engine::Progress;
 
 /// Layers that are fetched side by side, as many as Docker does.
@@ -181,20 +182,6 @@ fn digest_of(descriptor: &OciDescriptor) -> Result<Digest, StoreError> {
 
 fn size_of(descriptor: &OciDescriptor) -> u64 {
     u64::try_from(descriptor.size).unwrap_or(u64::MAX)
-}
-
-/// An error with all of its causes: the outermost only says that a request failed.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !message.contains(&next) {
-            message = format!("{message}: {next}");
-        }
-        cause = error.source();
-    }
-    message
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::digest::Digest;
 use super::error::{Doing, StoreError};
 use super::stage::{Staged, lock_directory};
 use super::steps::blocking;
-use super::{Store, names};
+use super::{Store, listing, names};
 
 /// What was pruned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -94,14 +94,8 @@ impl Store {
 
     /// Staging directories that nobody holds.
     fn dead(&self) -> Result<Vec<Staged>, StoreError> {
-        let staging = self.staging();
-        let entries = match fs::read_dir(&staging) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.at("list", &staging)?,
-        };
         let mut dead = Vec::new();
-        for entry in entries {
-            let path = entry.at("list", &staging)?.path();
+        for path in listing(&self.staging())? {
             match Staged::hold(path.clone()) {
                 // Its owner has removed it just now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
