@@ -175,13 +175,17 @@ fn run(
     let preloaded = program.is_some();
     let (process, ahead) = match program {
         Some(program) => program,
-        None => match Process::spawn(&job.argv, &job.env, Path::new(&job.workdir), oom_score) {
-            Ok(process) => (process, Duration::ZERO),
-            Err(error) => {
-                let message = format!("{}: {error}", job.argv.first().map_or("", String::as_str));
-                return Ok(Err(Failed { cause: FailedCause::Command, message }));
+        None => {
+            let workdir = Path::new(&job.workdir);
+            match Process::spawn(&job.argv, &job.env, workdir, oom_score, Some(&stdin)) {
+                Ok(process) => (process, Duration::ZERO),
+                Err(error) => {
+                    let command = job.argv.first().map_or("", String::as_str);
+                    let message = format!("{command}: {error}");
+                    return Ok(Err(Failed { cause: FailedCause::Command, message }));
+                }
             }
-        },
+        }
     };
     let spawn = started.elapsed();
 

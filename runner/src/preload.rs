@@ -228,7 +228,8 @@ impl Parked {
         env.insert(name.to_owned(), value);
         let said = format!("{}:{}", its_end.as_raw_fd(), modules.join(","));
         env.insert("ISOLATOR_PRELOAD".to_owned(), said);
-        let process = Process::spawn(&preload.argv, &env, Path::new(&preload.workdir), oom_score)?;
+        let workdir = Path::new(&preload.workdir);
+        let process = Process::spawn(&preload.argv, &env, workdir, oom_score, None)?;
         Ok(Self { process, channel, memory: 0 })
     }
 
@@ -273,7 +274,7 @@ impl Parked {
     /// Sends the arguments; tells whether the interpreter went on to the program.
     fn go(&mut self, args: &[String], stdin: &[u8]) -> bool {
         // The program may begin at once, and look whether there is something.
-        self.process.feed(stdin);
+        self.process.stdin.feed(stdin);
         let mut message = b"go\0".to_vec();
         for arg in args {
             message.extend_from_slice(arg.as_bytes());

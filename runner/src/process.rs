@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, PipeReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -37,24 +37,29 @@ pub(crate) struct Process {
     pub(crate) pid: Pid,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
+    pub(crate) stdin: Input,
     /// The pipes do not block. Each is gone once it is of no more use.
-    pub(crate) stdin: Option<File>,
     pub(crate) stdout: Option<File>,
     pub(crate) stderr: Option<File>,
-    fed: usize,
 }
 
 impl Process {
-    /// Starts a command of the language.
+    /// Starts a command of the language. It finds `input` there when it begins, as far as a pipe
+    /// takes it; one that waits for its program gets its input later.
     pub(crate) fn spawn(
         argv: &[String],
         env: &BTreeMap<String, String>,
         workdir: &Path,
         oom_score: &OomScore,
+        input: Option<&[u8]>,
     ) -> io::Result<Self> {
         let (name, args) = argv
             .split_first()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
+        let (reader, mut stdin) = Input::new()?;
+        if let Some(input) = input {
+            stdin.feed(input);
+        }
         let mut command = Command::new(find(name));
         command
             .arg0(name)
@@ -62,7 +67,7 @@ impl Process {
             .envs(env)
             .current_dir(workdir)
             .process_group(0)
-            .stdin(Stdio::piped())
+            .stdin(reader)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         oom_score.set(OOM_SCORE);
@@ -76,30 +81,52 @@ impl Process {
         Ok(Self {
             pid,
             pidfd,
-            stdin: Some(nonblocking(child.stdin.take().ok_or_else(piped)?.into())?),
+            stdin,
             stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
             stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
-            fed: 0,
         })
-    }
-
-    /// Writes as much of its standard input as the pipe takes. It is the same in every call.
-    pub(crate) fn feed(&mut self, input: &[u8]) {
-        let Some(pipe) = &mut self.stdin else { return };
-        match pipe.write(&input[self.fed..]) {
-            Ok(count) => self.fed += count,
-            Err(error) if would_wait(&error) => return,
-            Err(_) => self.fed = input.len(),
-        }
-        if self.fed == input.len() {
-            self.stdin = None;
-        }
     }
 
     /// Kills the process. It is reaped later, with the others.
     pub(crate) fn kill(&self) {
         // An error means that it has ended by itself.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// The way to a process's standard input. It does not block, and is closed once everything was written.
+pub(crate) struct Input {
+    pipe: Option<File>,
+    fed: usize,
+}
+
+impl Input {
+    fn new() -> io::Result<(PipeReader, Self)> {
+        let (reader, writer) = io::pipe()?;
+        Ok((reader, Self { pipe: Some(nonblocking(writer.into())?), fed: 0 }))
+    }
+
+    /// Writes as much of the input as the pipe takes. It is the same in every call.
+    pub(crate) fn feed(&mut self, input: &[u8]) {
+        let Some(pipe) = &mut self.pipe else { return };
+        match pipe.write(&input[self.fed..]) {
+            Ok(count) => self.fed += count,
+            Err(error) if would_wait(&error) => return,
+            Err(_) => self.fed = input.len(),
+        }
+        if self.fed == input.len() {
+            self.close();
+        }
+    }
+
+    /// Gives up what was not written yet.
+    pub(crate) fn close(&mut self) {
+        self.pipe = None;
+    }
+
+    /// The pipe to be polled, while there is something left to be written.
+    pub(crate) fn pipe(&self) -> Option<&File> {
+        self.pipe.as_ref()
     }
 }
 
@@ -120,4 +147,24 @@ fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
 /// Whether a pipe has nothing at the moment.
 pub(crate) fn would_wait(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_program_finds_its_input_when_it_begins() {
+        let argv = ["dd", "iflag=nonblock", "status=none"].map(str::to_owned);
+        let (env, here) = (BTreeMap::new(), Path::new("/"));
+        // Nobody feeds it while it runs: it would be told that there is nothing yet.
+        let process = Process::spawn(&argv, &env, here, &OomScore(None), Some(b"hello\n")).unwrap();
+        let mut printed = String::new();
+        let stdout = process.stdout.unwrap();
+        rustix::io::ioctl_fionbio(&stdout, false).unwrap();
+        (&stdout).read_to_string(&mut printed).unwrap();
+        assert_eq!(printed, "hello\n");
+    }
 }

@@ -88,7 +88,7 @@ impl Program {
             }
             outbox.flush_if_due()?;
 
-            self.process.feed(&self.stdin);
+            self.process.stdin.feed(&self.stdin);
             self.pass_output_on(&mut stdout, &mut stderr, outbox)?;
 
             if end.is_none() && killed.is_none() {
@@ -106,7 +106,7 @@ impl Program {
             if end.is_none() {
                 end = self.reap();
                 if end.is_some() {
-                    self.process.stdin = None;
+                    self.process.stdin.close();
                     // What a pipe holds, and its end.
                     for _ in 0..2 {
                         self.pass_output_on(&mut stdout, &mut stderr, outbox)?;
@@ -153,7 +153,7 @@ impl Program {
         for pipe in [stdout, stderr].into_iter().flatten() {
             fds.push(PollFd::new(pipe, PollFlags::IN));
         }
-        if let Some(pipe) = stdin {
+        if let Some(pipe) = stdin.pipe() {
             fds.push(PollFd::new(pipe, PollFlags::OUT));
         }
         if running {
