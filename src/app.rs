@@ -37,6 +37,8 @@ pub enum Ahead {
 pub struct App {
     /// This process's identity.
     pub owner: Arc<Owner>,
+    /// Which kind of engine makes the sandboxes; never [`EngineKind::Auto`].
+    pub kind: EngineKind,
     /// The engine.
     pub engine: Arc<dyn Engine>,
     /// The images on it, as languages need them.
@@ -85,8 +87,8 @@ impl App {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
-        let engine: Arc<dyn BuildEngine> = match docker(kind, config, &owner).await? {
-            Some(docker) => Arc::new(docker),
+        let (kind, engine): (_, Arc<dyn BuildEngine>) = match docker(kind, config, &owner).await? {
+            Some(docker) => (EngineKind::Docker, Arc::new(docker)),
             None => {
                 let settings = embedded::Settings {
                     program: program.into(),
@@ -96,14 +98,14 @@ impl App {
                     )?,
                     state: directory.join("embedded"),
                 };
-                Arc::new(EmbeddedEngine::new(settings, &owner))
+                (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &owner)))
             }
         };
         let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
         let store: Arc<dyn ImageStore> = Arc::clone(&engine) as _;
         let engine: Arc<dyn Engine> = engine;
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
-        Ok(Self { owner: Arc::new(owner), engine, images, store })
+        Ok(Self { owner: Arc::new(owner), kind, engine, images, store })
     }
 
     /// Removes what dead instances left behind. A failure is logged: it costs space, not service.

@@ -96,6 +96,30 @@ async fn only_the_workspace_and_tmp_can_be_written() {
 }
 
 #[tokio::test]
+async fn a_writable_root_is_written_by_one_program_and_read_by_no_other() {
+    let settings = json!({
+        "defaultReadOnlyRootfs": false,
+        "languageSettings": { "python": { "tmpMB": 8 } },
+    });
+    let server = Server::with("python", settings).await;
+    let code = "left = '/var/tmp/left'\n\
+                found = os.path.exists(left)\n\
+                def fill():\n\
+                \x20   with open(left, 'wb', 0) as file:\n\
+                \x20       for _ in range(16): file.write(bytes(1 << 20))\n\
+                def replace(): open(json.__file__, 'w').close()\n\
+                print(json.dumps([found, attempt(fill), attempt(replace)]))";
+    for _ in 0..3 {
+        let found = server.run_python(&format!("{PRELUDE}{code}")).await.json();
+        assert_eq!(found[0], false);
+        let filled = if Kind::chosen() == Kind::Embedded { "ENOSPC" } else { "allowed" };
+        assert_eq!(found[1], filled);
+        assert_refused(&json!({ "replace": found[2] }), &["EACCES", "EPERM"]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn what_can_be_written_is_limited_in_bytes_and_in_files() {
     let found = inside(
         "def size(place):\n\

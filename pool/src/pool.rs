@@ -22,8 +22,9 @@ use crate::owner::Owner;
 use crate::preload::PreloadStatus;
 use crate::quiet::Quiet;
 use crate::reaper::Reaper;
-use crate::sandbox::{Armed, Paused, Sandbox, SandboxError};
+use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
 use crate::shelf::{Closed, Shelf, Shelved};
+use crate::workspace::Workspace;
 
 /// How often a pool is looked over without an occasion. Deaths are noticed when they happen; this
 /// finds what has grown old.
@@ -38,6 +39,9 @@ const CALM: Duration = Duration::from_secs(60);
 /// How long a request waits for a sandbox that is not there yet. Hosts give a call up after 60 s,
 /// and by then shall have been told what is missing.
 const PATIENCE: Duration = Duration::from_secs(45);
+
+/// Sandboxes of a pool in which modules are imported at the same time.
+const LOADS: usize = 1;
 
 /// How a pool is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,6 +160,10 @@ pub(crate) struct Pool {
     thawing: AtomicUsize,
     /// Requests that found the shelf empty.
     waiting: AtomicUsize,
+    /// Sandboxes in which modules are being imported.
+    loading: AtomicUsize,
+    /// Requests that wanted modules, and used up what had been done ahead for the next one that does.
+    owed: AtomicUsize,
     preload: Mutex<PreloadStatus>,
     trouble: Mutex<Trouble>,
     wake: Arc<Notify>,
@@ -205,6 +213,8 @@ impl Pool {
             coming: AtomicUsize::new(0),
             thawing: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            loading: AtomicUsize::new(0),
+            owed: AtomicUsize::new(0),
             preload: Mutex::default(),
             trouble: Mutex::default(),
             wake: Arc::new(Notify::new()),
@@ -215,12 +225,27 @@ impl Pool {
         pool
     }
 
+    /// Tells whether a request is likely to want the modules. Others like it may follow, so those of the
+    /// next sandbox do not have to wait until it is calm.
+    pub(crate) fn expect(&self, workspace: &Workspace) -> bool {
+        let preload = self.template.preload.as_ref();
+        let wants_modules = preload.is_some_and(|preload| preload.suits(workspace));
+        if wants_modules {
+            let more = |owed: usize| (owed < self.size.size).then_some(owed + 1);
+            // As many as there are places is enough.
+            let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        }
+        wants_modules
+    }
+
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.
     pub(crate) async fn checkout(
         self: &Arc<Self>,
         from: From,
+        wants_modules: bool,
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        tokio::time::timeout(PATIENCE, self.find(from)).await.unwrap_or_else(|_| {
+        let found = tokio::time::timeout(PATIENCE, self.find(from, wants_modules)).await;
+        found.unwrap_or_else(|_| {
             Err(CheckoutError::Waited { waited: PATIENCE, cause: self.delay() })
         })
     }
@@ -230,9 +255,13 @@ impl Pool {
         self.starts[start as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    async fn find(self: &Arc<Self>, from: From) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
+    async fn find(
+        self: &Arc<Self>,
+        from: From,
+        wants_modules: bool,
+    ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
         while from == From::Shelf
-            && let Some(shelved) = self.shelf.take()
+            && let Some(shelved) = self.shelf.take(wants_modules)
         {
             self.wake.notify_one();
             if let Some(found) = self.bring_to_life(shelved) {
@@ -362,11 +391,22 @@ impl Pool {
     /// Without a place for it, it goes.
     async fn stock(&self, sandbox: Sandbox<Armed>) {
         let Some(mut sandbox) = self.hand_over(sandbox) else { return };
-        match sandbox.preload().await {
-            Ok(status) => self.note_preload(status),
-            Err(error) => return self.note_failure(&error),
+        while let Some(missing) = sandbox.missing() {
+            let _loading = match missing {
+                Missing::Interpreter => None,
+                Missing::Modules => match self.may_load() {
+                    Some(loading) => Some(loading),
+                    // It stays thawed, for the time that is left to be made use of.
+                    None => return drop(self.shelf.put_hot(sandbox)),
+                },
+            };
+            match sandbox.preload().await {
+                Ok(status) => self.note_preload(status, sandbox.missing()),
+                Err(error) => return self.note_failure(&error),
+            }
+            let Some(thawed) = self.hand_over(sandbox) else { return };
+            sandbox = thawed;
         }
-        let Some(sandbox) = self.hand_over(sandbox) else { return };
         let Err(sandbox) = self.shelf.put_to_front(sandbox) else { return };
         if !self.shelf.has_room() {
             return;
@@ -390,16 +430,30 @@ impl Pool {
         None
     }
 
-    fn note_preload(&self, status: Option<PreloadStatus>) {
-        let Some(status) = status else { return };
+    /// Whether modules may be imported now, which keeps a core busy for as long as making many sandboxes
+    /// does: one at a time, and only when it is calm, unless a request has used some.
+    fn may_load(&self) -> Option<Counted<'_>> {
+        let first = |loading: usize| (loading < LOADS).then_some(loading + 1);
+        self.loading.fetch_update(Ordering::Relaxed, Ordering::Relaxed, first).ok()?;
+        let loading = Counted(&self.loading);
+        let less = |owed: usize| owed.checked_sub(1);
+        let is_owed = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        (is_owed || self.shared.quiet.until_calm().is_none()).then_some(loading)
+    }
+
+    fn note_preload(&self, status: PreloadStatus, missing: Option<Missing>) {
         let mut known = lock(&self.preload);
         for complaint in &status.complaints {
             if !known.complaints.contains(complaint) {
                 let image = &self.template.image.name;
                 tracing::warn!(%image, %complaint, "programs are started plainly");
+                known.complaints.push(complaint.clone());
             }
         }
-        *known = status;
+        // What is not all there yet takes less memory, and may have nothing to complain of.
+        if missing.is_none() {
+            *known = status;
+        }
     }
 
     async fn refill_one(self: Arc<Self>, _coming: Coming) {
@@ -428,7 +482,7 @@ impl Pool {
             let image = &self.template.image.name;
             tracing::info!(%image, stale = stale.total, "replacing sandboxes");
         }
-        self.tidy_the_front();
+        let tidied = self.tidy_the_front();
         if let Some(pause) = self.backing_off() {
             return pause;
         }
@@ -438,27 +492,45 @@ impl Pool {
             let coming = Coming::new(self);
             self.shared.makers.spawn(Arc::clone(self).refill_one(coming));
         }
-        LOOK_OVER
+        tidied
     }
 
-    /// Thaws what is missing at the front, and finishes what was left there unfinished because a request
-    /// waited.
-    fn tidy_the_front(self: &Arc<Self>) {
+    /// Thaws what is missing at the front, and finishes what was left there unfinished because requests
+    /// waited or kept coming. Returns when to look again.
+    fn tidy_the_front(self: &Arc<Self>) -> Duration {
         while let Some(paused) = self.shelf.take_to_thaw(self.thawing.load(Ordering::Relaxed)) {
             let thawing = Coming::to_the_front(self);
             self.shared.makers.spawn(Arc::clone(self).thaw_one(paused, thawing));
         }
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            return;
+            return LOOK_OVER;
         }
-        for sandbox in self.shelf.take_unfinished() {
-            let pool = Arc::clone(self);
-            let coming = Coming::new(self);
-            self.shared.makers.spawn(async move {
-                pool.stock(sandbox).await;
-                drop(coming);
-            });
+        while let Some(sandbox) = self.shelf.take_untidy() {
+            self.finish(sandbox);
         }
+        // The front comes first: while modules are imported in a sandbox, it is not on the shelf.
+        if self.loading.load(Ordering::Relaxed) >= LOADS || self.thawing.load(Ordering::Relaxed) > 0
+        {
+            return LOOK_OVER;
+        }
+        if self.owed.load(Ordering::Relaxed) == 0
+            && let Some(left) = self.shared.quiet.until_calm()
+        {
+            return left;
+        }
+        if let Some(sandbox) = self.shelf.take_without_modules() {
+            self.finish(sandbox);
+        }
+        LOOK_OVER
+    }
+
+    fn finish(self: &Arc<Self>, sandbox: Sandbox<Armed>) {
+        let pool = Arc::clone(self);
+        let coming = Coming::new(self);
+        self.shared.makers.spawn(async move {
+            pool.stock(sandbox).await;
+            drop(coming);
+        });
     }
 
     fn backing_off(&self) -> Option<Duration> {

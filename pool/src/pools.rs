@@ -149,13 +149,15 @@ impl Pools {
         let came = Instant::now();
         let _admitted = self.admission.enter().await?;
         let admitted = Instant::now();
+        let wants_modules = pool.expect(&request.workspace);
         let mut is_first = true;
         let mut from = From::Shelf;
         loop {
-            let (sandbox, start) = pool.checkout(from).await?;
+            let (sandbox, start) = pool.checkout(from, wants_modules).await?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
-            match self.shared.quiet.during(run::run(sandbox, request)).await {
+            let run = run::run(sandbox, request, wants_modules);
+            match self.shared.quiet.during(run).await {
                 // Each of these took one from the shelf, which has an end.
                 Err(RunError::NotThawed(error)) => {
                     tracing::warn!(%error, "a sandbox was lost while it waited");

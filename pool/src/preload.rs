@@ -29,13 +29,13 @@ pub struct Preload {
 }
 
 impl Preload {
-    pub(crate) fn message(&self, workdir: &str) -> wire::Preload {
+    pub(crate) fn message(&self, workdir: &str, with_modules: bool) -> wire::Preload {
         wire::Preload {
             interpreter: self.interpreter,
             argv: self.argv.clone(),
             env: self.env.clone(),
             workdir: workdir.to_owned(),
-            modules: self.modules.clone(),
+            modules: if with_modules { self.modules.clone() } else { Vec::new() },
             memory: self.memory.as_bytes(),
         }
     }

@@ -19,6 +19,11 @@ const LEAVING: Duration = Duration::from_millis(5);
 /// How long all of them together are. Sandboxes are needed the more the more requests come.
 const PATIENCE: Duration = Duration::from_millis(150);
 
+/// After this long without a request none is expected soon. What takes a second of a core and is of use
+/// to few programs is left until then: while requests keep coming, it would take from each as much as
+/// the rest of a sandbox does many times over.
+const CALM: Duration = Duration::from_millis(500);
+
 /// Knows of the requests that have just begun.
 #[derive(Debug)]
 pub(crate) struct Quiet(watch::Sender<Requests>);
@@ -28,6 +33,8 @@ struct Requests {
     begun: usize,
     /// When the last answer has left.
     left: Option<Instant>,
+    /// When one began the last time, or was over.
+    last: Option<Instant>,
 }
 
 impl Quiet {
@@ -57,6 +64,12 @@ impl Quiet {
         let _ = tokio::time::timeout(PATIENCE, self.all_left()).await;
     }
 
+    /// How long it takes until it is calm, if no request comes; nothing if it is.
+    pub(crate) fn until_calm(&self) -> Option<Duration> {
+        let calm = self.0.borrow().last? + CALM;
+        Some(calm.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
     async fn all_left(&self) {
         let mut requests = self.0.subscribe();
         loop {
@@ -78,7 +91,10 @@ struct Begun<'a>(&'a Quiet);
 
 impl<'a> Begun<'a> {
     fn new(quiet: &'a Quiet) -> Self {
-        quiet.0.send_modify(|requests| requests.begun += 1);
+        quiet.0.send_modify(|requests| {
+            requests.begun += 1;
+            requests.last = Some(Instant::now());
+        });
         Self(quiet)
     }
 
@@ -90,7 +106,10 @@ impl<'a> Begun<'a> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.0.0.send_modify(|requests| requests.begun -= 1);
+        self.0.0.send_modify(|requests| {
+            requests.begun -= 1;
+            requests.last = Some(Instant::now());
+        });
     }
 }
 
@@ -110,6 +129,22 @@ mod tests {
             assert_eq!(began.elapsed(), Duration::from_millis(60));
         };
         tokio::join!(request(500), waits);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_calm_unless_requests_came_lately() {
+        let quiet = Quiet::new();
+        assert_eq!(quiet.until_calm(), None);
+        quiet.during(tokio::time::sleep(Duration::from_millis(5))).await;
+        assert_eq!(quiet.until_calm(), Some(CALM));
+        tokio::time::advance(CALM).await;
+        assert_eq!(quiet.until_calm(), None);
+        // One that takes long does not keep everything else from being done.
+        let waits = async {
+            tokio::time::sleep(SHORT + CALM).await;
+            assert_eq!(quiet.until_calm(), None);
+        };
+        tokio::join!(quiet.during(tokio::time::sleep(CALM * 3)), waits);
     }
 
     #[tokio::test(start_paused = true)]

@@ -92,12 +92,13 @@ pub enum RunError {
 pub(crate) async fn run(
     mut sandbox: Sandbox<Armed>,
     request: &RunRequest,
+    wants_modules: bool,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
     sandbox.limit(request.resources).await?;
     let limit = began.elapsed();
 
-    let message = encode(request, &sandbox)?;
+    let message = encode(request, wants_modules, &sandbox)?;
     let sent = Instant::now();
     let mut output = Output::new(request.output);
     let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
@@ -190,8 +191,11 @@ async fn converse(
     }
 }
 
-fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, RunError> {
-    let preload = sandbox.spec.preload.as_ref();
+fn encode(
+    request: &RunRequest,
+    wants_modules: bool,
+    sandbox: &Sandbox<Armed>,
+) -> Result<Vec<u8>, RunError> {
     let job = Job {
         argv: request.argv.clone(),
         env: request.env.clone(),
@@ -199,7 +203,7 @@ fn encode(request: &RunRequest, sandbox: &Sandbox<Armed>) -> Result<Vec<u8>, Run
         disks: vec![sandbox.spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()],
         deadline: request.timeout,
         output: request.output,
-        wants_modules: preload.is_some_and(|preload| preload.suits(&request.workspace)),
+        wants_modules,
     };
     let tar = request.workspace.tar();
     let mut message = Vec::with_capacity(tar.len() + request.stdin.len() + 4096);

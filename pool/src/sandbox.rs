@@ -27,10 +27,26 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The runner is parked and the sandbox thawed, or about to be: a job can be sent at once.
 pub(crate) struct Armed {
-    /// The interpreter waits that shall, or can't.
-    is_preloaded: bool,
+    ahead: Ahead,
     /// The engine's answer to the call that thaws it.
     thawing: Option<oneshot::Receiver<Result<(), EngineError>>>,
+}
+
+/// How far a sandbox is with what is started ahead of its program.
+#[derive(Debug, Clone, Copy)]
+enum Ahead {
+    Nothing,
+    Interpreter,
+    Everything,
+}
+
+/// What shall wait in a sandbox and does not yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The interpreter, which takes the time of its start.
+    Interpreter,
+    /// One that has imported the modules too, which may take a second.
+    Modules,
 }
 
 /// The runner is parked, everything is in the sandbox that shall wait there, and it is frozen.
@@ -106,27 +122,34 @@ impl Sandbox<Armed> {
         })
         .await??;
         let lease = Arc::new(lease);
-        let state = Armed { is_preloaded: false, thawing: None };
+        let state = Armed { ahead: Ahead::Nothing, thawing: None };
         Ok(Self { lease, engine, spec, connection, created: Instant::now(), state })
     }
 
-    /// Whether everything is in the sandbox that shall wait there.
-    pub(crate) fn is_preloaded(&self) -> bool {
-        self.state.is_preloaded || self.spec.preload.is_none()
+    /// What shall wait in the sandbox and does not yet, the next first.
+    pub(crate) fn missing(&self) -> Option<Missing> {
+        let preload = self.spec.preload.as_ref()?;
+        match self.state.ahead {
+            Ahead::Nothing => Some(Missing::Interpreter),
+            Ahead::Interpreter if !preload.modules.is_empty() => Some(Missing::Modules),
+            Ahead::Interpreter | Ahead::Everything => None,
+        }
     }
 
-    /// Starts the interpreter that shall wait in the sandbox. Tells what became of it, unless none is
-    /// missing.
-    pub(crate) async fn preload(&mut self) -> Result<Option<PreloadStatus>, SandboxError> {
-        let Some(preload) = self.spec.preload.as_ref().filter(|_| !self.state.is_preloaded) else {
-            return Ok(None);
+    /// Starts the next of what is missing. Tells what became of all of it so far.
+    pub(crate) async fn preload(&mut self) -> Result<PreloadStatus, SandboxError> {
+        let (Some(preload), Some(missing)) = (&self.spec.preload, self.missing()) else {
+            return Ok(PreloadStatus::default());
         };
-        let message = preload.message(&self.spec.workdir);
+        let message = preload.message(&self.spec.workdir, missing == Missing::Modules);
         let preloaded =
             bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
         let Preloaded { memory, complaints } = preloaded.await??;
-        self.state.is_preloaded = true;
-        Ok(Some(PreloadStatus { memory, complaints }))
+        self.state.ahead = match missing {
+            Missing::Interpreter => Ahead::Interpreter,
+            Missing::Modules => Ahead::Everything,
+        };
+        Ok(PreloadStatus { memory, complaints })
     }
 
     /// Freezes the sandbox.
@@ -184,7 +207,7 @@ impl Sandbox<Paused> {
         if !self.is_alive() {
             return Err(SandboxError::Lost);
         }
-        Ok(self.into_state(Armed { is_preloaded: true, thawing: None }))
+        Ok(self.into_state(Armed { ahead: Ahead::Everything, thawing: None }))
     }
 
     /// Begins to thaw the sandbox. The call is a task of `tasks`, which holds the lease: whatever becomes
@@ -199,6 +222,6 @@ impl Sandbox<Paused> {
             // Who has gone does not need to know.
             let _ = sender.send(answer);
         });
-        self.into_state(Armed { is_preloaded: true, thawing: Some(thawing) })
+        self.into_state(Armed { ahead: Ahead::Everything, thawing: Some(thawing) })
     }
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use deadpool::unmanaged;
 
 use crate::lock::lock;
-use crate::sandbox::{Armed, Paused, Sandbox};
+use crate::sandbox::{Armed, Missing, Paused, Sandbox};
 
 /// A sandbox from the shelf.
 pub(crate) enum Shelved {
@@ -26,7 +26,7 @@ pub(crate) enum Shelved {
 /// Sandboxes ready to be taken.
 pub(crate) struct Shelf {
     size: usize,
-    /// How many of them are thawed at rest.
+    /// How many of them are thawed at rest. Others are beside them only for as long as they lack something.
     front: usize,
     hot: unmanaged::Pool<Sandbox<Armed>>,
     paused: unmanaged::Pool<Sandbox<Paused>>,
@@ -66,11 +66,19 @@ impl Shelf {
         }
     }
 
-    /// Takes a sandbox if one is there, a hot one first.
-    pub(crate) fn take(&self) -> Option<Shelved> {
+    /// Takes a sandbox if one is there: for a program that wants modules one in which they wait, and
+    /// for others a thawed one, rather one in which they do not.
+    pub(crate) fn take(&self, wants_modules: bool) -> Option<Shelved> {
         let _sorting = lock(&self.sorting);
-        let hot = self.hot.try_remove().map(Shelved::Hot);
-        hot.or_else(|_| self.paused.try_remove().map(Shelved::Paused)).ok()
+        let finished = || self.take_hot(|sandbox| sandbox.missing().is_none()).map(Shelved::Hot);
+        let any = || self.hot.try_remove().ok().map(Shelved::Hot);
+        let unfinished = || self.take_hot(|sandbox| sandbox.missing().is_some()).map(Shelved::Hot);
+        let paused = || self.paused.try_remove().ok().map(Shelved::Paused);
+        if wants_modules {
+            finished().or_else(paused).or_else(any)
+        } else {
+            unfinished().or_else(any).or_else(paused)
+        }
     }
 
     /// Waits for a sandbox. Dropping the future takes none.
@@ -87,29 +95,61 @@ impl Shelf {
     /// Takes a paused sandbox if there is one and, besides the `coming` ones, a place at the front.
     pub(crate) fn take_to_thaw(&self, coming: usize) -> Option<Sandbox<Paused>> {
         let _sorting = lock(&self.sorting);
-        if self.len().0 + coming < self.front { self.paused.try_remove().ok() } else { None }
+        if self.finished() + coming < self.front { self.paused.try_remove().ok() } else { None }
     }
 
-    /// Takes the thawed sandboxes that are not as they should be: without the interpreter that shall wait
-    /// in them, or more than belong to the front.
-    pub(crate) fn take_unfinished(&self) -> Vec<Sandbox<Armed>> {
+    /// Takes a thawed sandbox that would not be on the shelf as it is, but for requests that waited: one
+    /// that lacks its interpreter, or one with everything that is more than belongs to the front.
+    pub(crate) fn take_untidy(&self) -> Option<Sandbox<Armed>> {
         let _sorting = lock(&self.sorting);
-        let mut unfinished = Vec::new();
+        let mut finished = 0;
+        self.take_hot(|sandbox| match sandbox.missing() {
+            Some(Missing::Interpreter) => true,
+            Some(Missing::Modules) => false,
+            None => {
+                finished += 1;
+                finished > self.front
+            }
+        })
+    }
+
+    /// Takes a thawed sandbox that lacks nothing but its modules.
+    pub(crate) fn take_without_modules(&self) -> Option<Sandbox<Armed>> {
+        let _sorting = lock(&self.sorting);
+        self.take_hot(|sandbox| sandbox.missing() == Some(Missing::Modules))
+    }
+
+    /// How many thawed sandboxes lack nothing. Must be called under the lock.
+    fn finished(&self) -> usize {
+        let mut finished = 0;
+        let _ = self.take_hot(|sandbox| {
+            finished += usize::from(sandbox.missing().is_none());
+            false
+        });
+        finished
+    }
+
+    /// Takes the first thawed sandbox of a kind. Must be called under the lock.
+    fn take_hot(
+        &self,
+        mut is_wanted: impl FnMut(&Sandbox<Armed>) -> bool,
+    ) -> Option<Sandbox<Armed>> {
+        let mut found = None;
         for sandbox in drain(&self.hot) {
-            if sandbox.is_preloaded() && self.len().0 < self.front {
+            if found.is_none() && is_wanted(&sandbox) {
+                found = Some(sandbox);
+            } else {
                 // It has just been taken from there under the lock, so there is a place.
                 let _ = self.hot.try_add(sandbox);
-            } else {
-                unfinished.push(sandbox);
             }
         }
-        unfinished
+        found
     }
 
     /// Puts a thawed sandbox to the front; gives it back if there is no place.
     pub(crate) fn put_to_front(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
         let _sorting = lock(&self.sorting);
-        if self.has_room() && self.len().0 < self.front {
+        if self.has_room() && self.finished() < self.front {
             add(&self.hot, sandbox)
         } else {
             Err(sandbox)

@@ -5,9 +5,77 @@ mod fake;
 use fake::{Preloading, Setup, World, ms, run_for, secs, started, until};
 use isolator_pool::engine::Call;
 use isolator_pool::pool::Start;
+use isolator_pool::run::RunRequest;
+use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 fn preloading(size: usize, hot: usize) -> Setup {
     Setup { size, hot, preload: true, ..Setup::default() }
+}
+
+/// A request whose program mentions the module.
+fn with_numpy(millis: u64) -> RunRequest {
+    let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 1 << 20 });
+    workspace.add("main.py", "import numpy".into()).unwrap();
+    RunRequest { workspace: workspace.build(), ..run_for(millis) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn modules_are_imported_once_requests_have_stopped_coming_and_one_sandbox_at_a_time() {
+    let world = World::full(preloading(3, 1)).await;
+    assert_eq!(world.engine.with_modules(), 3);
+    world.engine.preloading(Preloading::Imports(secs(1)));
+    for _ in 0..10 {
+        let (_, receipt) = world.run(&run_for(5)).await.unwrap();
+        assert!(receipt.run.preloaded && receipt.start == Start::Hot, "{receipt:?}");
+        tokio::time::sleep(ms(300)).await;
+        assert_eq!(world.engine.with_modules(), 2, "only the first had to take one with them");
+    }
+    assert_eq!(world.engine.live(), 3, "but the shelf is full");
+    // As many at once as there are, and none has them any more.
+    let plain = run_for(5);
+    let (a, b, c) = tokio::join!(world.run(&plain), world.run(&plain), world.run(&plain));
+    for done in [a, b, c] {
+        started(done);
+    }
+    tokio::time::sleep(ms(450)).await;
+    assert_eq!((world.engine.live(), world.engine.with_modules()), (3, 0));
+    for there in 1..=3 {
+        tokio::time::sleep(ms(1100)).await;
+        assert_eq!(world.engine.with_modules(), there);
+    }
+    world.fill().await;
+    assert_eq!((world.pool().hot, world.pool().paused), (1, 2));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn modules_that_are_used_are_imported_again_at_once() {
+    let world = World::full(preloading(3, 1)).await;
+    world.engine.preloading(Preloading::Imports(ms(100)));
+    for _ in 0..10 {
+        let (_, receipt) = world.run(&with_numpy(5)).await.unwrap();
+        assert!(receipt.run.preloaded, "{receipt:?}");
+        tokio::time::sleep(ms(300)).await;
+        assert_eq!(world.engine.with_modules(), 3);
+    }
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_wants_modules_gets_a_sandbox_that_has_them_and_others_leave_it() {
+    for hot in [0, 1, 3] {
+        let world = World::full(preloading(3, hot)).await;
+        world.engine.preloading(Preloading::Imports(secs(1)));
+        for _ in 0..5 {
+            let (_, receipt) = world.run(&run_for(5)).await.unwrap();
+            assert!(receipt.run.preloaded, "{receipt:?}");
+            tokio::time::sleep(ms(300)).await;
+        }
+        assert_eq!(world.engine.with_modules(), 2);
+        let (_, receipt) = world.run(&with_numpy(5)).await.unwrap();
+        assert!(receipt.run.preloaded && receipt.start != Start::Cold, "{receipt:?}");
+        world.end().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

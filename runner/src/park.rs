@@ -61,15 +61,15 @@ pub(crate) fn park() -> io::Result<()> {
     let mut preloads = Preloads::default();
     let mut before = cgroup::Counters::read();
     let mut first = receive_first(&mut from_server);
-    if let Ok(First::Preload(preload)) = first {
-        preloads = Preloads::start(preload, &oom_score);
+    while let Ok(First::Preload(preload)) = first {
+        preloads.start(preload, &oom_score);
         before = cgroup::Counters::read();
         to_server.send(Kind::Preloaded, &preloads.report())?;
         first = receive_first(&mut from_server);
     }
     let request = first.and_then(|first| match first {
         First::Job(job) => receive(job, &mut from_server),
-        First::Preload(_) => Err(protocol(WireError::Unexpected(Kind::Preload))),
+        First::Preload(_) => unreachable!("each was started"),
     });
     match request {
         Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {

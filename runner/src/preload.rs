@@ -22,7 +22,7 @@ use rustix::process::Pid;
 use crate::process::{OomScore, Process, would_wait};
 use crate::usage;
 
-/// For all interpreters together; less than the server waits for the runner to be ready.
+/// For an interpreter to be where it waits; less than the server gives the runner for it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// For an interpreter that shall go on: it looks through one directory and closes a descriptor.
@@ -99,26 +99,19 @@ impl Spares {
 }
 
 impl Preloads {
-    /// Starts what was asked for and waits until it waits. What does not work is complained of.
-    pub(crate) fn start(preload: Preload, oom_score: &OomScore) -> Self {
-        let mut preloads = Self::default();
-        let until = Instant::now() + PATIENCE;
-        preloads.bare = preloads.park(&preload, &[], oom_score, until);
-        if preloads.bare.is_some() && !preload.modules.is_empty() {
-            preloads.loaded = preloads.park(&preload, &preload.modules, oom_score, until);
+    /// Starts what was asked for, unless it is there, and waits until it waits. What does not work is
+    /// complained of.
+    pub(crate) fn start(&mut self, preload: Preload, oom_score: &OomScore) {
+        if preload.modules.is_empty() {
+            self.bare = self.bare.take().or_else(|| self.park(&preload, oom_score));
+        } else if self.bare.is_some() {
+            self.loaded = self.loaded.take().or_else(|| self.park(&preload, oom_score));
         }
-        preloads.preload = Some(preload);
-        preloads
+        self.preload = Some(preload);
     }
 
-    fn park(
-        &mut self,
-        preload: &Preload,
-        modules: &[String],
-        oom_score: &OomScore,
-        until: Instant,
-    ) -> Option<Parked> {
-        match self.try_park(preload, modules, oom_score, until) {
+    fn park(&mut self, preload: &Preload, oom_score: &OomScore) -> Option<Parked> {
+        match self.try_park(preload, oom_score) {
             Ok((parked, missing)) => {
                 if !missing.is_empty() {
                     self.complaints.push(format!("the image has no module {missing}"));
@@ -127,7 +120,7 @@ impl Preloads {
             }
             Err(problem) => {
                 let what = preload.argv.first().map_or("", String::as_str);
-                let with = if modules.is_empty() { "" } else { " with its modules" };
+                let with = if preload.modules.is_empty() { "" } else { " with its modules" };
                 self.complaints.push(format!("{what}{with} can't be preloaded: {problem}"));
                 None
             }
@@ -138,14 +131,12 @@ impl Preloads {
     fn try_park(
         &mut self,
         preload: &Preload,
-        modules: &[String],
         oom_score: &OomScore,
-        until: Instant,
     ) -> Result<(Parked, String), String> {
-        let mut parked = Parked::spawn(preload, modules, oom_score).map_err(|e| e.to_string())?;
-        let checked = parked.wait_until_ready(until).and_then(|missing| {
+        let mut parked = Parked::spawn(preload, oom_score).map_err(|e| e.to_string())?;
+        let checked = parked.wait_until_ready().and_then(|missing| {
             // Without modules it takes what any other would.
-            parked.check(if modules.is_empty() { u64::MAX } else { preload.memory })?;
+            parked.check(if preload.modules.is_empty() { u64::MAX } else { preload.memory })?;
             Ok(missing)
         });
         match checked {
@@ -217,7 +208,7 @@ fn way_in(preload: &Preload) -> (&'static str, String) {
 }
 
 impl Parked {
-    fn spawn(preload: &Preload, modules: &[String], oom_score: &OomScore) -> io::Result<Self> {
+    fn spawn(preload: &Preload, oom_score: &OomScore) -> io::Result<Self> {
         let (channel, its_end) = UnixStream::pair()?;
         // Out of the way of the numbers that the interpreter's own descriptors get.
         let its_end = rustix::io::fcntl_dupfd_cloexec(&its_end, HIGH)?;
@@ -226,7 +217,7 @@ impl Parked {
         let mut env = preload.env.clone();
         let (name, value) = way_in(preload);
         env.insert(name.to_owned(), value);
-        let said = format!("{}:{}", its_end.as_raw_fd(), modules.join(","));
+        let said = format!("{}:{}", its_end.as_raw_fd(), preload.modules.join(","));
         env.insert("ISOLATOR_PRELOAD".to_owned(), said);
         let workdir = Path::new(&preload.workdir);
         let process = Process::spawn(&preload.argv, &env, workdir, oom_score, None)?;
@@ -234,10 +225,8 @@ impl Parked {
     }
 
     /// Returns the modules that it does not have, separated by spaces.
-    fn wait_until_ready(&mut self, until: Instant) -> Result<String, String> {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = left.max(Duration::from_millis(1));
-        self.channel.set_read_timeout(Some(timeout)).map_err(|error| error.to_string())?;
+    fn wait_until_ready(&mut self) -> Result<String, String> {
+        self.channel.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
         let mut line = String::new();
         match BufReader::new(&self.channel).read_line(&mut line) {
             Ok(0) => Err(self.last_words()),

@@ -6,8 +6,9 @@
 //! ```text
 //! runner                                server
 //!   Ready {version}          ──────▶             a job can be sent
-//!                            ◀──────  Preload    which interpreter to start ahead of it; optional
-//!   Preloaded {memory …}     ──────▶             parked from here on, possibly frozen
+//!                            ◀──────  Preload    an interpreter to start ahead of it; optional
+//!   Preloaded {memory …}     ──────▶             and once more for one with modules
+//!                                                parked from here on, possibly frozen
 //!                            ◀──────  Job        what to run, and its limits
 //!                            ◀──────  Tar …      the workspace, in chunks of one tar stream
 //!                            ◀──────  Stdin …    the program's whole standard input, in chunks
@@ -28,7 +29,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;

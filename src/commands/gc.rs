@@ -1,17 +1,29 @@
 //! `isolator gc`: removes what dead servers left behind, and nothing of the living.
 
+use std::env;
 use std::process::ExitCode;
 
-use isolator_pool::sweep;
+use isolator_pool::sweep::{self, Swept};
 
 use crate::app::App;
 use crate::commands::say;
-use crate::config::Config;
+use crate::config::{Config, EngineKind};
 
-/// Sweeps once.
+/// Sweeps once, both engines where either may have been used.
 pub async fn gc(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
-    let swept = sweep::sweep(&*app.engine, &app.owner).await?;
+    let mut swept = sweep(&app).await?;
+    if config.engine.kind == EngineKind::Auto && app.kind == EngineKind::Docker {
+        // Left by servers that found no Docker.
+        let embedded = App::on(EngineKind::Embedded, &config, env::current_exe()?).await?;
+        let more = sweep(&embedded).await?;
+        swept.sandboxes += more.sandboxes;
+        swept.shared += more.shared;
+    }
     say(&format!("removed {} sandboxes and {} volumes", swept.sandboxes, swept.shared));
     Ok(ExitCode::SUCCESS)
+}
+
+async fn sweep(app: &App) -> anyhow::Result<Swept> {
+    Ok(sweep::sweep(&*app.engine, &app.owner).await?)
 }

@@ -4,8 +4,9 @@ use std::process::Command;
 
 use serde_json::json;
 
-use super::on_embedded;
-use crate::common::{Finished, config, isolator, run_command, write_config};
+use super::{look, on_embedded, start};
+use crate::common::engine::Engine as _;
+use crate::common::{Finished, config, isolator, run, run_command, write_config};
 
 /// Runs the doctor where no Docker listens at any of the usual places.
 fn doctor_without_docker(kind: &str) -> Finished {
@@ -50,4 +51,20 @@ fn docker_s_address_is_nothing_to_it() {
     command.env("DOCKER_HOST", "ssh://nowhere").args(["run", "--language", "python", "-"]);
     let ran = run_command(&mut command, "print(1)");
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1\n"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn what_it_left_is_collected_although_docker_would_be_chosen_now() {
+    let mut server = start(json!({ "pool": { "size": 2, "hot": 0 } })).await;
+    server.wait_until_ready().await;
+    let look = look(&server);
+    server.kill().await;
+    assert!(!look.left(&server.instance).await.is_empty());
+
+    let mut settings = on_embedded(json!({}));
+    settings["engine"]["kind"] = json!("auto");
+    write_config(server.directory(), &settings);
+    let gc = run(server.directory(), &["gc"], "");
+    assert_eq!(gc.code, Some(0), "{gc:?}");
+    assert_eq!(look.left(&server.instance).await, [""; 0], "{gc:?}");
 }

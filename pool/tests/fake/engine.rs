@@ -62,6 +62,8 @@ pub(crate) enum Park {
 pub(crate) enum Preloading {
     /// It waits after so long.
     Takes(Duration),
+    /// It waits at once, but one with modules after so long.
+    Imports(Duration),
     /// Nothing is heard of it.
     Silence,
     /// The runner ends over it.
@@ -86,6 +88,7 @@ pub(super) struct Record {
     pub(super) armed: bool,
     pub(super) ready: bool,
     pub(super) preloaded: bool,
+    pub(super) has_modules: bool,
     /// A job came while it was paused.
     pub(super) awaits_thaw: bool,
     pub(super) jobs: usize,
@@ -102,6 +105,7 @@ impl Default for Record {
             armed: false,
             ready: false,
             preloaded: false,
+            has_modules: false,
             awaits_thaw: false,
             jobs: 0,
             end: CancellationToken::new(),
@@ -201,6 +205,12 @@ impl FakeEngine {
 
     pub(crate) fn preloading(&self, preloading: Preloading) {
         self.books().preloading = preloading;
+    }
+
+    /// Sandboxes in which modules wait.
+    pub(crate) fn with_modules(&self) -> usize {
+        let books = self.books();
+        books.sandboxes.values().filter(|record| record.exists() && record.has_modules).count()
     }
 
     pub(crate) fn calls(&self, call: Call) -> usize {

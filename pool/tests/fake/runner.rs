@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use isolator_pool::engine::{SandboxName, SandboxState};
 use isolator_runner::wire::{
-    self, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preloaded, Ready,
-    StreamCount,
+    self, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preload, Preloaded,
+    Ready, StreamCount,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -51,9 +51,16 @@ impl Runner {
         self.engine.books().preloading
     }
 
-    pub(super) async fn preload(&mut self, time: Duration) -> std::io::Result<()> {
+    pub(super) async fn preload(
+        &mut self,
+        has_modules: bool,
+        time: Duration,
+    ) -> std::io::Result<()> {
         tokio::time::sleep(time).await;
-        self.record(|record| record.preloaded = true);
+        self.record(|record| {
+            record.preloaded = true;
+            record.has_modules = has_modules;
+        });
         let complaints = vec!["the image has no module".to_owned()];
         self.send(Kind::Preloaded, &Preloaded { memory: 1 << 20, complaints }).await
     }
@@ -85,11 +92,20 @@ impl Runner {
                     }
                     job = Some(taken);
                 }
-                Kind::Preload => match self.preloading() {
-                    Preloading::Takes(time) => self.preload(time).await?,
-                    Preloading::Silence => std::future::pending().await,
-                    Preloading::Eof => return Ok(()),
-                },
+                Kind::Preload => {
+                    let preload: Preload = wire::parse_message(kind, &payload).expect("a preload");
+                    let has_modules = !preload.modules.is_empty();
+                    match self.preloading() {
+                        Preloading::Imports(_) if !has_modules => {
+                            self.preload(false, Duration::ZERO).await?;
+                        }
+                        Preloading::Takes(time) | Preloading::Imports(time) => {
+                            self.preload(has_modules, time).await?;
+                        }
+                        Preloading::Silence => std::future::pending().await,
+                        Preloading::Eof => return Ok(()),
+                    }
+                }
                 Kind::Stdin => stdin.extend(payload),
                 Kind::Go => break,
                 _ => {}
@@ -103,6 +119,10 @@ impl Runner {
             _ => {}
         }
         self.stream.write_all(&wire::header(Kind::Started, 0)).await?;
+        if job.wants_modules && self.record(|record| !record.has_modules) {
+            // It has to import them itself, which is told as if nothing had been there.
+            self.record(|record| record.preloaded = false);
+        }
         self.run(&job.argv, &stdin).await
     }
 
