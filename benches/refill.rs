@@ -14,6 +14,7 @@ use criterion::{
 use futures_util::future::join_all;
 use isolator::app::{Ahead, App};
 use isolator::config::Config;
+use isolator_pool::admission::Client;
 use isolator_pool::pools::Pools;
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
@@ -95,7 +96,8 @@ fn request(config: &Config) -> RunRequest {
 /// From taking all sandboxes to having as many again.
 async fn empty_and_fill(pools: &Pools, request: &RunRequest) -> Duration {
     let began = Instant::now();
-    for executed in join_all((0..SIZE).map(|_| pools.execute(LANGUAGE, request))).await {
+    let client = Client::host();
+    for executed in join_all((0..SIZE).map(|_| pools.execute(LANGUAGE, &client, request))).await {
         executed.expect("an outcome");
     }
     until_full(pools).await;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use isolator_pool::admission::Client;
 use isolator_pool::pools::{ExecuteError, Pools};
 use isolator_pool::quote::quoted;
 use isolator_pool::run::RunError;
@@ -54,7 +55,8 @@ impl Server {
             return Ok(too_much_at_once());
         };
         let request = source::resolve(arguments, &self.config, &self.snippets)?;
-        let executed = self.pools.execute(&request.language.name, &request.run).await;
+        let executed =
+            self.pools.execute(&request.language.name, &Client::host(), &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
             Err(error) => return Ok(sandbox_fault(&error)),

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, AdmissionError, AdmissionLimits};
+use crate::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
 use crate::images::ImageProvider;
 use crate::outcome::Outcome;
@@ -122,7 +122,7 @@ impl Pools {
         Self { shared, admission, pools, abort: CancellationToken::new() }
     }
 
-    /// Runs a request in a fresh sandbox of the pool `name`. Dropping the future ends the program
+    /// Runs a client's request in a fresh sandbox of the pool `name`. Dropping the future ends the program
     /// and removes the sandbox.
     ///
     /// # Errors
@@ -131,23 +131,25 @@ impl Pools {
     pub async fn execute(
         &self,
         name: &str,
+        client: &Client,
         request: &RunRequest,
     ) -> Result<(Outcome, Receipt), ExecuteError> {
         let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
         tokio::select! {
             biased;
             () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
-            result = self.admit_and_run(pool, request) => result,
+            result = self.admit_and_run(pool, client, request) => result,
         }
     }
 
     async fn admit_and_run(
         &self,
         pool: &Arc<Pool>,
+        client: &Client,
         request: &RunRequest,
     ) -> Result<(Outcome, Receipt), ExecuteError> {
         let came = Instant::now();
-        let _admitted = self.admission.enter().await?;
+        let _admitted = self.admission.enter(client).await?;
         let admitted = Instant::now();
         let wants_modules = pool.expect(&request.workspace);
         let mut is_first = true;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fake::{Dice, Setup, World, ms, run_for, secs, settle, started};
-use isolator_pool::admission::AdmissionError;
+use isolator_pool::admission::{AdmissionError, Client};
 use isolator_pool::pools::ExecuteError;
 
 #[tokio::test(start_paused = true)]
@@ -35,7 +35,9 @@ async fn crowd(seed: u64) {
         world.tasks.spawn(async move {
             tokio::time::sleep(ms(arrival)).await;
             let request = run_for(length);
-            match tokio::time::timeout(patience, pools.execute(fake::POOL, &request)).await {
+            let client = Client::host();
+            let answer = pools.execute(fake::POOL, &client, &request);
+            match tokio::time::timeout(patience, answer).await {
                 Ok(Ok((outcome, _))) => assert_eq!(outcome.stdout.head, b"hello"),
                 Ok(Err(ExecuteError::Admission(
                     AdmissionError::QueueFull { .. } | AdmissionError::WaitedTooLong { .. },
@@ -73,7 +75,7 @@ async fn who_waits_is_served_in_order_of_arrival() {
     for number in 0..5 {
         let (pools, order) = (Arc::clone(&world.pools), Arc::clone(&order));
         world.tasks.spawn(async move {
-            started(pools.execute(fake::POOL, &run_for(20)).await);
+            started(pools.execute(fake::POOL, &Client::host(), &run_for(20)).await);
             order.lock().unwrap().push(number);
         });
         settle().await;

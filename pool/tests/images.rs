@@ -3,6 +3,7 @@
 mod fake;
 
 use fake::{Fault, IMAGE, Setup, World, ms, run_for, secs, started, until};
+use isolator_pool::admission::Client;
 use isolator_pool::engine::Call;
 use isolator_pool::images::PullPolicy;
 
@@ -139,7 +140,7 @@ async fn two_pools_of_one_image_prepare_before_they_create() {
     world.fill().await;
     assert!(world.engine.calls(Call::Prepare) <= 2);
     for pool in ["a", "b"] {
-        started(world.execute(pool, &run_for(5)).await);
+        started(world.execute(pool, &Client::host(), &run_for(5)).await);
     }
     world.end().await;
 }

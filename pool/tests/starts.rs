@@ -3,6 +3,7 @@
 mod fake;
 
 use fake::{Setup, World, ms, run_for, secs, settle, started, until};
+use isolator_pool::admission::Client;
 use isolator_pool::engine::Call;
 use isolator_pool::pool::Start;
 
@@ -115,7 +116,7 @@ async fn a_request_for_other_limits_changes_those_of_its_sandbox() {
 #[tokio::test(start_paused = true)]
 async fn a_request_for_an_unknown_pool_is_refused() {
     let world = World::full(Setup::default()).await;
-    let refused = world.execute("cobol", &run_for(5)).await;
+    let refused = world.execute("cobol", &Client::host(), &run_for(5)).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("cobol")));
     world.end().await;
 }

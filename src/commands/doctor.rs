@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use isolator_pool::admission::Client;
 use isolator_pool::engine::{Call, EngineError, bounded};
 use isolator_pool::outcome::Status;
 use isolator_pool::pools::Pools;
@@ -107,9 +108,10 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     say("sandboxes");
     let pools = app.start_pools(config, Ahead::One);
+    let client = Client::host();
     for language in config.languages.values() {
         let name = &language.name;
-        match pools.execute(name, &probe(language, config)).await {
+        match pools.execute(name, &client, &probe(language, config)).await {
             Ok((outcome, receipt)) => {
                 let took = receipt.checkout + receipt.run.total;
                 let what = format!("{name}: a sandbox works, its program took {took:.0?}");

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::admission::Client;
 use isolator_pool::outcome::{End, Outcome, Status};
 use isolator_pool::run::RunRequest;
 use std::sync::Arc;
@@ -35,8 +36,9 @@ pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCo
     let name = &request.language.name;
     let app = App::new(&config).await?;
     let pools = app.start_pools(&config, Ahead::Nothing);
+    let client = Client::host();
     let ended = tokio::select! {
-        executed = pools.execute(name, &request.run) => Ok(executed),
+        executed = pools.execute(name, &client, &request.run) => Ok(executed),
         signal = stop_signal() => Err(signal?),
     };
     let closed = pools.close(Duration::ZERO).await;

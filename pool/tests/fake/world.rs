@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use isolator_pool::OutputLimits;
-use isolator_pool::admission::AdmissionLimits;
+use isolator_pool::admission::{AdmissionLimits, Client};
 use isolator_pool::engine::{Image, SandboxSpec};
 use isolator_pool::images::{ImageProvider, PullPolicy};
 use isolator_pool::limits::{ByteSize, CpuShare, FixedLimits, Resources};
@@ -118,7 +118,7 @@ impl World {
 
     /// Runs in the first pool.
     pub(crate) async fn run(&self, request: &RunRequest) -> Result<Done, ExecuteError> {
-        self.pools.execute(POOL, request).await
+        self.pools.execute(POOL, &Client::host(), request).await
     }
 
     /// Runs in the first pool, as a task of its own.
@@ -127,7 +127,7 @@ impl World {
         request: RunRequest,
     ) -> tokio::task::JoinHandle<Result<Done, ExecuteError>> {
         let pools = Arc::clone(&self.pools);
-        self.tasks.spawn(async move { pools.execute(POOL, &request).await })
+        self.tasks.spawn(async move { pools.execute(POOL, &Client::host(), &request).await })
     }
 
     /// State of the only pool.
