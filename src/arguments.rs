@@ -117,10 +117,10 @@ impl Arguments {
     }
 
     /// Bytes of code, files and input.
-    pub fn weight(&self) -> u32 {
+    pub fn weight(&self) -> usize {
         let files = self.additional_files.iter().map(|file| file.content.len());
         let texts = [&self.entrypoint_code, &self.stdin].into_iter().flatten().map(String::len);
-        u32::try_from(files.chain(texts).sum::<usize>()).unwrap_or(u32::MAX)
+        files.chain(texts).sum()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,8 +29,8 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve MCP on standard input and output
-    Serve,
+    /// Serve MCP on standard input and output, or over HTTP
+    Serve(ServeArguments),
     /// Run a program in a new sandbox; the exit code is the program's, 124 after a timeout, 125 if
     /// the sandbox failed
     Run(RunArguments),
@@ -43,6 +44,9 @@ pub enum Command {
     Bench(BenchArguments),
     /// Remove what servers that died left behind
     Gc,
+    /// Make a bearer token for the clients of `serve --http`: the token for the client, and the line
+    /// for the server's file of tokens
+    Token(TokenArguments),
     /// Check, describe or create the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -51,6 +55,24 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+/// Arguments of `isolator serve`.
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// Serve streamable HTTP there instead, at the path /mcp; others than this machine need a token
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub http: Option<SocketAddr>,
+}
+
+/// Arguments of `isolator token`.
+#[derive(Debug, Args)]
+pub struct TokenArguments {
+    /// Whose it is: what the log calls the client, and whom it shares sandboxes fairly with
+    pub name: String,
+    /// How long it is accepted, such as 90d; for ever if not given
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub expires: Option<Duration>,
 }
 
 /// Arguments of `isolator run`.

@@ -4,7 +4,8 @@
 //!
 //! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a
 //! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
-//! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] how they reach it.
+//! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] and [`http`] how they reach it,
+//! and [`budget`] bounds what all requests hold.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
@@ -13,10 +14,12 @@
 pub mod app;
 pub mod arguments;
 pub mod bench;
+pub mod budget;
 pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod explain;
+pub mod http;
 pub mod images;
 pub mod report;
 pub mod server;

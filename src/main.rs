@@ -43,12 +43,13 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Ok(config)
     };
     match cli.command {
-        Command::Serve => commands::serve::serve(load()?).await,
+        Command::Serve(arguments) => commands::serve::serve(load()?, arguments).await,
         Command::Run(arguments) => commands::run::run(load()?, arguments).await,
         Command::Doctor => commands::doctor::doctor(load()?).await,
         Command::Image(command) => commands::image::image(load()?, command).await,
         Command::Bench(arguments) => commands::bench::bench(load()?, arguments).await,
         Command::Gc => commands::gc::gc(load()?).await,
+        Command::Token(arguments) => commands::token::token(&arguments),
         Command::Config(command) => commands::config::config(cli.config.as_deref(), command),
         Command::Completions { shell } => Ok(commands::completions::completions(shell)),
     }
@@ -70,7 +71,7 @@ fn log_errors_to_stderr() {
 
 /// Standard output belongs to the protocol and to programs; the log goes to standard error.
 fn log_to_stderr(cli: &Cli) {
-    let quiet = if matches!(cli.command, Command::Serve) { "info" } else { "warn" };
+    let quiet = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| format!("warn,isolator={quiet},isolator_pool={quiet}").into());
     tracing_subscriber::fmt()

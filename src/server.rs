@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::request::Parts;
 use isolator_pool::admission::Client;
 use isolator_pool::pools::{ExecuteError, Pools};
 use isolator_pool::quote::quoted;
@@ -14,9 +15,10 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::arguments::{Arguments, InvalidArgument};
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::explain::Context;
 use crate::report::Report;
@@ -29,8 +31,30 @@ pub struct Server {
     config: Arc<Config>,
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
-    /// Bytes that the requests being served may still bring.
-    in_flight: Arc<Semaphore>,
+    in_flight: Budget,
+}
+
+/// Who a call is from, and whether anybody is left to hear of it; put beside a request by a transport with
+/// several clients.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Who it is.
+    pub client: Client,
+    /// Cancelled when the client has gone and will not come back for the answer.
+    pub gone: CancellationToken,
+}
+
+/// Longest message, in bytes: the largest request with all its files in base64, and room for its
+/// code and its standard input.
+pub const MAX_MESSAGE: usize = 32 << 20;
+
+/// How many clients a server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clients {
+    /// The host that started it.
+    One,
+    /// Whoever calls; each shall leave something to the others.
+    Several,
 }
 
 /// Bytes of code, files and input that all requests being served may hold together. Each is held two
@@ -38,25 +62,33 @@ pub struct Server {
 const MAX_IN_FLIGHT: usize = 128 << 20;
 
 impl Server {
-    /// A server on running pools.
-    pub fn new(config: Arc<Config>, pools: Arc<Pools>) -> Self {
+    /// A server on running pools, for one client or for several.
+    pub fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
+        let most_of_one = match clients {
+            Clients::One => MAX_IN_FLIGHT,
+            Clients::Several => MAX_IN_FLIGHT / 2,
+        };
         Self {
             snippets: Arc::new(Snippets::new(&config)),
-            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            in_flight: Budget::new(MAX_IN_FLIGHT, most_of_one),
             config,
             pools,
         }
     }
 
     /// Runs one call. The outer error is the caller's mistake.
-    async fn execute_code(&self, arguments: Value) -> Result<CallToolResult, InvalidArgument> {
+    async fn execute_code(
+        &self,
+        client: &Client,
+        arguments: Value,
+    ) -> Result<CallToolResult, InvalidArgument> {
         let arguments = Arguments::parse(arguments)?;
-        let Ok(_weight) = self.in_flight.try_acquire_many(arguments.weight()) else {
+        let mut share = self.in_flight.share(client);
+        if !share.grow(arguments.weight()) {
             return Ok(too_much_at_once());
-        };
+        }
         let request = source::resolve(arguments, &self.config, &self.snippets)?;
-        let executed =
-            self.pools.execute(&request.language.name, &Client::host(), &request.run).await;
+        let executed = self.pools.execute(&request.language.name, client, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
             Err(error) => return Ok(sandbox_fault(&error)),
@@ -115,6 +147,13 @@ fn invalid(error: &InvalidArgument) -> ErrorData {
     ErrorData::invalid_params(error.to_string(), Some(data))
 }
 
+/// Without a word of the transport it is the host, whose end is the transport's.
+fn caller(context: &RequestContext<RoleServer>) -> Caller {
+    let request = context.extensions.get::<Parts>();
+    let caller = request.and_then(|parts| parts.extensions.get::<Caller>()).cloned();
+    caller.unwrap_or_else(|| Caller { client: Client::host(), gone: CancellationToken::new() })
+}
+
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().build();
@@ -167,6 +206,7 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(message, Some(json!({ "field": "name" }))));
         }
         let arguments = Value::Object(request.arguments.unwrap_or_default());
+        let Caller { client, gone } = caller(&context);
         tokio::select! {
             biased;
             // Nobody reads the answer to a cancelled call; dropping the other branch ends the
@@ -174,7 +214,8 @@ impl ServerHandler for Server {
             () = context.ct.cancelled() => {
                 Err(ErrorData::internal_error("the call was cancelled", None))
             }
-            result = self.execute_code(arguments) => match result {
+            () = gone.cancelled() => Err(ErrorData::internal_error("the client has gone", None)),
+            result = self.execute_code(&client, arguments) => match result {
                 Ok(result) => Ok(result.into()),
                 Err(error) => Err(invalid(&error)),
             },

@@ -21,9 +21,7 @@ use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Longest message, in bytes: the largest request with all its files in base64, and room for its
-/// code and its standard input.
-const MAX_LINE: usize = 32 << 20;
+use crate::server::MAX_MESSAGE;
 
 /// The transport.
 pub struct Stdio {
@@ -47,7 +45,7 @@ impl Stdio {
     /// The process's standard streams. `ended` is cancelled when the input has ended.
     pub fn new(ended: CancellationToken) -> Self {
         let (input, output) = stdio_pipes();
-        let codec = AnyDelimiterCodec::new_with_max_length(b"\n".into(), b"\n".into(), MAX_LINE);
+        let codec = AnyDelimiterCodec::new_with_max_length(b"\n".into(), b"\n".into(), MAX_MESSAGE);
         Self {
             lines: FramedRead::new(input, codec),
             after_error: false,
@@ -109,7 +107,7 @@ impl Transport<RoleServer> for Stdio {
                 }
                 Some(Err(AnyDelimiterCodecError::MaxChunkLengthExceeded)) => {
                     self.after_error = true;
-                    let message = format!("the message is longer than {MAX_LINE} bytes");
+                    let message = format!("the message is longer than {MAX_MESSAGE} bytes");
                     self.refuse(None, ErrorData::invalid_request(message, None));
                 }
                 Some(Err(AnyDelimiterCodecError::Io(error))) => {

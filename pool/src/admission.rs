@@ -282,10 +282,7 @@ mod tests {
         let running = admission.enter(&host).await.unwrap();
         let mut second = Box::pin(admission.enter(&host));
         assert!(futures_util::poll!(&mut second).is_pending());
-        assert!(matches!(
-            admission.enter(&host).await,
-            Err(AdmissionError::QueueFull { .. })
-        ));
+        assert!(matches!(admission.enter(&host).await, Err(AdmissionError::QueueFull { .. })));
         assert!(matches!(second.await, Err(AdmissionError::WaitedTooLong { .. })));
         assert_eq!(admission.waiting(), 0);
         drop(running);

@@ -9,6 +9,7 @@ pub mod image;
 pub mod run;
 pub mod serve;
 mod signals;
+pub mod token;
 
 use std::io::Write;
 

@@ -1,6 +1,8 @@
-//! `isolator serve`: MCP on standard input and output, until the host closes it or a signal comes.
+//! `isolator serve`: MCP on standard input and output, until the host closes it, or over HTTP; until a
+//! signal comes.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +13,33 @@ use rmcp::service::ServerInitializeError;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{Ahead, App};
+use crate::cli::ServeArguments;
 use crate::commands::signals::stop_signal;
 use crate::config::Config;
-use crate::server::Server;
+use crate::http::{Ending, Http};
+use crate::server::{Clients, Server};
 use crate::stdio::Stdio;
 
-/// How long running programs may go on when the server stops. The host that asked for them is
-/// usually gone by then.
+/// How long running programs may go on when the host has gone or stops the server: it does not wait for
+/// their answers any more.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// How long the last answers may take to leave once everything is removed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Serves until it is told to stop, then removes everything.
-pub async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+pub async fn serve(config: Config, arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    match arguments.http {
+        None => serve_host(config).await,
+        Some(address) => serve_clients(config, address).await,
+    }
+}
+
+/// Serves the one host that started the process.
+async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
-    let server = Server::new(Arc::new(config), Arc::clone(&pools));
+    let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
 
     let input_ended = CancellationToken::new();
     let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone())));
@@ -50,6 +62,43 @@ pub async fn serve(config: Config) -> anyhow::Result<ExitCode> {
             let _ = tokio::time::timeout(LAST_WORDS, session).await;
         }
         // A host waits for its first answer, whatever the engine is doing.
+        never = look_around(&app) => match never {},
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves whoever comes and may.
+async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<ExitCode> {
+    // What is wrong with it is told before anything is started.
+    let http = Http::bind(address, &config).await?;
+    let app = App::new(&config).await?;
+    let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
+    let config = Arc::new(config);
+    let server = Server::new(Arc::clone(&config), Arc::clone(&pools), Clients::Several);
+    tracing::info!(url = http.url(), "listening");
+
+    let ending = Ending::default();
+    let mut serving =
+        std::pin::pin!(http.serve(server, Arc::clone(&pools), &config, ending.clone()));
+    let stop = async {
+        let signal = stop_signal().await?;
+        tracing::info!(signal, "stopping");
+        ending.draining.cancel();
+        let closed = pools.close(config.http.drain).await;
+        // Calls are refused by now, and those that were running have been answered.
+        ending.stop.cancel();
+        closed?;
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        () = &mut serving => anyhow::bail!("nothing is listened for any more"),
+        stopped = stop => {
+            // Who does not read has had the time to.
+            let _ = tokio::time::timeout(LAST_WORDS, &mut serving).await;
+            ending.end.cancel();
+            serving.await;
+            stopped?;
+        }
         never = look_around(&app) => match never {},
     }
     Ok(ExitCode::SUCCESS)

@@ -44,6 +44,34 @@ pub struct Config {
     pub limits: RequestLimits,
     /// The languages by name.
     pub languages: BTreeMap<String, Arc<Language>>,
+    /// How clients reach `serve --http`.
+    pub http: HttpConfig,
+}
+
+/// How clients reach `serve --http`.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// File of the tokens that are accepted.
+    pub tokens: Option<PathBuf>,
+    /// Certificate for TLS.
+    pub tls: Option<TlsConfig>,
+    /// Names by which clients call this machine, beside its own for itself.
+    pub allowed_hosts: Vec<String>,
+    /// Origins of web pages that may call, beside those on this machine.
+    pub allowed_origins: Vec<String>,
+    /// Connections at the same time.
+    pub max_connections: usize,
+    /// How long programs may go on when the server stops.
+    pub drain: Duration,
+}
+
+/// Certificate for TLS, in PEM.
+#[derive(Debug, Clone)]
+pub struct TlsConfig {
+    /// File with the certificate and its chain.
+    pub certificate: PathBuf,
+    /// File with its private key.
+    pub key: PathBuf,
 }
 
 /// The container engine to use.

@@ -59,6 +59,41 @@ pub(super) struct RawConfig {
     /// What a request may ask for.
     #[serde(default)]
     pub(super) limits: RawLimits,
+    /// How clients reach `serve --http`.
+    #[serde(default)]
+    pub(super) http: RawHttp,
+}
+
+/// How clients reach `serve --http`.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawHttp {
+    /// File of the bearer tokens that are accepted, relative to this file, one a line as `isolator token`
+    /// prints it. Without it only clients on this machine are served. It is read again when it changes.
+    pub(super) tokens: Option<String>,
+    /// Certificate for TLS.
+    pub(super) tls: Option<RawTls>,
+    /// Names by which clients call this machine, with or without a port, beside those that stand for the
+    /// machine itself: requests for others are refused.
+    pub(super) allowed_hosts: Option<Vec<String>>,
+    /// Origins of web pages that may call, such as "https://agent.example:443", beside those on this machine.
+    pub(super) allowed_origins: Option<Vec<String>>,
+    /// Connections at the same time; others wait until one is closed. Default: 1024.
+    pub(super) max_connections: Option<usize>,
+    /// How long programs may go on when the server stops, such as "10s". Default: "10s".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub(super) drain: Option<Duration>,
+}
+
+/// Certificate for TLS.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawTls {
+    /// File with the certificate and its chain in PEM, relative to this file.
+    pub(super) certificate: String,
+    /// File with its private key in PEM.
+    pub(super) key: String,
 }
 
 /// One language.
@@ -212,7 +247,7 @@ pub(super) struct RawPool {
 pub(super) struct RawRequests {
     /// Requests that run at the same time. Default: 8.
     pub(super) max_running: Option<usize>,
-    /// Requests that may wait for one of those to end. Default: 64.
+    /// Requests that may wait for one of those to end. Default: 256.
     pub(super) max_queue: Option<usize>,
     /// Longest wait, such as "30s". Default: "30s".
     #[serde(default, with = "humantime_serde")]

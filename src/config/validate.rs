@@ -11,8 +11,10 @@ use isolator_pool::limits::{ByteSize, CpuShare};
 use isolator_pool::pools::PoolsLimits;
 use isolator_pool::workspace::WorkspaceLimits;
 
-use super::raw::{RawConfig, RawLanguage, RawLimits, RawPolicy, RawPool, RawRequests};
-use super::{Config, EngineConfig, EngineKind, Problem, RequestLimits, language};
+use super::raw::{RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicy, RawPool, RawRequests};
+use super::{
+    Config, EngineConfig, EngineKind, HttpConfig, Problem, RequestLimits, TlsConfig, language,
+};
 
 // The defaults of isolator-mcp, whose file must mean here what it meant there.
 const TIMEOUT_S: f64 = 60.0;
@@ -32,7 +34,9 @@ const MAX_MEMORY_MB: u64 = 1 << 20;
 
 /// Four times the two cores of a small server, because programs wait as well as compute.
 const MAX_RUNNING: usize = 8;
-const MAX_QUEUE: usize = 64;
+
+/// So many as can be served within the wait where each takes a tenth of a second.
+const MAX_QUEUE: usize = 256;
 
 /// Half of what MCP hosts wait for an answer.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,6 +55,13 @@ const MAX_OUTPUT_KB: u64 = 64;
 const KILL_OUTPUT_MB: u64 = 64;
 
 const OPEN_FILES: u32 = 1024;
+
+/// Two or three for each of some hundreds of clients.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// Others wait for the answers than the one who stops the server, and what restarts services kills them after
+/// thirty seconds or more.
+const DRAIN: Duration = Duration::from_secs(10);
 
 pub(super) fn validate(
     raw: RawConfig,
@@ -77,6 +88,7 @@ pub(super) fn validate(
         pools: pools(&raw.requests, &mut check),
         limits,
         languages,
+        http: http(&raw.http, directory, &mut check),
     };
     // A common default that is wrong is found wrong by every language.
     let mut problems: Vec<Problem> = Vec::new();
@@ -248,6 +260,31 @@ fn limits(raw: &RawConfig, check: &mut Check) -> RequestLimits {
             total: check.within("limits.maxFilesKB", total, 1, 1 << 20, MAX_FILES_KB) * 1024,
         },
         output: OutputLimits { head: half, tail: half, kill: kill << 20 },
+    }
+}
+
+fn http(raw: &RawHttp, directory: &Path, check: &mut Check) -> HttpConfig {
+    for (at, origin) in raw.allowed_origins.iter().flatten().enumerate() {
+        // One without a scheme matches nothing, one without a port whatever the next version makes of it.
+        let place = origin.split_once("://").map(|(_, place)| place.trim_start_matches('['));
+        if !place.is_some_and(|place| place.contains(':') && !place.contains('/')) {
+            check.problem(
+                format!("http.allowedOrigins[{at}]"),
+                format!("{origin:?} is no origin: it needs a scheme and a port, as in \"https://agent.example:443\""),
+            );
+        }
+    }
+    let most = raw.max_connections.unwrap_or(MAX_CONNECTIONS);
+    HttpConfig {
+        tokens: raw.tokens.as_deref().map(|path| directory.join(path)),
+        tls: raw.tls.as_ref().map(|tls| TlsConfig {
+            certificate: directory.join(&tls.certificate),
+            key: directory.join(&tls.key),
+        }),
+        allowed_hosts: raw.allowed_hosts.clone().unwrap_or_default(),
+        allowed_origins: raw.allowed_origins.clone().unwrap_or_default(),
+        max_connections: check.within("http.maxConnections", most, 1, 65_536, MAX_CONNECTIONS),
+        drain: raw.drain.unwrap_or(DRAIN),
     }
 }
 

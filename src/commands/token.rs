@@ -1,0 +1,17 @@
+//! `isolator token`: makes a bearer token for a client of `isolator serve --http`.
+
+use std::process::ExitCode;
+
+use crate::cli::TokenArguments;
+use crate::commands::{complain, say};
+use crate::http::Token;
+
+/// Prints the line for the file of tokens to standard output, so that it can be appended there, and the
+/// token itself, which is nowhere else, to standard error.
+pub fn token(arguments: &TokenArguments) -> anyhow::Result<ExitCode> {
+    let (token, secret) = Token::new(&arguments.name, arguments.expires)?;
+    complain(&format!("The token, which can't be shown again: {secret}"));
+    complain("The line for the file that http.tokens of the configuration names:");
+    say(&token.to_string());
+    Ok(ExitCode::SUCCESS)
+}

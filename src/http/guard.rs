@@ -1,0 +1,253 @@
+//! What every request goes through before it is looked at as one of the protocol: who calls, whether the
+//! session is the caller's, and a body that is neither too large nor too slow.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::{Body as _, Frame, SizeHint};
+use isolator_pool::admission::Client;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connections::Peer;
+use super::sessions::Sessions;
+use super::tokens::{Refusal, Tokens};
+use crate::budget::{Budget, Share};
+use crate::server::{Caller, MAX_MESSAGE};
+
+/// Bytes of bodies that are being received, of all clients and of one.
+const BODIES: (usize, usize) = (4 * MAX_MESSAGE, 2 * MAX_MESSAGE);
+
+/// For the next piece of a body.
+const PIECE_WITHIN: Duration = Duration::from_secs(10);
+
+/// For all of it.
+const BODY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a call goes on whose client has gone, if the client could come back to its session for the
+/// answer.
+const ABSENCE: Duration = Duration::from_secs(10);
+
+/// Where the session is named.
+const SESSION: &str = "mcp-session-id";
+
+/// What requests go through.
+#[derive(Debug)]
+pub(super) struct Guard {
+    /// Those who may call; everybody if there is no such list.
+    tokens: Option<Tokens>,
+    sessions: Sessions,
+    bodies: Budget,
+    /// Clients that have gone and may come back.
+    absences: TaskTracker,
+}
+
+impl Guard {
+    pub(super) fn new(tokens: Option<Tokens>, sessions: Sessions) -> Self {
+        let bodies = Budget::new(BODIES.0, BODIES.1);
+        Self { tokens, sessions, bodies, absences: TaskTracker::new() }
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Without tokens clients are told apart by where they call from.
+    fn client(&self, request: &Request) -> Result<Client, Response> {
+        let Some(tokens) = &self.tokens else {
+            let peer = request.extensions().get::<Peer>();
+            let name = peer.map_or_else(String::new, |Peer(address)| address.ip().to_string());
+            return Ok(Client::named(&name));
+        };
+        let token = bearer(request.headers())
+            .ok_or_else(|| unauthorized("a bearer token is required", None))?;
+        tokens.client(token).map_err(|refusal| match refusal {
+            Refusal::Unknown => unauthorized("the token is not known", Some("invalid_token")),
+            Refusal::Expired => unauthorized("the token has expired", Some("invalid_token")),
+        })
+    }
+}
+
+/// Lets a request through, or answers it.
+pub(super) async fn guard(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let answer = guard.let_through(request, next).await;
+    answer.unwrap_or_else(std::convert::identity)
+}
+
+impl Guard {
+    async fn let_through(
+        self: Arc<Self>,
+        request: Request,
+        next: Next,
+    ) -> Result<Response, Response> {
+        let client = self.client(&request)?;
+        let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
+        let session = session.map(str::to_owned);
+        match &session {
+            Some(id) if !self.sessions.may_use(id, &client) => {
+                return Err((StatusCode::NOT_FOUND, "there is no such session\n").into_response());
+            }
+            Some(_) => {}
+            None if request.method() != Method::POST || self.sessions.has_room(&client).await => {}
+            None => return Err(busy("there are too many sessions; end those that are not needed")),
+        }
+
+        let (mut parts, body) = request.into_parts();
+        let (body, _share) = self.receive(&parts.headers, body, &client).await?;
+        let gone = CancellationToken::new();
+        parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
+        let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+
+        let id = |headers: &HeaderMap| headers.get(SESSION)?.to_str().ok().map(str::to_owned);
+        if let Some(id) = id(response.headers()) {
+            self.sessions.add(&id, &client);
+        }
+        // Without a session the protocol's implementation notices by itself.
+        let Some(session) = session else { return Ok(response) };
+        let absence = Absence { guard: self, session, gone };
+        Ok(response.map(|body| Body::new(Watched { body, absence: Some(absence) })))
+    }
+
+    /// The whole body, and what it takes of the memory for bodies.
+    async fn receive(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        client: &Client,
+    ) -> Result<(Bytes, Share), Response> {
+        let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let announced = announced.and_then(|length| length.parse::<usize>().ok());
+        if announced.is_some_and(|length| length > MAX_MESSAGE) {
+            return Err(too_large());
+        }
+        let mut share = self.bodies.share(client);
+        let received = tokio::time::timeout(BODY_WITHIN, collect(body, &mut share));
+        let bytes = received.await.unwrap_or_else(|_| Err(too_slow()))?;
+        Ok((bytes, share))
+    }
+}
+
+async fn collect(body: Body, share: &mut Share) -> Result<Bytes, Response> {
+    let mut body = pin!(body);
+    let mut bytes = Vec::new();
+    loop {
+        let piece = poll_fn(|context| body.as_mut().poll_frame(context));
+        let piece = tokio::time::timeout(PIECE_WITHIN, piece).await.map_err(|_| too_slow())?;
+        let Some(frame) = piece else { return Ok(bytes.into()) };
+        // Who does not send what was announced does not wait for an answer either.
+        let frame =
+            frame.map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()).into_response())?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > MAX_MESSAGE {
+            return Err(too_large());
+        }
+        if !share.grow(data.len()) {
+            return Err(busy("the requests being received hold too much together"));
+        }
+        bytes.extend_from_slice(&data);
+    }
+}
+
+/// The token of the header, whose scheme may be written in any case.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// RFC 6750 has the header's form: no error code where there was no token.
+fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response {
+    let challenge = match error {
+        Some(error) => {
+            format!("Bearer realm=\"isolator\", error=\"{error}\", error_description=\"{message}\"")
+        }
+        None => "Bearer realm=\"isolator\"".to_owned(),
+    };
+    let mut response = (StatusCode::UNAUTHORIZED, format!("{message}\n")).into_response();
+    if let Ok(challenge) = HeaderValue::from_str(&challenge) {
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
+    response
+}
+
+fn too_large() -> Response {
+    let message = format!("the body is larger than {} MiB\n", MAX_MESSAGE >> 20);
+    (StatusCode::PAYLOAD_TOO_LARGE, message).into_response()
+}
+
+fn too_slow() -> Response {
+    (StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n").into_response()
+}
+
+fn busy(message: &str) -> Response {
+    let retry = [(RETRY_AFTER, "1")];
+    (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{message}\n")).into_response()
+}
+
+/// The answer to a request of a session.
+struct Watched {
+    body: Body,
+    /// What to do if nobody reads it to its end.
+    absence: Option<Absence>,
+}
+
+struct Absence {
+    guard: Arc<Guard>,
+    session: String,
+    gone: CancellationToken,
+}
+
+impl hyper::body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.absence = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(Absence { guard, session, gone }) = self.absence.take() else { return };
+        if self.body.is_end_stream() {
+            return;
+        }
+        let tracker = guard.absences.clone();
+        let then = Instant::now();
+        tracker.spawn(async move {
+            tokio::time::sleep(ABSENCE).await;
+            if !guard.sessions.is_in_use_since(&session, then) {
+                gone.cancel();
+            }
+        });
+    }
+}
