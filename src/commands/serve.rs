@@ -94,9 +94,10 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
         () = &mut serving => anyhow::bail!("nothing is listened for any more"),
         stopped = stop => {
             // Who does not read has had the time to.
-            let _ = tokio::time::timeout(LAST_WORDS, &mut serving).await;
-            ending.end.cancel();
-            serving.await;
+            if tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
+                ending.end.cancel();
+                serving.await;
+            }
             stopped?;
         }
         never = look_around(&app) => match never {},

@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::{Body as _, Frame, SizeHint};
 use isolator_pool::admission::Client;
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -108,10 +110,17 @@ impl Guard {
         }
 
         let (mut parts, body) = request.into_parts();
+        let content_type = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+        let is_json = essence.trim().eq_ignore_ascii_case("application/json");
         let (body, _share) = self.receive(&parts.headers, body, &client).await?;
         let gone = CancellationToken::new();
         parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
-        let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+        let sent = body.clone();
+        let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
+        if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
+            response = no_message(&sent);
+        }
 
         let id = |headers: &HeaderMap| headers.get(SESSION)?.to_str().ok().map(str::to_owned);
         if let Some(id) = id(response.headers()) {
@@ -182,6 +191,22 @@ fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response 
         response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     }
     response
+}
+
+/// The answer to a body that is no message, for which the protocol's implementation blames its type.
+fn no_message(body: &[u8]) -> Response {
+    let (id, error) = match serde_json::from_slice::<Value>(body) {
+        Err(error) => {
+            let message = format!("the message can't be read: {error}");
+            (None, ErrorData::new(ErrorCode::PARSE_ERROR, message, None))
+        }
+        Ok(message) => {
+            let id = serde_json::from_value::<RequestId>(message["id"].clone()).ok();
+            (id, ErrorData::invalid_request("this is no message of the protocol", None))
+        }
+    };
+    let body = serde_json::to_vec(&JsonRpcError::new(id, error)).unwrap_or_default();
+    (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 fn too_large() -> Response {
