@@ -1,4 +1,4 @@
-"""Fixtures: a server in each era of the protocol, shared by the tests of a file."""
+"""Fixtures: a server in each era of the protocol, over each transport, shared by the tests of a file."""
 
 import pytest
 
@@ -15,8 +15,9 @@ def anyio_backend():
 
 # "auto" asks the server what it speaks and gets the stateless protocol; "legacy" is the handshake
 # that most hosts still begin with.
-@pytest.fixture(scope="module", params=["auto", "legacy"])
+@pytest.fixture(scope="module", params=["stdio-auto", "stdio-legacy", "http-auto", "http-legacy"])
 async def server(request, anyio_backend, tmp_path_factory):
-    async with isolator(tmp_path_factory.mktemp("state"), request.param) as server:
-        server.mode = request.param
+    transport, mode = request.param.split("-")
+    async with isolator(tmp_path_factory.mktemp("state"), mode, transport=transport) as server:
+        server.mode = mode
         yield server

@@ -1,11 +1,14 @@
 """A server under test, with a state directory of its own, so that what it made can be told apart."""
 
 import os
+import re
+import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import engine
+from anyio.streams.text import TextReceiveStream
 from mcp import Client, StdioServerParameters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,21 +32,52 @@ class Isolator:
 
 
 @asynccontextmanager
-async def isolator(state, mode="auto", config=CONFIG):
+async def isolator(state, mode="auto", config=CONFIG, transport="stdio"):
     """Starts a server, and asserts after its end that nothing of it is left."""
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     environment["XDG_STATE_HOME"] = str(state)
-    parameters = StdioServerParameters(
-        command=BINARY, args=["--engine", engine.KIND, "--config", str(config), "serve"], env=environment
-    )
+    arguments = ["--engine", engine.KIND, "--config", str(config), "serve"]
     before = _instances(state)
-    async with Client(parameters, mode=mode, read_timeout_seconds=60) as client:
-        (instance,) = _instances(state) - before
-        server = Isolator(client, state, instance)
-        yield server
-    # The client has waited for the process, so there is nothing to wait for.
+    async with TRANSPORTS[transport](arguments, environment) as place:
+        async with Client(place, mode=mode, read_timeout_seconds=60) as client:
+            (instance,) = _instances(state) - before
+            server = Isolator(client, state, instance)
+            yield server
+    # It was waited for, so there is nothing to wait for.
     assert not Path(f"/proc/{server.pid}").exists(), "the server still runs"
     assert engine.left(server.instance, state) == []
+
+
+@asynccontextmanager
+async def _stdio(arguments, environment):
+    """What the client starts and ends by itself."""
+    yield StdioServerParameters(command=BINARY, args=arguments, env=environment)
+
+
+@asynccontextmanager
+async def _http(arguments, environment):
+    """A server that listens at any free port."""
+    command = [BINARY, *arguments, "--http", "127.0.0.1:0"]
+    async with await anyio.open_process(command, env=environment, stdin=subprocess.DEVNULL) as process:
+        log = TextReceiveStream(process.stderr)
+        said = ""
+        with anyio.fail_after(30):
+            while not (url := re.search(r'url="([^"]+)"', said)):
+                said += await log.receive()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_drain, log)
+            yield url[1]
+            process.terminate()
+            assert await process.wait() == 0
+
+
+async def _drain(log):
+    """Reads what nobody wants to know, for the server not to be kept from saying it."""
+    async for _ in log:
+        pass
+
+
+TRANSPORTS = {"stdio": _stdio, "http": _http}
 
 
 async def until(condition, seconds, what):
