@@ -7,7 +7,8 @@
 //! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] how they reach it.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
-//! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
+//! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
+//! and each of [`cli`]'s commands is a file in [`commands`].
 //! [`bench`](mod@bench) measures all of it from outside.
 
 pub mod app;
@@ -17,6 +18,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod explain;
+pub mod hosts;
 pub mod images;
 pub mod report;
 pub mod server;
