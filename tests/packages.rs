@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use isolator::tool::EXECUTE_CODE;
 use regex::Regex;
@@ -101,6 +102,16 @@ fn the_bundle_s_manifest_is_of_this_version_and_names_what_is_there() {
         let used = server["mcp_config"].to_string().contains(&format!("${{user_config.{name}}}"));
         assert!(used, "{name}");
     }
+}
+
+#[test]
+fn a_configuration_that_nobody_chose_is_none() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isolator"));
+    command.env_clear().env("HOME", home.path()).env("ISOLATOR_CONFIG", "");
+    let output = command.current_dir(home.path()).args(["config", "check"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("the defaults"), "{output:?}");
 }
 
 #[test]
