@@ -9,7 +9,7 @@ ON_ENGINES := $(addprefix --test ,bad_input cli execute_code hits images pool pr
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
 
-.PHONY: help run test bench lint fmt build images engine engines toolchain unit pytest clean
+.PHONY: help run test bench lint fmt build bundle images engine engines toolchain unit pytest clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ fmt: ## Format the code
 
 build: toolchain ## Build the release binary
 	$(CARGO) build --release --locked
+
+bundle: build ## Pack the release binary as an MCP bundle (.mcpb) for hosts that install those
+	scripts/bundle
 
 images: build ## Build the language images that are missing or whose description changed
 	scripts/images

@@ -9,6 +9,8 @@ use clap_complete::Shell;
 use humantime::parse_duration;
 
 use crate::config::EngineKind;
+use crate::hosts::Host;
+use crate::hosts::entry::server_name;
 
 /// Runs code in a fresh, pre-warmed sandbox per request.
 #[derive(Debug, Parser)]
@@ -47,6 +49,8 @@ pub enum Command {
     /// Make a bearer token for the clients of `serve --http`: the token for the client, and the line
     /// for the server's file of tokens
     Token(TokenArguments),
+    /// Have a host start this server: put it into the host's configuration, and nothing else
+    Install(InstallArguments),
     /// Check, describe or create the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -119,6 +123,30 @@ pub struct BenchArguments {
     /// Write all samples and the results
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Arguments of `isolator install`. What the server is started with besides `serve` is what comes with
+/// the command itself: `--config` and `--engine`.
+#[derive(Debug, Args)]
+pub struct InstallArguments {
+    /// The host
+    #[arg(value_enum)]
+    pub host: Host,
+    /// Show what would be written and where, and touch nothing; the JSON alone is standard output
+    #[arg(long, conflicts_with_all = ["uninstall", "force"])]
+    pub print: bool,
+    /// Take the server out of the host's configuration
+    #[arg(long)]
+    pub uninstall: bool,
+    /// Name of the server in the host
+    #[arg(long, default_value = "isolator", value_parser = server_name)]
+    pub name: String,
+    /// The host's configuration, where it is not at its usual place
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Replace, or take out, another server of that name
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// What to do with images.

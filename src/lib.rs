@@ -8,7 +8,8 @@
 //! and [`budget`] bounds what all requests hold.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
-//! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
+//! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
+//! and each of [`cli`]'s commands is a file in [`commands`].
 //! [`bench`](mod@bench) measures all of it from outside.
 
 pub mod app;
@@ -19,6 +20,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod explain;
+pub mod hosts;
 pub mod http;
 pub mod images;
 pub mod report;

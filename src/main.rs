@@ -50,6 +50,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(arguments) => commands::bench::bench(load()?, arguments).await,
         Command::Gc => commands::gc::gc(load()?).await,
         Command::Token(arguments) => commands::token::token(&arguments),
+        Command::Install(arguments) => {
+            commands::install::install(cli.config.as_deref(), cli.engine, arguments)
+        }
         Command::Config(command) => commands::config::config(cli.config.as_deref(), command),
         Command::Completions { shell } => Ok(commands::completions::completions(shell)),
     }

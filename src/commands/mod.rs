@@ -6,6 +6,7 @@ pub mod config;
 pub mod doctor;
 pub mod gc;
 pub mod image;
+pub mod install;
 pub mod run;
 pub mod serve;
 mod signals;

@@ -239,7 +239,8 @@ impl Config {
 /// Where the configuration lies if nobody says: the variable `ISOLATOR_CONFIG`, the current
 /// directory, the user's configuration directory.
 fn find() -> Option<PathBuf> {
-    if let Some(file) = env::var_os("ISOLATOR_CONFIG") {
+    // One that is empty says nothing: bundles set it whether or not their user chose a file.
+    if let Some(file) = env::var_os("ISOLATOR_CONFIG").filter(|file| !file.is_empty()) {
         return Some(file.into());
     }
     let here = PathBuf::from(FILE_NAME);

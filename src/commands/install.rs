@@ -1,0 +1,202 @@
+//! `isolator install`: has a host start this server.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{self, Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::ValueEnum;
+
+use crate::cli::InstallArguments;
+use crate::commands::{complain, say};
+use crate::config::{Config, EngineKind, FILE_NAME};
+use crate::hosts::Profile;
+use crate::hosts::edit::{self, Dialect, Other};
+use crate::hosts::entry::Entry;
+use crate::hosts::file::Original;
+use crate::hosts::place::{self, Surroundings, System};
+
+/// Variables that decide what the server does and that hosts do not pass on.
+const NOT_PASSED_ON: [&str; 6] = [
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_CERT_PATH",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+];
+
+/// Puts this server into a host's configuration, takes it out, or shows what would be written.
+pub fn install(
+    config: Option<&Path>,
+    engine: Option<EngineKind>,
+    arguments: InstallArguments,
+) -> anyhow::Result<ExitCode> {
+    let profile = arguments.host.profile();
+    // What is taken out is known by its name and its command.
+    let args = if arguments.uninstall { Vec::new() } else { args(config, engine)? };
+    let entry = Entry::new(profile, utf8(&own_path()?)?, args);
+    if arguments.print {
+        return print(profile, &arguments, &entry);
+    }
+    let file = file(profile, &arguments)?;
+    let original = Original::read(&file)?;
+    if arguments.uninstall {
+        return uninstall(profile, &arguments, &entry, &file, &original);
+    }
+    if arguments.file.is_some() && !original.has_folder() {
+        bail!("{}: there is no such folder; make it first if it is right", file.display());
+    }
+    let name = &arguments.name;
+    let text = original.text()?;
+    let other = other(&arguments);
+    let changed = edit::add(text, profile.dialect, profile.key, name, &entry, other)
+        .map_err(|error| refused(&file, profile, error))?;
+    let Some(changed) = changed else {
+        say(&format!("{name} is in {} already: {}", profile.title, file.display()));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let was_started = original.exists() || original.has_folder();
+    let copy = original.replace(&changed)?;
+    say(&format!("{name} is now in {}: {}", profile.title, file.display()));
+    say_copy(copy.as_deref());
+    say(&format!("next: {}", profile.next));
+    if !was_started {
+        let title = profile.title;
+        complain(&format!("note: {title} seems not to have been started by this user before"));
+    }
+    note_what_hosts_leave_out(config);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn uninstall(
+    profile: &Profile,
+    arguments: &InstallArguments,
+    entry: &Entry,
+    file: &Path,
+    original: &Original,
+) -> anyhow::Result<ExitCode> {
+    let name = &arguments.name;
+    let text = original.text()?;
+    let changed = edit::remove(text, profile.dialect, profile.key, name, entry, other(arguments))
+        .map_err(|error| refused(file, profile, error))?;
+    let Some(changed) = changed.filter(|_| original.exists()) else {
+        say(&format!("{name} is not in {}: {}", profile.title, file.display()));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let copy = original.replace(&changed)?;
+    say(&format!("{name} is no longer in {}: {}", profile.title, file.display()));
+    say_copy(copy.as_deref());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The JSON is standard output, so that it can be passed on; what is to know about it goes beside it.
+fn print(
+    profile: &Profile,
+    arguments: &InstallArguments,
+    entry: &Entry,
+) -> anyhow::Result<ExitCode> {
+    match file(profile, arguments) {
+        Ok(file) => complain(&format!("for {}:", file.display())),
+        Err(error) => complain(&format!("note: {error:#}")),
+    }
+    let text = edit::add("", Dialect::Strict, profile.key, &arguments.name, entry, Other::Refuse)?;
+    say(text.unwrap_or_default().trim_end());
+    if let Some(command) = profile.command {
+        complain(&format!("or run: {}", entry.command_of_host(command, &arguments.name)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refused(file: &Path, profile: &Profile, error: edit::EditError) -> anyhow::Error {
+    let title = profile.title;
+    anyhow!("{}, the configuration of {title}, was left as it is: {error}", file.display())
+}
+
+fn other(arguments: &InstallArguments) -> Other {
+    if arguments.force { Other::Replace } else { Other::Refuse }
+}
+
+fn say_copy(copy: Option<&Path>) {
+    if let Some(copy) = copy {
+        say(&format!("what it said before: {}", copy.display()));
+    }
+}
+
+/// The host's configuration file.
+fn file(profile: &Profile, arguments: &InstallArguments) -> anyhow::Result<PathBuf> {
+    if let Some(file) = &arguments.file {
+        return path::absolute(file).with_context(|| file.display().to_string());
+    }
+    let variable = |name: &str| env::var_os(name);
+    Ok(place::find(profile, &Surroundings { system: System::here(), variable: &variable })?)
+}
+
+/// What the host gives to this program: what the user gave it now.
+fn args(config: Option<&Path>, engine: Option<EngineKind>) -> anyhow::Result<Vec<String>> {
+    let mut args = vec!["serve".to_owned()];
+    if let Some(config) = config.map(Path::to_owned).or_else(config_of_environment) {
+        let config = &config;
+        // A server that ends at once tells its host nothing of why.
+        Config::load(Some(config))?;
+        let config = path::absolute(config).with_context(|| config.display().to_string())?;
+        args.extend(["--config".to_owned(), utf8(&config)?]);
+    }
+    if let Some(engine) = engine.and_then(|engine| engine.to_possible_value()) {
+        args.extend(["--engine".to_owned(), engine.get_name().to_owned()]);
+    }
+    Ok(args)
+}
+
+fn config_of_environment() -> Option<PathBuf> {
+    env::var_os("ISOLATOR_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from)
+}
+
+fn utf8(path: &Path) -> anyhow::Result<String> {
+    let text = path.to_str();
+    let text = text.ok_or_else(|| anyhow!("{}: JSON can't hold this path", path.display()))?;
+    Ok(text.to_owned())
+}
+
+/// Where this program is: by the name it was called by where that leads to it, since that may be a link
+/// which stays when the next version comes.
+fn own_path() -> anyhow::Result<PathBuf> {
+    let real = env::current_exe().context("where this program is can't be found out")?;
+    let itself = fs::metadata(&real).with_context(|| {
+        format!("{}: this program is not where it was started from", real.display())
+    })?;
+    let called = env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let candidates: Vec<_> = if called.components().count() > 1 {
+        path::absolute(&called).into_iter().collect()
+    } else {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path).map(|folder| folder.join(&called)).collect()
+    };
+    let is_it = |path: &PathBuf| {
+        path.is_absolute()
+            && fs::metadata(path)
+                .is_ok_and(|found| (found.dev(), found.ino()) == (itself.dev(), itself.ino()))
+    };
+    Ok(candidates.into_iter().find(is_it).unwrap_or(real))
+}
+
+/// A host starts the server with hardly any variables and in a folder of its own.
+fn note_what_hosts_leave_out(config: Option<&Path>) {
+    for name in NOT_PASSED_ON {
+        if env::var_os(name).is_some_and(|value| !value.is_empty()) {
+            complain(&format!(
+                "note: {name} is set here, but hosts do not pass it on; put it under \"env\" of the \
+                 entry, or say the same in Isolator's configuration"
+            ));
+        }
+    }
+    let is_named = config.is_some() || config_of_environment().is_some();
+    if !is_named && Path::new(FILE_NAME).exists() {
+        complain(&format!(
+            "note: {FILE_NAME} in this folder is not used by the host; for that, install it with \
+             --config {FILE_NAME} --force"
+        ));
+    }
+}
