@@ -90,6 +90,7 @@ fn request(config: &Config) -> RunRequest {
         timeout: config.limits.default_timeout,
         resources: language.sandbox.resources,
         output: config.limits.output,
+        watch: None,
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a
 //! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
-//! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] and [`http`] how they reach it,
+//! [`report`] word the result, [`progress`] tells of it before. [`tool`] is what hosts see of it, [`stdio`] and [`http`] how they reach it,
 //! and [`budget`] bounds what all requests hold.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
@@ -23,6 +23,7 @@ pub mod explain;
 pub mod hosts;
 pub mod http;
 pub mod images;
+pub mod progress;
 pub mod report;
 pub mod server;
 pub mod snippets;

@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use isolator_pool::admission::Client;
 use isolator_pool::pools::{ExecuteError, Pools};
 use isolator_pool::quote::quoted;
-use isolator_pool::run::RunError;
+use isolator_pool::run::{RunError, Watch};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
     CustomResult, ErrorCode, ErrorData, Implementation, ListToolsResult, PaginatedRequestParams,
@@ -21,6 +21,7 @@ use crate::arguments::{Arguments, InvalidArgument};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::explain::Context;
+use crate::progress::Progress;
 use crate::report::Report;
 use crate::snippets::Snippets;
 use crate::{source, tool};
@@ -81,13 +82,15 @@ impl Server {
         &self,
         client: &Client,
         arguments: Value,
+        watch: Option<Watch>,
     ) -> Result<CallToolResult, InvalidArgument> {
         let arguments = Arguments::parse(arguments)?;
         let mut share = self.in_flight.share(client);
         if !share.grow(arguments.weight()) {
             return Ok(too_much_at_once());
         }
-        let request = source::resolve(arguments, &self.config, &self.snippets)?;
+        let mut request = source::resolve(arguments, &self.config, &self.snippets)?;
+        request.run.watch = watch;
         let executed = self.pools.execute(&request.language.name, client, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
@@ -207,6 +210,14 @@ impl ServerHandler for Server {
         }
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         let Caller { client, gone } = caller(&context);
+        let progress = Progress::wanted(&context);
+        let watch = progress.as_ref().map(Progress::watch);
+        let told = async {
+            match &progress {
+                Some(progress) => progress.tell().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             // Nobody reads the answer to a cancelled call; dropping the other branch ends the
@@ -215,10 +226,11 @@ impl ServerHandler for Server {
                 Err(ErrorData::internal_error("the call was cancelled", None))
             }
             () = gone.cancelled() => Err(ErrorData::internal_error("the client has gone", None)),
-            result = self.execute_code(&client, arguments) => match result {
+            result = self.execute_code(&client, arguments, watch) => match result {
                 Ok(result) => Ok(result.into()),
                 Err(error) => Err(invalid(&error)),
             },
+            never = told => match never {},
         }
     }
 }

@@ -71,7 +71,7 @@ pub fn resolve(
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
     let output = config.limits.output;
-    let run = RunRequest { argv, env, workspace, stdin, timeout, resources, output };
+    let run = RunRequest { argv, env, workspace, stdin, timeout, resources, output, watch: None };
     Ok(Request { language, run })
 }
 

@@ -1,6 +1,7 @@
 //! A run: one request's job in one armed sandbox, which is gone afterwards.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,26 @@ pub struct RunRequest {
     pub resources: Resources,
     /// How much output is kept.
     pub output: OutputLimits,
+    /// Told of the output's beginning while the program runs.
+    pub watch: Option<Watch>,
+}
+
+/// Told what a program prints as it does, on either stream: as much as is kept of the beginning. It is
+/// called in the midst of a run and must not wait.
+#[derive(Clone)]
+pub struct Watch(Arc<dyn Fn(&[u8]) + Send + Sync>);
+
+impl Watch {
+    /// One that does this.
+    pub fn new(tell: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
 }
 
 /// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
@@ -100,7 +121,7 @@ pub(crate) async fn run(
 
     let message = encode(request, wants_modules, &sandbox)?;
     let sent = Instant::now();
-    let mut output = Output::new(request.output);
+    let mut output = Output::new(request.output, request.watch.clone());
     let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
     let total = sent.elapsed();
     if matches!(report, Report::Late | Report::Silence) && !output.started {
@@ -233,11 +254,13 @@ struct Output {
     started: bool,
     stdout: Captured,
     stderr: Captured,
+    watch: Option<Watch>,
 }
 
 impl Output {
-    fn new(limits: OutputLimits) -> Self {
-        Self { limits, started: false, stdout: Captured::default(), stderr: Captured::default() }
+    fn new(limits: OutputLimits, watch: Option<Watch>) -> Self {
+        let (stdout, stderr) = (Captured::default(), Captured::default());
+        Self { limits, started: false, stdout, stderr, watch }
     }
 
     fn push(&mut self, kind: Kind, bytes: &[u8]) {
@@ -245,6 +268,9 @@ impl Output {
         let to_head = (self.limits.head - stream.head.len()).min(bytes.len());
         let (head, rest) = bytes.split_at(to_head);
         stream.head.extend_from_slice(head);
+        if let Some(Watch(tell)) = self.watch.as_ref().filter(|_| !head.is_empty()) {
+            tell(head);
+        }
         let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
         stream.tail.extend_from_slice(&rest[..to_tail]);
     }

@@ -173,5 +173,6 @@ fn probe(language: &Language, config: &Config) -> RunRequest {
         timeout: config.limits.default_timeout,
         resources: language.sandbox.resources,
         output: config.limits.output,
+        watch: None,
     }
 }

@@ -244,6 +244,7 @@ pub(crate) fn request(argv: &[&str]) -> RunRequest {
         timeout: secs(30),
         resources: RESOURCES,
         output: OutputLimits { head: 1 << 16, tail: 1 << 16, kill: 1 << 24 },
+        watch: None,
     }
 }
 
