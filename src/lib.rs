@@ -4,7 +4,8 @@
 //!
 //! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a
 //! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
-//! [`report`] word the result. [`tool`] is what hosts see of it, [`stdio`] how they reach it.
+//! [`report`] word the result. [`policy`] may refuse a program before it runs, and [`syntax`] asks a
+//! sandbox whether one is valid. [`tools`] is what hosts see of it, [`stdio`] how they reach it.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, and each of [`cli`]'s commands is a file in [`commands`].
@@ -18,9 +19,11 @@ pub mod commands;
 pub mod config;
 pub mod explain;
 pub mod images;
+pub mod policy;
 pub mod report;
 pub mod server;
 pub mod snippets;
 pub mod source;
 pub mod stdio;
-pub mod tool;
+pub mod syntax;
+pub mod tools;

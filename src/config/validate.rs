@@ -1,7 +1,8 @@
 //! From what is written to what it means. Every default stands here, beside its reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::OutputLimits;
@@ -11,8 +12,11 @@ use isolator_pool::limits::{ByteSize, CpuShare};
 use isolator_pool::pools::PoolsLimits;
 use isolator_pool::workspace::WorkspaceLimits;
 
-use super::raw::{RawConfig, RawLanguage, RawLimits, RawPolicy, RawPool, RawRequests};
-use super::{Config, EngineConfig, EngineKind, Problem, RequestLimits, language};
+use super::raw::{
+    RawConfig, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawPool, RawRequests, RawTestCode,
+};
+use super::{Config, EngineConfig, EngineKind, Language, Problem, RequestLimits, language};
+use crate::policy::Policies;
 
 // The defaults of isolator-mcp, whose file must mean here what it meant there.
 const TIMEOUT_S: f64 = 60.0;
@@ -52,6 +56,9 @@ const KILL_OUTPUT_MB: u64 = 64;
 
 const OPEN_FILES: u32 = 1024;
 
+/// What agents write most.
+const TESTED: &str = "python";
+
 pub(super) fn validate(
     raw: RawConfig,
     built_in: BTreeMap<String, RawLanguage>,
@@ -61,7 +68,11 @@ pub(super) fn validate(
     let mut check = Check::default();
     let common = Common::new(&raw, &mut check);
     let mut limits = limits(&raw, &mut check);
+    let known: BTreeSet<String> =
+        built_in.keys().chain(raw.language_settings.keys()).cloned().collect();
     let languages = language::languages(&raw, built_in, &common, &mut limits, &mut check);
+    let policies = policies(&raw.policies, &known, &languages, directory, &mut check);
+    let test_code = test_code(&raw.tools.test_code, &languages, &mut check);
     let config = Config {
         file,
         prompts: directory.join(raw.prompts_dir.as_deref().unwrap_or(PROMPTS)),
@@ -77,6 +88,8 @@ pub(super) fn validate(
         pools: pools(&raw.requests, &mut check),
         limits,
         languages,
+        policies,
+        test_code,
     };
     // A common default that is wrong is found wrong by every language.
     let mut problems: Vec<Problem> = Vec::new();
@@ -249,6 +262,44 @@ fn limits(raw: &RawConfig, check: &mut Check) -> RequestLimits {
         },
         output: OutputLimits { head: half, tail: half, kill: kill << 20 },
     }
+}
+
+/// What is applied to a language that is switched off waits for it.
+fn policies(
+    raw: &RawPolicies,
+    known: &BTreeSet<String>,
+    languages: &BTreeMap<String, Arc<Language>>,
+    directory: &Path,
+    check: &mut Check,
+) -> Policies {
+    let is_off = |name: &String| known.contains(name) && !languages.contains_key(name);
+    let mut apply = raw.apply.clone();
+    apply.retain(|name, _| !is_off(name));
+    let folder = raw.folder.as_ref().map(|folder| directory.join(folder));
+    Policies::load(folder.as_deref(), &apply, languages, &mut check.problems)
+}
+
+fn test_code(
+    raw: &RawTestCode,
+    languages: &BTreeMap<String, Arc<Language>>,
+    check: &mut Check,
+) -> Option<Arc<Language>> {
+    const PATH: &str = "tools.testCode.language";
+    if raw.enabled != Some(true) {
+        return None;
+    }
+    let name = raw.language.as_deref().unwrap_or(TESTED);
+    let Some(language) = languages.get(name) else {
+        let names: Vec<_> = languages.keys().cloned().collect();
+        let message = format!("{name:?} is not a language here: use one of {}", names.join(", "));
+        check.problem(PATH, message);
+        return None;
+    };
+    if language.syntax.is_none() {
+        let message = format!("{name} needs a languageSettings.{name}.syntaxCheck for this tool");
+        check.problem(PATH, message);
+    }
+    Some(Arc::clone(language))
 }
 
 fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {
