@@ -284,14 +284,14 @@ fn pack(
     let is_held = config.policies.apply_to(&language.name);
     let mut unchecked = Vec::new();
     let mut builder = WorkspaceBuilder::new(config.limits.files);
-    let code = entrypoint.code.as_bytes().to_vec();
+    let code = entrypoint.code.as_bytes();
+    let file_name = builder
+        .add(&entrypoint.file_name, code.to_vec())
+        .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
     if is_held && !entrypoint.is_snippet {
-        let (name, content) = (entrypoint.file_name.clone(), code.clone());
+        let (name, content) = (file_name.clone(), code.to_vec());
         unchecked.push(SourceFile { name, content, is_entrypoint: true });
     }
-    let file_name = builder
-        .add(&entrypoint.file_name, code)
-        .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
     let mut sources = vec![file_name.clone()];
     for (index, file) in additional.into_iter().enumerate() {
         let at = format!("additional_files[{index}]");
@@ -302,13 +302,13 @@ fn pack(
                 InvalidArgument::new(&content_field, format!("this is not base64: {error}"))
             })?,
         };
-        if is_held {
-            let (name, content) = (file.filename.clone(), content.clone());
-            unchecked.push(SourceFile { name, content, is_entrypoint: false });
-        }
+        let copy = is_held.then(|| content.clone());
         let name = builder
             .add(&file.filename, content)
             .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
+        if let Some(content) = copy {
+            unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });
+        }
         if is_source_beside(&name, &file_name, language) {
             sources.push(name);
         }

@@ -262,7 +262,8 @@ fn a_syntax_check_is_a_checker_or_a_command() {
 
 #[test]
 fn test_code_is_for_one_language_that_has_a_syntax_check() {
-    let of = |text: &str| parse(text).map(|config| config.test_code.as_ref().map(|l| l.name.clone()));
+    let of =
+        |text: &str| parse(text).map(|config| config.test_code.as_ref().map(|l| l.name.clone()));
     assert_eq!(of("{}"), Ok(None));
     let on = r#"{"tools": {"testCode": {"enabled": true}}}"#;
     assert_eq!(of(on), Ok(Some("python".to_owned())));

@@ -15,7 +15,7 @@ use super::rules::Rules;
 use super::{Found, Violation};
 
 /// Largest file that is read, in bytes. What people and models write is a hundredth of it.
-pub(super) const MAX_SIZE: usize = 512 * 1024;
+pub(super) const MAX_SIZE: usize = 256 * 1024;
 
 /// Longest message, in characters: it may repeat a part of the file.
 const MAX_MESSAGE: usize = 200;

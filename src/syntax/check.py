@@ -13,7 +13,8 @@ except ImportError:
 def problem(code):
     """The message, line and offset of the first error; None if there is none."""
     try:
-        compile(code, "main.py", "exec", dont_inherit=True)
+        # Python looks for the line in a file of this name, which must not be there.
+        compile(code, "<code>", "exec", dont_inherit=True)
     except SyntaxError as error:
         message, line, offset = error.msg, error.lineno, error.offset
     except (ValueError, MemoryError, RecursionError, OverflowError) as error:

@@ -16,7 +16,7 @@ use super::object;
 pub const EXECUTE_CODE: &str = "execute_code";
 
 /// The tool's definition. It is made anew for each listing, because snippets change.
-pub fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
+pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
     Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
         .with_title("Execute code")
         .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
