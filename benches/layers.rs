@@ -45,6 +45,7 @@ fn job() -> Job {
         workdir: "/workspace".to_owned(),
         disks: vec!["/workspace".to_owned(), "/tmp".to_owned()],
         deadline: Duration::from_secs(60),
+        cpu_time: None,
         output: OutputLimits { head: 32 * KIB, tail: 32 * KIB, kill: 64 << 20 },
         wants_modules: false,
     }

@@ -88,6 +88,7 @@ fn request(config: &Config) -> RunRequest {
         workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
         stdin: Vec::new(),
         timeout: config.limits.default_timeout,
+        cpu_time: None,
         resources: language.sandbox.resources,
         output: config.limits.output,
         watch: None,

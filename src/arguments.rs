@@ -7,7 +7,55 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// Arguments of `check_syntax`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckSyntax {
+    /// Language of the code.
+    #[serde(default)]
+    #[schemars(with = "String")]
+    pub language: Option<String>,
+    /// The complete source of the program.
+    #[serde(default)]
+    #[schemars(with = "String")]
+    pub code: Option<String>,
+}
+
+/// Arguments of `test_code`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TestCode {
+    /// The complete source of the program.
+    #[serde(default)]
+    #[schemars(with = "String")]
+    pub code: Option<String>,
+    /// Longest run time in seconds; a text such as "500ms" or "5s" will do as well.
+    #[serde(default)]
+    #[schemars(with = "f64")]
+    pub timeout: Option<Time>,
+    /// CPU time in whole seconds that each process of the program may use. The kernel ends one that
+    /// uses more, with exit code 152.
+    #[serde(default, deserialize_with = "whole_number")]
+    #[schemars(with = "u64", range(min = 1))]
+    pub cpu_limit_sec: Option<u64>,
+    /// Memory limit in MiB, where the usual one does not fit.
+    #[serde(default, deserialize_with = "whole_number")]
+    #[schemars(with = "u64", range(min = 16))]
+    pub memory_limit_mb: Option<u64>,
+}
+
+/// A time as callers write it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged, expecting = "expected a number of seconds, or a text such as \"5s\"")]
+pub enum Time {
+    /// In seconds.
+    Seconds(f64),
+    /// With its unit.
+    Text(String),
+}
 
 /// Arguments of `execute_code`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -102,6 +150,28 @@ impl InvalidArgument {
     }
 }
 
+/// Reads the arguments of a call.
+///
+/// # Errors
+///
+/// The first field that is wrong.
+pub fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidArgument> {
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
+        let field = error.path().to_string();
+        let field = if field == "." { "arguments".to_owned() } else { field };
+        InvalidArgument::new(field, error.into_inner().to_string())
+    })
+}
+
+/// What a call can't do without.
+///
+/// # Errors
+///
+/// When it is not there.
+pub fn required(value: Option<String>, field: &str, what: &str) -> Result<String, InvalidArgument> {
+    value.ok_or_else(|| InvalidArgument::new(field, format!("is required: {what}")))
+}
+
 impl Arguments {
     /// Reads the arguments of a call.
     ///
@@ -109,11 +179,7 @@ impl Arguments {
     ///
     /// The first field that is wrong.
     pub fn parse(arguments: Value) -> Result<Self, InvalidArgument> {
-        serde_path_to_error::deserialize(arguments).map_err(|error| {
-            let field = error.path().to_string();
-            let field = if field == "." { "arguments".to_owned() } else { field };
-            InvalidArgument::new(field, error.into_inner().to_string())
-        })
+        parse(arguments)
     }
 
     /// Bytes of code, files and input.

@@ -6,6 +6,8 @@
 //! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
 //! [`report`] word the result, [`progress`] tells of it before. [`tool`] is what hosts see of it, [`stdio`] and [`http`] how they reach it,
 //! and [`budget`] bounds what all requests hold.
+//! [`report`] word the result. [`policy`] may refuse a program before it runs, and [`syntax`] asks a
+//! sandbox whether one is valid. [`tools`] is what hosts see of it, [`stdio`] how they reach it.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
@@ -23,10 +25,12 @@ pub mod explain;
 pub mod hosts;
 pub mod http;
 pub mod images;
+pub mod policy;
 pub mod progress;
 pub mod report;
 pub mod server;
 pub mod snippets;
 pub mod source;
 pub mod stdio;
-pub mod tool;
+pub mod syntax;
+pub mod tools;

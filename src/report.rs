@@ -8,11 +8,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::explain::{self, Context};
+use crate::policy::{Found, Violation};
 
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Report {
-    /// success, error, timeout, out_of_memory, killed or output_limit.
+    /// success, error, timeout, out_of_memory, killed or output_limit; refused, if the operator forbids
+    /// what is in the program, and it was not run.
     #[schemars(with = "StatusName")]
     pub status: &'static str,
     /// Exit code of the program, unless a signal ended it.
@@ -27,6 +29,9 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub message: Option<String>,
+    /// What the operator forbids and the program has, the first of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<Violation>,
     /// What else the author should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -44,9 +49,14 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub peak_memory_bytes: Option<u64>,
-    /// How the request was served.
-    pub receipt: ReceiptReport,
+    /// How the request was served, if the program was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ReceiptReport")]
+    pub receipt: Option<ReceiptReport>,
 }
+
+/// The status of a program that a policy forbids. No sandbox has seen it.
+const REFUSED: &str = "refused";
 
 /// The names of a status, for the schema.
 #[derive(JsonSchema)]
@@ -59,6 +69,7 @@ enum StatusName {
     OutOfMemory,
     Killed,
     OutputLimit,
+    Refused,
 }
 
 /// How a request was served.
@@ -113,6 +124,7 @@ impl Report {
             exit_code,
             signal,
             message: explain::cause(outcome, context),
+            violations: Vec::new(),
             notes: explain::notes(outcome),
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
@@ -120,7 +132,7 @@ impl Report {
             stderr_missing_bytes: outcome.stderr.dropped,
             cpu_ms: ms(outcome.cpu),
             peak_memory_bytes: outcome.peak_memory,
-            receipt: ReceiptReport {
+            receipt: Some(ReceiptReport {
                 start: receipt.start.as_str(),
                 preloaded: run.preloaded,
                 image: receipt.image.clone(),
@@ -134,7 +146,30 @@ impl Report {
                     run: ms(run.total),
                     total: ms(receipt.queue + receipt.checkout + run.limit + run.total),
                 },
-            },
+            }),
+        }
+    }
+
+    /// Describes a program that did not run, because a policy forbids what was found in it.
+    pub fn refused(found: Found) -> Self {
+        let message = format!(
+            "the operator of this server forbids what is in the program, so nothing of it was run; \
+             do it another way:\n{found}"
+        );
+        Self {
+            status: REFUSED,
+            exit_code: None,
+            signal: None,
+            message: Some(message),
+            violations: found.listed,
+            notes: Vec::new(),
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_missing_bytes: 0,
+            stderr_missing_bytes: 0,
+            cpu_ms: 0.0,
+            peak_memory_bytes: None,
+            receipt: None,
         }
     }
 
@@ -158,7 +193,7 @@ impl Report {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -177,6 +212,7 @@ mod tests {
             exit_code: Some(0),
             signal: None,
             message: (status != Status::Success).then(|| "exit code 3".to_owned()),
+            violations: Vec::new(),
             notes: Vec::new(),
             stdout: "out\n".to_owned(),
             stderr: "err".to_owned(),
@@ -184,7 +220,7 @@ mod tests {
             stderr_missing_bytes: 0,
             cpu_ms: 1.0,
             peak_memory_bytes: None,
-            receipt: ReceiptReport {
+            receipt: Some(ReceiptReport {
                 start: "hot",
                 preloaded: true,
                 image: "sha256:0".to_owned(),
@@ -198,7 +234,7 @@ mod tests {
                     run: 0.0,
                     total: 0.0,
                 },
-            },
+            }),
         }
     }
 
@@ -216,6 +252,26 @@ mod tests {
         let schema = schemars::schema_for!(Report).to_value();
         let value = serde_json::to_value(report(Status::Success)).unwrap();
         for name in schema["required"].as_array().unwrap() {
+            assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_what_every_report_has() {
+        let violation = Violation {
+            file: "main.py".to_owned(),
+            rule: "no-os".to_owned(),
+            line: 1,
+            column: 8,
+            message: "importing os is not allowed".to_owned(),
+        };
+        let refused = Report::refused(Found { listed: vec![violation], more: 0 });
+        let text = refused.to_text();
+        assert!(text.starts_with("Execution Failed (refused): "), "{text}");
+        let end = "\nmain.py:1:8: importing os is not allowed (no-os)\n\n--- stdout ---\n\n--- stderr ---\n";
+        assert!(text.ends_with(end), "{text}");
+        let value = serde_json::to_value(refused).unwrap();
+        for name in schemars::schema_for!(Report).to_value()["required"].as_array().unwrap() {
             assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::request::Parts;
 use isolator_pool::admission::Client;
+use isolator_pool::outcome::Outcome;
 use isolator_pool::pools::{ExecuteError, Pools};
 use isolator_pool::quote::quoted;
 use isolator_pool::run::{RunError, Watch};
@@ -14,17 +15,20 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::arguments::{Arguments, InvalidArgument};
+use crate::arguments::{self, Arguments, CheckSyntax, InvalidArgument, TestCode, required};
 use crate::budget::Budget;
-use crate::config::Config;
+use crate::config::{Config, Language};
 use crate::explain::Context;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::snippets::Snippets;
-use crate::{source, tool};
+use crate::source;
+use crate::syntax::{self, Syntax};
+use crate::tools::{self, CHECK_SYNTAX, EXECUTE_CODE, TEST_CODE, Tested};
 
 /// The server; cheap to clone.
 #[derive(Clone)]
@@ -58,6 +62,13 @@ pub enum Clients {
     Several,
 }
 
+/// What is known of a call besides its arguments.
+struct Call {
+    client: Client,
+    /// Told what the program prints, where the caller wants to know.
+    watch: Option<Watch>,
+}
+
 /// Bytes of code, files and input that all requests being served may hold together. Each is held two
 /// or three times on its way: as text, as a tar, as frames.
 const MAX_IN_FLIGHT: usize = 128 << 20;
@@ -77,21 +88,44 @@ impl Server {
         }
     }
 
-    /// Runs one call. The outer error is the caller's mistake.
+    /// Serves one call. The outer error is the caller's mistake.
+    async fn call(
+        &self,
+        name: &str,
+        arguments: Value,
+        call: Call,
+    ) -> Result<CallToolResult, InvalidArgument> {
+        match (name, &self.config.test_code) {
+            (EXECUTE_CODE, _) => self.execute_code(arguments, call).await,
+            (CHECK_SYNTAX, _) => self.check_syntax(arguments, call).await,
+            (TEST_CODE, Some(language)) => self.test_code(arguments, call, language).await,
+            _ => {
+                let tools = tools::all(&self.config, &self.snippets);
+                let names: Vec<_> = tools.iter().map(|tool| &*tool.name).collect();
+                let name = quoted(name);
+                let message = format!("there is no tool {name}; there is: {}", names.join(", "));
+                Err(InvalidArgument::new("name", message))
+            }
+        }
+    }
+
     async fn execute_code(
         &self,
-        client: &Client,
         arguments: Value,
-        watch: Option<Watch>,
+        Call { client, watch }: Call,
     ) -> Result<CallToolResult, InvalidArgument> {
         let arguments = Arguments::parse(arguments)?;
-        let mut share = self.in_flight.share(client);
+        let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.weight()) {
             return Ok(too_much_at_once());
         }
         let mut request = source::resolve(arguments, &self.config, &self.snippets)?;
+        let found = self.config.policies.check(&request.language.name, request.unchecked).await;
+        if !found.is_empty() {
+            return Ok(answer(&Report::refused(found)));
+        }
         request.run.watch = watch;
-        let executed = self.pools.execute(&request.language.name, client, &request.run).await;
+        let executed = self.pools.execute(&request.language.name, &client, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
             Err(error) => return Ok(sandbox_fault(&error)),
@@ -104,6 +138,89 @@ impl Server {
         };
         Ok(answer(&Report::new(&outcome, &receipt, &context)))
     }
+
+    async fn check_syntax(
+        &self,
+        arguments: Value,
+        Call { client, .. }: Call,
+    ) -> Result<CallToolResult, InvalidArgument> {
+        let CheckSyntax { language, code } = arguments::parse(arguments)?;
+        let language = required(language, "language", "the language of the code")?;
+        let code = required(code, "code", "the source of the program")?;
+        let mut share = self.in_flight.share(&client);
+        if !share.grow(code.len()) {
+            return Ok(too_much_at_once());
+        }
+        let language = source::language(&language, &self.config)?;
+        let checked = self.syntax_of(&language, &code, &client).await?;
+        Ok(checked.map_or_else(|no_verdict| no_verdict, |syntax| as_data(&syntax)))
+    }
+
+    async fn test_code(
+        &self,
+        arguments: Value,
+        Call { client, watch }: Call,
+        language: &Arc<Language>,
+    ) -> Result<CallToolResult, InvalidArgument> {
+        let arguments: TestCode = arguments::parse(arguments)?;
+        let mut share = self.in_flight.share(&client);
+        if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
+            return Ok(too_much_at_once());
+        }
+        let (code, mut request) = source::resolve_test(arguments, language, &self.config)?;
+        match self.syntax_of(language, &code, &client).await? {
+            Ok(Syntax { valid: true, .. }) => {}
+            Ok(invalid) => return Ok(as_data(&Tested::invalid(invalid))),
+            Err(no_verdict) => return Ok(no_verdict),
+        }
+        let found = self.config.policies.check(&language.name, request.unchecked).await;
+        if !found.is_empty() {
+            return Ok(as_data(&Tested::forbidden(found)));
+        }
+        request.run.watch = watch;
+        Ok(match self.pools.execute(&language.name, &client, &request.run).await {
+            Ok((outcome, _)) => as_data(&Tested::executed(&outcome)),
+            Err(error) => sandbox_fault(&error),
+        })
+    }
+
+    /// Checks a program's syntax in a sandbox of its own. The inner error is the answer where there is no
+    /// verdict.
+    async fn syntax_of(
+        &self,
+        language: &Language,
+        code: &str,
+        client: &Client,
+    ) -> Result<Result<Syntax, CallToolResult>, InvalidArgument> {
+        let (check, request) = syntax::request(language, code, &self.config)?;
+        let outcome = match self.pools.execute(&language.name, client, &request).await {
+            Ok((outcome, _)) => outcome,
+            Err(error) => return Ok(Err(sandbox_fault(&error))),
+        };
+        Ok(syntax::verdict(check, &outcome, code).map_err(|error| no_verdict(&error, &outcome)))
+    }
+}
+
+/// An answer that is data and nothing else. What it says of a program is no failure of the tool.
+fn as_data(data: &impl Serialize) -> CallToolResult {
+    let text = serde_json::to_string(data).and_then(|text| Ok((serde_json::to_value(data)?, text)));
+    match text {
+        Ok((value, text)) => {
+            let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+            result.structured_content = Some(value);
+            result
+        }
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written as JSON");
+            CallToolResult::error(vec![ContentBlock::text("The answer could not be written.")])
+        }
+    }
+}
+
+fn no_verdict(error: &syntax::NoVerdict, outcome: &Outcome) -> CallToolResult {
+    tracing::warn!(%error, status = outcome.status.as_str(), "a syntax check has no verdict");
+    let text = format!("Syntax check failed: {error}\n\nThe program may be valid or not.");
+    CallToolResult::error(vec![ContentBlock::text(text)])
 }
 
 fn answer(report: &Report) -> CallToolResult {
@@ -165,7 +282,7 @@ impl ServerHandler for Server {
             .with_description(env!("CARGO_PKG_DESCRIPTION"));
         ServerConfig::new(capabilities)
             .with_server_info(implementation)
-            .with_instructions(tool::instructions(&self.config))
+            .with_instructions(tools::instructions(&self.config))
     }
 
     async fn list_tools(
@@ -173,12 +290,11 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = vec![tool::execute_code(&self.config, &self.snippets)];
-        Ok(ListToolsResult::with_all_items(tools))
+        Ok(ListToolsResult::with_all_items(tools::all(&self.config, &self.snippets)))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        (name == tool::EXECUTE_CODE).then(|| tool::execute_code(&self.config, &self.snippets))
+        tools::all(&self.config, &self.snippets).into_iter().find(|tool| tool.name == name)
     }
 
     /// A call whose parameters have the wrong shape does not reach `call_tool`.
@@ -200,18 +316,10 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if request.name != tool::EXECUTE_CODE {
-            let message = format!(
-                "name: there is no tool {}; there is: {}",
-                quoted(&request.name),
-                tool::EXECUTE_CODE
-            );
-            return Err(ErrorData::invalid_params(message, Some(json!({ "field": "name" }))));
-        }
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         let Caller { client, gone } = caller(&context);
         let progress = Progress::wanted(&context);
-        let watch = progress.as_ref().map(Progress::watch);
+        let call = Call { client, watch: progress.as_ref().map(Progress::watch) };
         let told = async {
             match &progress {
                 Some(progress) => progress.tell().await,
@@ -226,7 +334,7 @@ impl ServerHandler for Server {
                 Err(ErrorData::internal_error("the call was cancelled", None))
             }
             () = gone.cancelled() => Err(ErrorData::internal_error("the client has gone", None)),
-            result = self.execute_code(&client, arguments, watch) => match result {
+            result = self.call(&request.name, arguments, call) => match result {
                 Ok(result) => Ok(result.into()),
                 Err(error) => Err(invalid(&error)),
             },

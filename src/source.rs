@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use isolator_pool::limits::{ByteSize, CpuShare, Resources};
+use isolator_pool::limits::{ByteSize, CpuShare};
 use isolator_pool::quote::quoted;
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{FileError, Workspace, WorkspaceBuilder};
 
-use crate::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
+use crate::arguments::{
+    AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, Time, required,
+};
 use crate::config::{Config, Language, RequestLimits};
+use crate::policy::SourceFile;
 use crate::snippets::Snippets;
 
 /// The engine refuses less, and a runner needs some.
@@ -34,6 +37,8 @@ pub struct Request {
     pub language: Arc<Language>,
     /// What to run.
     pub run: RunRequest,
+    /// The caller's sources, where a policy has a say in what they may be. A snippet is the operator's.
+    pub unchecked: Vec<SourceFile>,
 }
 
 /// The program itself.
@@ -43,6 +48,8 @@ struct Entrypoint {
     code: String,
     /// The argument that named the file.
     field: &'static str,
+    /// Whether it is the operator's own.
+    is_snippet: bool,
 }
 
 /// Checks the arguments against the configuration and packs the files.
@@ -57,22 +64,77 @@ pub fn resolve(
 ) -> Result<Request, InvalidArgument> {
     let entrypoint = entrypoint(&arguments, config, snippets)?;
     let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
-    let resources = resources(&arguments, &entrypoint.language, &config.limits)?;
+    let mut resources = entrypoint.language.sandbox.resources;
+    if let Some(mb) = arguments.memory_mb {
+        resources.memory = memory("memory_mb", mb, &config.limits)?;
+    }
+    if let Some(cores) = arguments.cpus {
+        resources.cpu = cpu(cores, &config.limits)?;
+    }
     let env = arguments_and_variables(&arguments, &entrypoint.language)?;
     let stdin = arguments.stdin.unwrap_or_default().into_bytes();
     if stdin.len() as u64 > config.limits.files.total {
         let message = format!("holds more than {} bytes", config.limits.files.total);
         return Err(InvalidArgument::new("stdin", message));
     }
-    let Entrypoint { language, file_name, code, field } = entrypoint;
-    let (file_name, sources, workspace) =
-        workspace(config, &language, (field, &file_name, code), arguments.additional_files)?;
+    let Packed { file_name, sources, workspace, unchecked } =
+        pack(config, &entrypoint, arguments.additional_files)?;
+    let language = entrypoint.language;
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
     let output = config.limits.output;
-    let run = RunRequest { argv, env, workspace, stdin, timeout, resources, output, watch: None };
-    Ok(Request { language, run })
+    let cpu_time = None;
+    let watch = None;
+    let run =
+        RunRequest { argv, env, workspace, stdin, timeout, cpu_time, resources, output, watch };
+    Ok(Request { language, run, unchecked })
+}
+
+/// The same for a program of one file in the language of the tool `test_code`.
+///
+/// # Errors
+///
+/// The first argument that can't be used.
+pub fn resolve_test(
+    arguments: TestCode,
+    language: &Arc<Language>,
+    config: &Config,
+) -> Result<(String, Request), InvalidArgument> {
+    let code = required(arguments.code, "code", "the source of the program")?;
+    let timeout = match arguments.timeout {
+        Some(Time::Text(text)) => timeout(Some(&text), &config.limits)?,
+        Some(Time::Seconds(seconds)) => seconds_within(seconds, config.limits.max_timeout)?,
+        None => config.limits.default_timeout,
+    };
+    let cpu_time = arguments.cpu_limit_sec.map(|seconds| cpu_seconds(seconds, &config.limits));
+    let mut resources = language.sandbox.resources;
+    if let Some(mb) = arguments.memory_limit_mb {
+        resources.memory = memory("memory_limit_mb", mb, &config.limits)?;
+    }
+    let entrypoint = Entrypoint {
+        language: Arc::clone(language),
+        file_name: language.default_file.clone(),
+        code: code.clone(),
+        field: "code",
+        is_snippet: false,
+    };
+    let of_code = |error: InvalidArgument| InvalidArgument::new("code", error.message);
+    let Packed { file_name, sources, workspace, unchecked } =
+        pack(config, &entrypoint, Vec::new()).map_err(of_code)?;
+    refuse_more_than_memory(&workspace, &[], resources.memory).map_err(of_code)?;
+    let run = RunRequest {
+        argv: language.argv(&file_name, &sources),
+        env: language.env.clone(),
+        workspace,
+        stdin: Vec::new(),
+        timeout,
+        cpu_time: cpu_time.transpose()?,
+        resources,
+        output: config.limits.output,
+        watch: None,
+    };
+    Ok((code, Request { language: Arc::clone(language), run, unchecked }))
 }
 
 fn entrypoint(
@@ -98,6 +160,7 @@ fn entrypoint(
             field: if named.is_some() { "entrypoint_filename" } else { "snippet_name" },
             file_name: named.unwrap_or(snippet.file_name),
             code: snippet.code,
+            is_snippet: true,
         });
     }
     match (&arguments.language, &arguments.entrypoint_code) {
@@ -108,6 +171,7 @@ fn entrypoint(
                 file_name: named.unwrap_or_else(|| language.default_file.clone()),
                 code: code.clone(),
                 language,
+                is_snippet: false,
             })
         }
         (None, Some(_)) => Err(InvalidArgument::new(
@@ -125,7 +189,12 @@ fn entrypoint(
     }
 }
 
-fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
+/// The language of that name.
+///
+/// # Errors
+///
+/// When there is none.
+pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
     config.languages.get(name).cloned().ok_or_else(|| {
         let message =
             format!("{} is not a language here: use one of {}", quoted(name), names(config));
@@ -156,46 +225,76 @@ fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, Inval
     Ok(timeout)
 }
 
-fn resources(
-    arguments: &Arguments,
-    language: &Language,
-    limits: &RequestLimits,
-) -> Result<Resources, InvalidArgument> {
-    let mut resources = language.sandbox.resources;
-    if let Some(mb) = arguments.memory_mb {
-        let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
-        if memory < MIN_MEMORY || memory > limits.max_memory {
+fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidArgument> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(timeout) if !timeout.is_zero() && timeout <= most => Ok(timeout),
+        _ => {
+            let most = humantime::format_duration(most);
             let message =
-                format!("{mb} is not allowed: from {MIN_MEMORY} to {}", limits.max_memory);
-            return Err(InvalidArgument::new("memory_mb", message));
-        }
-        resources.memory = memory;
-    }
-    if let Some(cores) = arguments.cpus {
-        match CpuShare::from_cores(cores) {
-            Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => {
-                resources.cpu = cpu;
-            }
-            _ => {
-                let message = format!("{cores} is not allowed: from 0.01 to {}", limits.max_cpu);
-                return Err(InvalidArgument::new("cpus", message));
-            }
+                format!("{seconds} is not allowed: more than 0 seconds and at most {most}");
+            Err(InvalidArgument::new("timeout", message))
         }
     }
-    Ok(resources)
 }
 
-/// The entrypoint's name, the names of the sources, and all files packed.
-fn workspace(
+/// One core for the longest run is the most that a single thread could use.
+fn cpu_seconds(seconds: u64, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
+    let most = limits.max_timeout.as_secs_f64().ceil();
+    if seconds == 0 || seconds as f64 > most {
+        let message = format!("{seconds} is not allowed: from 1 to {most}");
+        return Err(InvalidArgument::new("cpu_limit_sec", message));
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+fn memory(field: &str, mb: u64, limits: &RequestLimits) -> Result<ByteSize, InvalidArgument> {
+    let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
+    if memory < MIN_MEMORY || memory > limits.max_memory {
+        let message = format!("{mb} is not allowed: from {MIN_MEMORY} to {}", limits.max_memory);
+        return Err(InvalidArgument::new(field, message));
+    }
+    Ok(memory)
+}
+
+fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
+    match CpuShare::from_cores(cores) {
+        Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => Ok(cpu),
+        _ => {
+            let message = format!("{cores} is not allowed: from 0.01 to {}", limits.max_cpu);
+            Err(InvalidArgument::new("cpus", message))
+        }
+    }
+}
+
+/// A request's files.
+struct Packed {
+    /// The entrypoint's name.
+    file_name: String,
+    /// The names of the sources.
+    sources: Vec<String>,
+    /// All of them.
+    workspace: Workspace,
+    /// Those that a policy has a say in.
+    unchecked: Vec<SourceFile>,
+}
+
+fn pack(
     config: &Config,
-    language: &Language,
-    (field, file_name, code): (&str, &str, String),
+    entrypoint: &Entrypoint,
     additional: Vec<AdditionalFile>,
-) -> Result<(String, Vec<String>, Workspace), InvalidArgument> {
+) -> Result<Packed, InvalidArgument> {
+    let language = &entrypoint.language;
+    let is_held = config.policies.apply_to(&language.name);
+    let mut unchecked = Vec::new();
     let mut builder = WorkspaceBuilder::new(config.limits.files);
+    let code = entrypoint.code.as_bytes();
     let file_name = builder
-        .add(file_name, code.into_bytes())
-        .map_err(|error| file_error(field, "entrypoint_code", &error))?;
+        .add(&entrypoint.file_name, code.to_vec())
+        .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
+    if is_held && !entrypoint.is_snippet {
+        let (name, content) = (file_name.clone(), code.to_vec());
+        unchecked.push(SourceFile { name, content, is_entrypoint: true });
+    }
     let mut sources = vec![file_name.clone()];
     for (index, file) in additional.into_iter().enumerate() {
         let at = format!("additional_files[{index}]");
@@ -206,18 +305,22 @@ fn workspace(
                 InvalidArgument::new(&content_field, format!("this is not base64: {error}"))
             })?,
         };
+        let copy = is_held.then(|| content.clone());
         let name = builder
             .add(&file.filename, content)
             .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
+        if let Some(content) = copy {
+            unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });
+        }
         if is_source_beside(&name, &file_name, language) {
             sources.push(name);
         }
     }
-    Ok((file_name, sources, builder.build()))
+    Ok(Packed { file_name, sources, workspace: builder.build(), unchecked })
 }
 
 /// Files and standard input are kept in the sandbox's memory, and the program needs some too.
-fn refuse_more_than_memory(
+pub(crate) fn refuse_more_than_memory(
     workspace: &Workspace,
     stdin: &[u8],
     memory: ByteSize,

@@ -124,6 +124,25 @@ pub struct Outcome {
     pub full_disks: Vec<String>,
 }
 
+/// The exit code after a timeout, as the command `timeout` has it.
+const TIMED_OUT: i32 = 124;
+
+/// The exit code of a program that a signal ended, as shells have it, without the signal.
+const SIGNALLED: i32 = 128;
+
+impl Outcome {
+    /// The exit code that a shell would tell: 124 after a timeout, 128 and the number of the signal that
+    /// ended it. Where everything was killed, that was the one that can't be caught.
+    pub fn shell_code(&self) -> i32 {
+        match (self.status, self.end) {
+            (Status::Timeout, _) => TIMED_OUT,
+            (_, Some(End::Code(code))) => code,
+            (_, Some(End::Signal(signal))) => SIGNALLED + signal,
+            (_, None) => SIGNALLED + 9,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

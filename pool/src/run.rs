@@ -35,6 +35,9 @@ pub struct RunRequest {
     pub stdin: Vec<u8>,
     /// From the program's start to its end.
     pub timeout: Duration,
+    /// CPU time that each of the program's processes may use, to the nearest second; otherwise its
+    /// timeout bounds that.
+    pub cpu_time: Option<Duration>,
     /// What the program may use; a sandbox made with other limits is adjusted.
     pub resources: Resources,
     /// How much output is kept.
@@ -223,6 +226,7 @@ fn encode(
         workdir: sandbox.spec.workdir.clone(),
         disks: vec![sandbox.spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()],
         deadline: request.timeout,
+        cpu_time: request.cpu_time,
         output: request.output,
         wants_modules,
     };

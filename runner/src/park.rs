@@ -187,6 +187,9 @@ fn run(
             }
         }
     };
+    if let Some(cpu_time) = job.cpu_time {
+        process.limit_cpu_time(cpu_time + ahead);
+    }
     let spawn = started.elapsed();
 
     let mut not_its_own = HashMap::from([(process.pid, ahead)]);

@@ -7,8 +7,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, prlimit,
+};
 
 /// How much sooner than the runner the program is chosen when memory runs out. If the kernel
 /// killed the runner, nobody could say what happened.
@@ -85,6 +88,16 @@ impl Process {
             stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
             stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
         })
+    }
+
+    /// Has the kernel end the process once it has used so much CPU time since it was started, and each
+    /// that it starts from now on likewise. The kernel counts in whole seconds. The first signal can be
+    /// caught, the one a second later can't.
+    pub(crate) fn limit_cpu_time(&self, time: Duration) {
+        let seconds = (time.as_secs_f64().round() as u64).max(1);
+        let limit = Rlimit { current: Some(seconds), maximum: Some(seconds + 1) };
+        // An error means that it has ended by itself.
+        let _ = prlimit(Some(self.pid), Resource::Cpu, limit);
     }
 
     /// Kills the process. It is reaped later, with the others.

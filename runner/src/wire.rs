@@ -29,7 +29,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -174,6 +174,8 @@ pub struct Job {
     pub disks: Vec<String>,
     /// From start to kill.
     pub deadline: Duration,
+    /// CPU time after which the kernel ends a process of the program, to the nearest second.
+    pub cpu_time: Option<Duration>,
     /// What is kept of what the program prints.
     pub output: OutputLimits,
     /// Whether the program is likely to use a module of [`Preload::modules`]. It runs as well if not.

@@ -171,6 +171,7 @@ fn probe(language: &Language, config: &Config) -> RunRequest {
         workspace: workspace.build(),
         stdin: Vec::new(),
         timeout: config.limits.default_timeout,
+        cpu_time: None,
         resources: language.sandbox.resources,
         output: config.limits.output,
         watch: None,

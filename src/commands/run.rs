@@ -23,9 +23,6 @@ use crate::explain::{self, Context};
 use crate::snippets::Snippets;
 use crate::source::{self, Request};
 
-/// The exit code after a timeout, as `timeout` has it.
-const TIMED_OUT: u8 = 124;
-
 /// The exit code of a program that a signal ended, as shells have it, without the signal.
 const SIGNALLED: i32 = 128;
 
@@ -34,6 +31,10 @@ pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCo
     let arguments = arguments(&config, command)?;
     let request = source::resolve(arguments, &config, &Snippets::new(&config))?;
     let name = &request.language.name;
+    let found = config.policies.check(name, request.unchecked.clone()).await;
+    if !found.is_empty() {
+        bail!("the policy for {name} forbids what is in the program, and it did not run:\n{found}");
+    }
     let app = App::new(&config).await?;
     let pools = app.start_pools(&config, Ahead::Nothing);
     let client = Client::host();
@@ -132,23 +133,12 @@ fn pass_on(outcome: &Outcome, config: &Config, request: &Request) -> ExitCode {
     let _ = std::io::stdout().write_all(&outcome.stdout.to_bytes());
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().write_all(&outcome.stderr.to_bytes());
-    let Request { language, run: RunRequest { timeout, resources, .. } } = request;
+    let Request { language, run: RunRequest { timeout, resources, .. }, .. } = request;
     let context = Context { config, language, timeout: *timeout, resources: *resources };
     let is_plain_exit =
         outcome.status == Status::Error && matches!(outcome.end, Some(End::Code(_)));
     if let Some(cause) = explain::cause(outcome, &context).filter(|_| !is_plain_exit) {
         complain(&format!("isolator: {}: {cause}", outcome.status.as_str()));
     }
-    exit_code(outcome)
-}
-
-fn exit_code(outcome: &Outcome) -> ExitCode {
-    let code = match (outcome.status, outcome.end) {
-        (Status::Timeout, _) => return ExitCode::from(TIMED_OUT),
-        (_, Some(End::Code(code))) => code,
-        (_, Some(End::Signal(signal))) => SIGNALLED + signal,
-        // Everything was killed with the signal that can't be caught.
-        (_, None) => SIGNALLED + 9,
-    };
-    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+    ExitCode::from(u8::try_from(outcome.shell_code()).unwrap_or(u8::MAX))
 }

@@ -13,7 +13,7 @@ use regex::Regex;
 
 use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPool, RawPreload};
 use super::validate::{Check, Common, PIDS};
-use super::{CommandPart, Hint, Language, RequestLimits, argv};
+use super::{CommandPart, Hint, Language, RequestLimits, command_line, syntax};
 
 /// One thawed and one paused: the next request is instant, the one after it almost.
 const POOL_SIZE: usize = 2;
@@ -124,6 +124,7 @@ fn merge(built_in: RawLanguage, own: RawLanguage) -> RawLanguage {
             memory_mb: own.preload.memory_mb.or(built_in.preload.memory_mb),
         },
         hints: own.hints.or(built_in.hints),
+        syntax_check: own.syntax_check.or(built_in.syntax_check),
     }
 }
 
@@ -175,6 +176,7 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
         command,
         env,
         hints: hints(&raw, &at("hints"), check),
+        syntax: raw.syntax_check.as_ref().and_then(|raw| syntax::check(raw, &at, check)),
         sandbox,
         pool: pool(&raw.pool, &common.pool, &at("pool"), check),
     })
@@ -184,7 +186,7 @@ fn is_extension(extension: &str) -> bool {
     extension.len() > 1 && extension.starts_with('.') && !extension.contains(['/', '\0'])
 }
 
-fn command(words: &[String]) -> Vec<CommandPart> {
+pub(super) fn command(words: &[String]) -> Vec<CommandPart> {
     words
         .iter()
         .map(|word| match word.as_str() {
@@ -298,7 +300,7 @@ fn preload(
             RawInterpreter::Python => Interpreter::Python,
             RawInterpreter::Node => Interpreter::Node,
         },
-        argv: argv(command, &default_file, std::slice::from_ref(&default_file)),
+        argv: command_line(command, &default_file, std::slice::from_ref(&default_file)),
         env: env.clone(),
         modules,
         memory: ByteSize::mib(mb),

@@ -2,6 +2,7 @@
 
 mod language;
 mod raw;
+mod syntax;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ use isolator_pool::workspace::WorkspaceLimits;
 use regex::Regex;
 
 pub use raw::EngineKind;
+pub use syntax::{Checker, SyntaxCheck, Verdicts};
+
+use crate::policy::Policies;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "isolator_config.json";
@@ -46,6 +50,10 @@ pub struct Config {
     pub languages: BTreeMap<String, Arc<Language>>,
     /// How clients reach `serve --http`.
     pub http: HttpConfig,
+    /// What programs may not contain.
+    pub policies: Policies,
+    /// The language of the tool test_code, if there is such a tool.
+    pub test_code: Option<Arc<Language>>,
 }
 
 /// How clients reach `serve --http`.
@@ -117,6 +125,8 @@ pub struct Language {
     pub env: BTreeMap<String, String>,
     /// Explanations of its error messages.
     pub hints: Vec<Hint>,
+    /// How its programs are checked without running them, where somebody has said so.
+    pub syntax: Option<SyntaxCheck>,
     /// Its sandboxes, but for the image's digest.
     pub sandbox: SandboxSpec,
     /// Its pool.
@@ -126,11 +136,12 @@ pub struct Language {
 impl Language {
     /// The command for a program of which `file` is the entrypoint and `sources` all files.
     pub fn argv(&self, file: &str, sources: &[String]) -> Vec<String> {
-        argv(&self.command, file, sources)
+        command_line(&self.command, file, sources)
     }
 }
 
-fn argv(command: &[CommandPart], file: &str, sources: &[String]) -> Vec<String> {
+/// A command for a program of which `file` is the entrypoint and `sources` all files.
+pub fn command_line(command: &[CommandPart], file: &str, sources: &[String]) -> Vec<String> {
     // A name that begins like an option would be taken for one.
     let path = |name: &str| {
         if name.starts_with('-') { format!("./{name}") } else { name.to_owned() }

@@ -62,6 +62,12 @@ pub(super) struct RawConfig {
     /// How clients reach `serve --http`.
     #[serde(default)]
     pub(super) http: RawHttp,
+    /// What programs may not contain.
+    #[serde(default)]
+    pub(super) policies: RawPolicies,
+    /// The tools beside execute_code.
+    #[serde(default)]
+    pub(super) tools: RawTools,
 }
 
 /// How clients reach `serve --http`.
@@ -139,6 +145,25 @@ pub(super) struct RawLanguage {
     pub(super) preload: RawPreload,
     /// Explanations of what its programs print when they fail.
     pub(super) hints: Option<Vec<RawHint>>,
+    /// How the tool check_syntax finds out whether a program is valid, without running it. Built-in
+    /// languages have a check.
+    pub(super) syntax_check: Option<RawSyntaxCheck>,
+}
+
+/// How a program is checked for syntax errors, in a sandbox of its language: by one of the checkers that
+/// come with Isolator, or by a command of the image.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawSyntaxCheck {
+    /// A checker that comes with Isolator; the language's command has to run it.
+    pub(super) checker: Option<RawInterpreter>,
+    /// A program and its arguments. "{file}" stands for the file with the code, which has the
+    /// language's default name.
+    pub(super) command: Option<Vec<String>>,
+    /// Regular expression that finds the error in what the command prints if its exit code is not 0,
+    /// with groups named error and, where the command tells, line and offset. Without it the command
+    /// has to print {"valid": true} or {"valid": false, "error": …, "line": …, "offset": …}.
+    pub(super) pattern: Option<String>,
 }
 
 /// An interpreter that is started in a sandbox ahead of its program. A program that is not called by the
@@ -255,6 +280,38 @@ pub(super) struct RawRequests {
     pub(super) queue_timeout: Option<Duration>,
     /// Sandboxes made at the same time for all pools together. Default: 2.
     pub(super) refills: Option<usize>,
+}
+
+/// What programs may not contain. A policy is a file of rules in ast-grep's format; "strict", for Python,
+/// comes with Isolator.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawPolicies {
+    /// Folder of your own policies, relative to this file: NAME.yml is the policy NAME. Default: none.
+    pub(super) folder: Option<String>,
+    /// Names of the policies that programs are held to, by language, such as {"python": ["strict"]}.
+    /// Default: none.
+    #[serde(default)]
+    pub(super) apply: BTreeMap<String, Vec<String>>,
+}
+
+/// The tools beside execute_code.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawTools {
+    /// The tool test_code, which checks a program's syntax and policies and then runs it.
+    #[serde(default)]
+    pub(super) test_code: RawTestCode,
+}
+
+/// The tool test_code.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawTestCode {
+    /// Whether there is such a tool. Default: false.
+    pub(super) enabled: Option<bool>,
+    /// The language of its programs. Default: "python".
+    pub(super) language: Option<String>,
 }
 
 /// What a request may ask for.

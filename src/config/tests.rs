@@ -210,8 +210,75 @@ fn an_interpreter_that_can_not_be_preloaded_is_refused() {
 fn every_key_of_the_file_is_in_the_schema() {
     let schema = schema();
     let keys = schema["properties"].as_object().unwrap();
-    for key in ["defaultMemoryMB", "languageSettings", "promptsDir", "limits", "pool", "engine"] {
+    for key in [
+        "defaultMemoryMB",
+        "languageSettings",
+        "promptsDir",
+        "limits",
+        "pool",
+        "engine",
+        "policies",
+        "tools",
+    ] {
         assert!(keys.contains_key(key), "{key}");
     }
     assert_eq!(schema["additionalProperties"], false);
+}
+
+#[test]
+fn a_syntax_check_is_a_checker_or_a_command() {
+    let check = |check: &str| {
+        parse(&format!(
+            r#"{{"languageSettings": {{"bash": {{
+                "image": "isolator/python", "extensions": [".sh"], "command": ["bash", "{{file}}"],
+                "syntaxCheck": {check}
+            }}}}}}"#
+        ))
+    };
+    for good in [
+        r#"{"checker": "python"}"#,
+        r#"{"command": ["bash", "-n", "{file}"], "pattern": "(?<error>.+)"}"#,
+        r#"{"command": ["check", "{file}"]}"#,
+    ] {
+        assert!(check(good).unwrap().languages["bash"].syntax.is_some(), "{good}");
+    }
+    for (wrong, key) in [
+        ("{}", ""),
+        (r#"{"pattern": "(?<error>.+)"}"#, ""),
+        (r#"{"checker": "node", "command": ["node", "{file}"]}"#, ""),
+        (r#"{"checker": "node", "pattern": "(?<error>.+)"}"#, ".pattern"),
+        (r#"{"command": ["bash", "-n"]}"#, ".command"),
+        (r#"{"command": ["bash", "{file}"], "pattern": "("}"#, ".pattern"),
+        (r#"{"command": ["bash", "{file}"], "pattern": "line (?<line>.)"}"#, ".pattern"),
+    ] {
+        let problems = check(wrong).unwrap_err();
+        let path = format!("languageSettings.bash.syntaxCheck{key}");
+        assert_eq!(problems[0].path, path, "{wrong}: {problems:?}");
+    }
+    for language in parse("{}").unwrap().languages.values() {
+        assert!(language.syntax.is_some(), "{}", language.name);
+    }
+}
+
+#[test]
+fn test_code_is_for_one_language_that_has_a_syntax_check() {
+    let of =
+        |text: &str| parse(text).map(|config| config.test_code.as_ref().map(|l| l.name.clone()));
+    assert_eq!(of("{}"), Ok(None));
+    let on = r#"{"tools": {"testCode": {"enabled": true}}}"#;
+    assert_eq!(of(on), Ok(Some("python".to_owned())));
+    let go = r#"{"tools": {"testCode": {"enabled": true, "language": "go"}}}"#;
+    assert_eq!(of(go), Ok(Some("go".to_owned())));
+    let unknown = r#"{"tools": {"testCode": {"enabled": true, "language": "cobol"}}}"#;
+    assert_eq!(problem(unknown).0, "tools.testCode.language");
+    let bare = r#"{"tools": {"testCode": {"enabled": true, "language": "bash"}}, "languageSettings":
+        {"bash": {"image": "b", "extensions": [".sh"], "command": ["bash", "{file}"]}}}"#;
+    assert!(problem(bare).1.contains("languageSettings.bash.syntaxCheck"));
+}
+
+#[test]
+fn what_is_applied_to_a_language_that_is_off_waits_for_it() {
+    let off = r#"{"languageSettings": {"python": {"enabled": false}},
+        "policies": {"apply": {"python": ["strict"]}}}"#;
+    assert!(!parse(off).unwrap().policies.apply_to("python"));
 }

@@ -1,7 +1,8 @@
 //! From what is written to what it means. Every default stands here, beside its reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::OutputLimits;
@@ -11,10 +12,15 @@ use isolator_pool::limits::{ByteSize, CpuShare};
 use isolator_pool::pools::PoolsLimits;
 use isolator_pool::workspace::WorkspaceLimits;
 
-use super::raw::{RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicy, RawPool, RawRequests};
-use super::{
-    Config, EngineConfig, EngineKind, HttpConfig, Problem, RequestLimits, TlsConfig, language,
+use super::raw::{
+    RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawPool, RawRequests,
+    RawTestCode,
 };
+use super::{
+    Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, TlsConfig,
+    language,
+};
+use crate::policy::Policies;
 
 // The defaults of isolator-mcp, whose file must mean here what it meant there.
 const TIMEOUT_S: f64 = 60.0;
@@ -63,6 +69,9 @@ const MAX_CONNECTIONS: usize = 1024;
 /// thirty seconds or more.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// What agents write most.
+const TESTED: &str = "python";
+
 pub(super) fn validate(
     raw: RawConfig,
     built_in: BTreeMap<String, RawLanguage>,
@@ -72,7 +81,11 @@ pub(super) fn validate(
     let mut check = Check::default();
     let common = Common::new(&raw, &mut check);
     let mut limits = limits(&raw, &mut check);
+    let known: BTreeSet<String> =
+        built_in.keys().chain(raw.language_settings.keys()).cloned().collect();
     let languages = language::languages(&raw, built_in, &common, &mut limits, &mut check);
+    let policies = policies(&raw.policies, &known, &languages, directory, &mut check);
+    let test_code = test_code(&raw.tools.test_code, &languages, &mut check);
     let config = Config {
         file,
         prompts: directory.join(raw.prompts_dir.as_deref().unwrap_or(PROMPTS)),
@@ -89,6 +102,8 @@ pub(super) fn validate(
         limits,
         languages,
         http: http(&raw.http, directory, &mut check),
+        policies,
+        test_code,
     };
     // A common default that is wrong is found wrong by every language.
     let mut problems: Vec<Problem> = Vec::new();
@@ -286,6 +301,44 @@ fn http(raw: &RawHttp, directory: &Path, check: &mut Check) -> HttpConfig {
         max_connections: check.within("http.maxConnections", most, 1, 65_536, MAX_CONNECTIONS),
         drain: raw.drain.unwrap_or(DRAIN),
     }
+}
+
+/// What is applied to a language that is switched off waits for it.
+fn policies(
+    raw: &RawPolicies,
+    known: &BTreeSet<String>,
+    languages: &BTreeMap<String, Arc<Language>>,
+    directory: &Path,
+    check: &mut Check,
+) -> Policies {
+    let is_off = |name: &String| known.contains(name) && !languages.contains_key(name);
+    let mut apply = raw.apply.clone();
+    apply.retain(|name, _| !is_off(name));
+    let folder = raw.folder.as_ref().map(|folder| directory.join(folder));
+    Policies::load(folder.as_deref(), &apply, languages, &mut check.problems)
+}
+
+fn test_code(
+    raw: &RawTestCode,
+    languages: &BTreeMap<String, Arc<Language>>,
+    check: &mut Check,
+) -> Option<Arc<Language>> {
+    const PATH: &str = "tools.testCode.language";
+    if raw.enabled != Some(true) {
+        return None;
+    }
+    let name = raw.language.as_deref().unwrap_or(TESTED);
+    let Some(language) = languages.get(name) else {
+        let names: Vec<_> = languages.keys().cloned().collect();
+        let message = format!("{name:?} is not a language here: use one of {}", names.join(", "));
+        check.problem(PATH, message);
+        return None;
+    };
+    if language.syntax.is_none() {
+        let message = format!("{name} needs a languageSettings.{name}.syntaxCheck for this tool");
+        check.problem(PATH, message);
+    }
+    Some(Arc::clone(language))
 }
 
 fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {

@@ -99,7 +99,7 @@ pub(crate) fn text_of(result: &CallToolResult) -> String {
 
 /// Asserts that `value` is as `schema` says, for the part of JSON Schema that the server uses. It
 /// is stricter than the standard: a property that the schema does not name is wrong.
-fn conform(value: &Value, schema: &Value, path: &str) {
+pub(crate) fn conform(value: &Value, schema: &Value, path: &str) {
     assert!(schema.get("$ref").is_none(), "{path}: clients differ in how they follow $ref");
     if let Some(allowed) = schema.get("enum").and_then(Value::as_array) {
         assert!(allowed.contains(value), "{path}: {value} is none of {allowed:?}");

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::answer::{Answer, text_of};
+use super::answer::{Answer, conform, text_of};
 use super::engine::{Engine, Kind, State};
 use super::process::Process;
 use super::{config, eventually, isolator, shown, write_config};
@@ -36,8 +36,10 @@ pub(crate) struct Server {
     state: PathBuf,
     /// The value of its label on the engine.
     pub(crate) instance: String,
-    /// The advertised tool.
+    /// The advertised tool that runs programs.
     pub(crate) tool: Tool,
+    /// All advertised tools.
+    pub(crate) tools: Vec<Tool>,
     /// A look at what it has on its engine.
     pub(crate) engine: Box<dyn Engine>,
     waits: usize,
@@ -102,7 +104,7 @@ impl Server {
         new.retain(|instance| !before.contains(instance));
         let [instance] = new.as_slice() else { panic!("one new instance, not {new:?}") };
         let tools = client.list_all_tools().await.expect("the tools");
-        let [tool] = <[Tool; 1]>::try_from(tools).expect("one tool");
+        let tool = tools.iter().find(|tool| tool.name == "execute_code").expect("the tool").clone();
         let languages = tool.input_schema["properties"]["language"]["enum"].as_array();
         let engine = Kind::of(config).look(&state).await;
         let size = config["pool"]["size"].as_u64().expect("the configuration gives one");
@@ -114,6 +116,7 @@ impl Server {
             state,
             waits: languages.map_or(0, Vec::len) * usize::try_from(size).expect("it is small"),
             tool,
+            tools,
             engine,
             stopped: false,
             _home: home,
@@ -168,6 +171,28 @@ impl Server {
             Ok(result) => Answer::new(result, &Value::Object((*self.output_schema()).clone())),
             Err(error) => panic!("{shown}: {error}; the server's log:\n{}", self.log()),
         }
+    }
+
+    /// Calls a tool that answers with data, as the text and beside it; checks it against its schema.
+    pub(crate) async fn data(&self, name: &str, arguments: Value) -> Value {
+        let shown = shown(&arguments);
+        let result = match self.call_tool(name, arguments).await {
+            Ok(result) => result,
+            Err(error) => panic!("{shown}: {error}; the server's log:\n{}", self.log()),
+        };
+        let text = text_of(&result);
+        assert_eq!(result.is_error, Some(false), "{shown}: {text}");
+        let data = result.structured_content.unwrap_or_else(|| panic!("{shown}: no data"));
+        let schema = self.tool(name).output_schema.clone().expect("an output schema");
+        conform(&data, &Value::Object((*schema).clone()), "structuredContent");
+        let same: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{shown}: {text}"));
+        assert_eq!(same, data);
+        data
+    }
+
+    /// An advertised tool.
+    pub(crate) fn tool(&self, name: &str) -> &Tool {
+        self.tools.iter().find(|tool| tool.name == name).unwrap_or_else(|| panic!("no {name}"))
     }
 
     /// Runs a Python program.

@@ -25,8 +25,8 @@ def stdout(result):
 
 @pytest.fixture(scope="module")
 async def output_schema(server):
-    (tool,) = (await server.client.list_tools()).tools
-    return tool.output_schema
+    tools = (await server.client.list_tools()).tools
+    return next(tool.output_schema for tool in tools if tool.name == "execute_code")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -15,12 +15,14 @@ async def test_both_eras_of_the_protocol_are_spoken(server):
     assert server.client.server_capabilities.tools is not None
 
 
-async def test_the_one_tool_has_valid_schemas(server):
-    (tool,) = (await server.client.list_tools()).tools
-    assert tool.name == "execute_code"
-    for schema in (tool.input_schema, tool.output_schema):
-        jsonschema.Draft202012Validator.check_schema(schema)
-        assert schema["type"] == "object"
+async def test_the_tools_have_valid_schemas(server):
+    tools = (await server.client.list_tools()).tools
+    assert [tool.name for tool in tools] == ["execute_code", "check_syntax"]
+    for tool in tools:
+        for schema in (tool.input_schema, tool.output_schema):
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object"
+    tool = tools[0]
     assert tool.input_schema["properties"]["language"]["enum"] == ["go", "javascript", "python"]
     expected = {
         "language",

@@ -242,6 +242,7 @@ pub(crate) fn request(argv: &[&str]) -> RunRequest {
         workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 8, total: 1 << 24 }).build(),
         stdin: b"hello".to_vec(),
         timeout: secs(30),
+        cpu_time: None,
         resources: RESOURCES,
         output: OutputLimits { head: 1 << 16, tail: 1 << 16, kill: 1 << 24 },
         watch: None,

@@ -10,22 +10,13 @@ use crate::config::Config;
 use crate::report::Report;
 use crate::snippets::Snippets;
 
+use super::object;
+
 /// The tool's name.
 pub const EXECUTE_CODE: &str = "execute_code";
 
-/// Instructions for the model, sent once. Hosts cut them at 2 KB.
-pub fn instructions(config: &Config) -> String {
-    format!(
-        "Runs programs in {} and returns what they print. Use it to compute, to analyse data and \
-         to try code instead of guessing. Every call runs in a new sandbox without network; \
-         nothing is kept between calls, so send everything that a program needs with the call, \
-         and print everything that you want to know.",
-        config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
-    )
-}
-
 /// The tool's definition. It is made anew for each listing, because snippets change.
-pub fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
+pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
     Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
         .with_title("Execute code")
         .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
@@ -53,6 +44,13 @@ fn description(config: &Config) -> String {
     let timeout = humantime::format_duration(config.limits.default_timeout);
     let most = humantime::format_duration(config.limits.max_timeout);
     text.push_str(&format!("\nA program may run for {timeout}, or for up to {most} with timeout."));
+    let held: Vec<_> = config.languages.keys().filter(|l| config.policies.apply_to(l)).collect();
+    if !held.is_empty() {
+        let held = held.into_iter().cloned().collect::<Vec<_>>().join(", ");
+        text.push_str(&format!(
+            "\nThe operator forbids some calls or imports in {held}; a program that has one is refused."
+        ));
+    }
     text
 }
 
@@ -74,17 +72,6 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
     properties["cpus"]["maximum"] = json!(f64::from(config.limits.max_cpu.as_millis()) / 1000.0);
     properties["cpus"]["exclusiveMinimum"] = json!(0);
     object(schema)
-}
-
-fn object(schema: Value) -> Arc<JsonObject> {
-    match schema {
-        Value::Object(mut object) => {
-            // The title is the name of a type here, which is nothing to a host.
-            object.remove("title");
-            Arc::new(object)
-        }
-        _ => Arc::default(),
-    }
 }
 
 #[cfg(test)]
@@ -123,7 +110,6 @@ mod tests {
     #[test]
     fn what_a_model_reads_is_short_enough_for_every_host() {
         let config = Config::parse("{}", None, Path::new("")).unwrap();
-        assert!(instructions(&config).len() < 2000);
         assert!(description(&config).len() < 2000);
     }
 }

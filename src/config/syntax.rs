@@ -1,0 +1,87 @@
+//! How a language's programs are checked without running them.
+
+use regex::Regex;
+
+use super::CommandPart;
+use super::language::command;
+use super::raw::{RawInterpreter, RawSyntaxCheck};
+use super::validate::Check;
+
+/// Checkers that come with Isolator. They read the code from standard input.
+const PYTHON: &str = include_str!("../syntax/check.py");
+const NODE: &str = include_str!("../syntax/check.cjs");
+
+/// How a program is checked for syntax errors.
+#[derive(Debug)]
+pub struct SyntaxCheck {
+    /// What checks it.
+    pub checker: Checker,
+    /// How that says what it found.
+    pub verdicts: Verdicts,
+}
+
+/// What checks a program.
+#[derive(Debug)]
+pub enum Checker {
+    /// A program of ours in the language, which the language's command runs as any other.
+    Shipped(&'static str),
+    /// A command of the image.
+    Command(Vec<CommandPart>),
+}
+
+/// How a checker says what it found.
+#[derive(Debug)]
+pub enum Verdicts {
+    /// As JSON on standard output.
+    Json,
+    /// By its exit code; the pattern finds the error in what it prints.
+    Pattern(Regex),
+}
+
+pub(super) fn check(
+    raw: &RawSyntaxCheck,
+    at: &impl Fn(&str) -> String,
+    check: &mut Check,
+) -> Option<SyntaxCheck> {
+    let RawSyntaxCheck { checker, command: words, pattern } = raw;
+    let checker = match (checker, words) {
+        (Some(RawInterpreter::Python), None) => Checker::Shipped(PYTHON),
+        (Some(RawInterpreter::Node), None) => Checker::Shipped(NODE),
+        (None, Some(words)) => Checker::Command(command(words)),
+        _ => {
+            check.problem(
+                at("syntaxCheck"),
+                "needs either a checker (\"python\" or \"node\") or a command with \"{file}\" for \
+                 the code, such as [\"bash\", \"-n\", \"{file}\"]",
+            );
+            return None;
+        }
+    };
+    let verdicts = match (&checker, pattern) {
+        (Checker::Shipped(_), Some(_)) => {
+            check.problem(at("syntaxCheck.pattern"), "is for a command; a checker needs none");
+            return None;
+        }
+        (Checker::Command(parts), _) if !parts.contains(&CommandPart::File) => {
+            let message = "needs \"{file}\" for the file with the code";
+            check.problem(at("syntaxCheck.command"), message);
+            return None;
+        }
+        (_, None) => Verdicts::Json,
+        (_, Some(pattern)) => match Regex::new(pattern) {
+            Ok(pattern) if pattern.capture_names().flatten().any(|name| name == "error") => {
+                Verdicts::Pattern(pattern)
+            }
+            Ok(_) => {
+                let message = "needs a group for the message, written (?<error>…)";
+                check.problem(at("syntaxCheck.pattern"), message);
+                return None;
+            }
+            Err(error) => {
+                check.problem(at("syntaxCheck.pattern"), error.to_string());
+                return None;
+            }
+        },
+    };
+    Some(SyntaxCheck { checker, verdicts })
+}

@@ -1,0 +1,124 @@
+//! One file against rules, within bounds: the file is hostile, and the parser is a server's guest.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use ast_grep_config::RuleConfig;
+use ast_grep_core::matcher::MatcherExt;
+use ast_grep_core::tree_sitter::{LanguageExt, StrDoc};
+use ast_grep_core::{AstGrep, Matcher};
+use tree_sitter::{ParseOptions, Parser};
+
+use super::grammar::Grammar;
+use super::rules::Rules;
+use super::{Found, Violation};
+
+/// Largest file that is read, in bytes. What people and models write is a hundredth of it.
+pub(super) const MAX_SIZE: usize = 256 * 1024;
+
+/// Longest message, in characters: it may repeat a part of the file.
+const MAX_MESSAGE: usize = 200;
+
+/// Why a file can't be checked. It is refused then: a rule that looks away is none.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("the file holds more than {} KiB, which is more than a policy reads", MAX_SIZE >> 10)]
+    TooLarge,
+    #[error("the file is not UTF-8, so a policy can't read it")]
+    NotText,
+    #[error("the file takes too long to read for a policy; is it nested very deeply?")]
+    TooSlow,
+}
+
+/// Adds what the rules forbid in a file.
+pub(super) fn check(
+    (name, content): (&str, &[u8]),
+    grammar: Grammar,
+    policies: &[&Rules],
+    until: Instant,
+    found: &mut Found,
+) -> Result<(), Unreadable> {
+    if content.len() > MAX_SIZE {
+        return Err(Unreadable::TooLarge);
+    }
+    let text = std::str::from_utf8(content).map_err(|_| Unreadable::NotText)?;
+    // A comment ends at any of these for an interpreter, for the parser only at the last.
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let by_kind = ByKind::new(
+        policies
+            .iter()
+            .flat_map(|rules| rules.collection.get_rule_from_lang(Path::new(name), grammar)),
+    );
+    let tree = parse(text, grammar, until)?;
+    for node in tree.root().dfs() {
+        if Instant::now() >= until {
+            return Err(Unreadable::TooSlow);
+        }
+        // Comments of the form "ast-grep-ignore" mean nothing here: who is checked writes them.
+        for rule in by_kind.rules(node.kind_id()) {
+            let Some(matched) = rule.matcher.match_node(node.clone()) else { continue };
+            let start = matched.start_pos();
+            found.add(|| Violation {
+                file: name.to_owned(),
+                rule: rule.id.clone(),
+                line: start.line() as u64 + 1,
+                column: start.column(&matched) as u64 + 1,
+                message: one_line(&rule.get_message(&matched)),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Rules by the kinds of nodes that they can match.
+struct ByKind<'r> {
+    rules: Vec<Vec<&'r RuleConfig<Grammar>>>,
+}
+
+impl<'r> ByKind<'r> {
+    fn new(all: impl Iterator<Item = &'r RuleConfig<Grammar>>) -> Self {
+        let mut rules: Vec<Vec<_>> = Vec::new();
+        for rule in all {
+            // Each has some, or it would not have been read.
+            for kind in rule.matcher.potential_kinds().iter().flatten() {
+                if rules.len() <= kind {
+                    rules.resize_with(kind + 1, Vec::new);
+                }
+                rules[kind].push(rule);
+            }
+        }
+        Self { rules }
+    }
+
+    fn rules(&self, kind: u16) -> impl Iterator<Item = &'r RuleConfig<Grammar>> {
+        self.rules.get(usize::from(kind)).into_iter().flatten().copied()
+    }
+}
+
+fn parse(
+    text: String,
+    grammar: Grammar,
+    until: Instant,
+) -> Result<AstGrep<StrDoc<Grammar>>, Unreadable> {
+    let mut parser = Parser::new();
+    // A parser that is not of the library's version is none.
+    parser.set_language(&grammar.get_ts_language()).map_err(|_| Unreadable::TooSlow)?;
+    let mut progress = |_: &tree_sitter::ParseState| {
+        if Instant::now() >= until { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let options = ParseOptions::new().progress_callback(&mut progress);
+    let mut read = |at: usize, _| text.as_bytes().get(at..).unwrap_or_default();
+    let tree = parser.parse_with_options(&mut read, None, Some(options));
+    let tree = tree.ok_or(Unreadable::TooSlow)?;
+    Ok(AstGrep::doc(StrDoc { src: text, lang: grammar, tree }))
+}
+
+fn one_line(message: &str) -> String {
+    let clean = message.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut line: String = clean.take(MAX_MESSAGE).collect();
+    if message.chars().nth(MAX_MESSAGE).is_some() {
+        line.push('…');
+    }
+    line
+}

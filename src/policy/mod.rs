@@ -1,0 +1,275 @@
+//! Policies: what an operator forbids in programs before anything of them runs.
+//!
+//! A policy is a file of rules in the format of ast-grep. `rules.rs` reads it, `check.rs` holds a
+//! file against it. Policies are a lint for intent, not a wall: the sandbox is the wall.
+
+mod check;
+mod grammar;
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use crate::config::{Language, Problem};
+use grammar::Grammar;
+use rules::Rules;
+
+/// Most violations that are listed; more help nobody.
+const MAX_LISTED: usize = 20;
+
+/// For all files of a request. An ordinary one takes a millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// For a check that does not notice that its time is over, and for one that waits for such a check.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Checks at the same time: they do nothing but compute.
+static CHECKS: Semaphore = Semaphore::const_new(2);
+
+/// The rule that a file breaks which can't be checked.
+const NOT_CHECKED: &str = "not-checked";
+
+/// The policies of all languages.
+#[derive(Debug, Default)]
+pub struct Policies {
+    languages: BTreeMap<String, Arc<Policy>>,
+}
+
+/// What is forbidden in one language.
+struct Policy {
+    names: Vec<String>,
+    rules: Vec<Arc<Rules>>,
+    /// The language's extensions, without the dot.
+    grammars: BTreeMap<String, Grammar>,
+    /// For an entrypoint with another extension.
+    usual: Option<Grammar>,
+}
+
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.names).finish()
+    }
+}
+
+/// A file of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Its name in the workspace.
+    pub name: String,
+    /// Its content.
+    pub content: Vec<u8>,
+    /// Whether it is what the language's command runs, whatever its name.
+    pub is_entrypoint: bool,
+}
+
+/// A place in a program where it breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Violation {
+    /// The file.
+    pub file: String,
+    /// Identifier of the rule.
+    pub rule: String,
+    /// The line, from 1.
+    pub line: u64,
+    /// The character in the line, from 1.
+    pub column: u64,
+    /// What is not allowed.
+    pub message: String,
+}
+
+/// What was found in a request's files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The first of the violations.
+    pub listed: Vec<Violation>,
+    /// How many there are beside those.
+    pub more: u64,
+}
+
+impl Found {
+    /// Whether the policy has nothing against the program.
+    pub fn is_empty(&self) -> bool {
+        self.listed.is_empty()
+    }
+
+    fn add(&mut self, violation: impl FnOnce() -> Violation) {
+        if self.listed.len() < MAX_LISTED {
+            self.listed.push(violation());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn unreadable(file: &str, why: impl ToString) -> Violation {
+        Violation {
+            file: file.to_owned(),
+            rule: NOT_CHECKED.to_owned(),
+            line: 1,
+            column: 1,
+            message: why.to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, Violation { file, rule, line, column, message }) in
+            self.listed.iter().enumerate()
+        {
+            let end = if index == 0 { "" } else { "\n" };
+            write!(f, "{end}{file}:{line}:{column}: {message} ({rule})")?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl Policies {
+    /// Reads the policies of a folder, and applies policies by name to languages. Adds what is wrong to
+    /// `problems`, with the path of the key.
+    pub(crate) fn load(
+        folder: Option<&Path>,
+        apply: &BTreeMap<String, Vec<String>>,
+        languages: &BTreeMap<String, Arc<Language>>,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let mut problem = |path: String, message: String| problems.push(Problem { path, message });
+        let mut known = rules::built_in().unwrap_or_else(|message| {
+            problem("policies".to_owned(), message);
+            BTreeMap::new()
+        });
+        for message in folder.map_or(Vec::new(), |folder| rules::add_folder(folder, &mut known)) {
+            problem("policies.folder".to_owned(), message);
+        }
+        let mut policies = Self::default();
+        for (name, wanted) in apply.iter().filter(|(_, wanted)| !wanted.is_empty()) {
+            let path = format!("policies.apply.{name}");
+            let Some(language) = languages.get(name) else {
+                let names: Vec<_> = languages.keys().cloned().collect();
+                problem(path, format!("is not a language here: use one of {}", names.join(", ")));
+                continue;
+            };
+            match Policy::new(wanted, &known, language) {
+                Ok(policy) => {
+                    policies.languages.insert(name.clone(), Arc::new(policy));
+                }
+                Err((index, message)) => {
+                    let path = index.map_or(path.clone(), |index| format!("{path}[{index}]"));
+                    problem(path, message);
+                }
+            }
+        }
+        policies
+    }
+
+    /// Whether programs in a language have to be checked.
+    pub fn apply_to(&self, language: &str) -> bool {
+        self.languages.contains_key(language)
+    }
+
+    /// Looks for what is forbidden in the files of a program. A file that can't be read in time is
+    /// forbidden, too.
+    pub async fn check(&self, language: &str, files: Vec<SourceFile>) -> Found {
+        let Some(policy) = self.languages.get(language).cloned() else {
+            return Found::default();
+        };
+        let file = files.first().map_or(String::new(), |file| file.name.clone());
+        let checked = tokio::time::timeout(PATIENCE + GRACE, async {
+            let turn = CHECKS.acquire().await;
+            let check = move || {
+                // One that goes on beyond its time keeps its turn, so that there are never many.
+                let _turn = turn;
+                policy.check(&files, Instant::now() + PATIENCE)
+            };
+            tokio::task::spawn_blocking(check).await
+        });
+        match checked.await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "a policy could not be held against a program");
+                let why = "the check itself failed; the operator finds more in the log";
+                Found { listed: vec![Found::unreadable(&file, why)], more: 0 }
+            }
+            Err(_) => {
+                let why = check::Unreadable::TooSlow;
+                Found { listed: vec![Found::unreadable(&file, why)], more: 0 }
+            }
+        }
+    }
+}
+
+impl Policy {
+    /// What is wrong is told with the index of the name, if it is one name's.
+    fn new(
+        wanted: &[String],
+        known: &rules::Known,
+        language: &Language,
+    ) -> Result<Self, (Option<usize>, String)> {
+        let mut grammars = BTreeMap::new();
+        for extension in &language.extensions {
+            let grammar = Grammar::of_extension(extension).ok_or_else(|| {
+                (None, format!("no rule can be held against {extension} files: there is no parser"))
+            })?;
+            grammars.insert(extension.trim_start_matches('.').to_owned(), grammar);
+        }
+        let mut rules = Vec::new();
+        let mut ruled = BTreeSet::new();
+        for (index, name) in wanted.iter().enumerate() {
+            let policy = known.get(name).ok_or_else(|| {
+                let names: Vec<_> = known.keys().cloned().collect();
+                (Some(index), format!("{name:?} is not a policy; there are: {}", names.join(", ")))
+            })?;
+            let is_for = |grammar: &&Grammar| policy.grammars.contains(grammar);
+            ruled.extend(grammars.values().filter(is_for).map(ToString::to_string));
+            if !grammars.values().any(|grammar| policy.grammars.contains(grammar)) {
+                let message = format!("{name:?} has no rules for {}", language.name);
+                return Err((Some(index), message));
+            }
+            rules.push(Arc::clone(policy));
+        }
+        let bare = grammars.iter().find(|(_, grammar)| !ruled.contains(&grammar.to_string()));
+        if let Some((extension, grammar)) = bare {
+            let message = format!(
+                "no rule is for {grammar}, so .{extension} files would be run unchecked: add one, or \
+                 take the extension out of languageSettings.{}.extensions",
+                language.name
+            );
+            return Err((None, message));
+        }
+        let usual =
+            language.extensions.first().and_then(|usual| grammars.get(&usual[1..]).copied());
+        Ok(Self { names: wanted.to_vec(), rules, grammars, usual })
+    }
+
+    /// The grammar of a file, if it is one that could be run.
+    fn grammar(&self, file: &SourceFile) -> Option<Grammar> {
+        let extension = Path::new(&file.name).extension()?.to_str()?;
+        self.grammars.get(extension).copied()
+    }
+
+    fn check(&self, files: &[SourceFile], until: Instant) -> Found {
+        let rules: Vec<&Rules> = self.rules.iter().map(|rules| &**rules).collect();
+        let mut found = Found::default();
+        for file in files {
+            let otherwise = self.usual.filter(|_| file.is_entrypoint);
+            let Some(grammar) = self.grammar(file).or(otherwise) else { continue };
+            let content = (file.name.as_str(), file.content.as_slice());
+            if let Err(why) = check::check(content, grammar, &rules, until, &mut found) {
+                found.add(|| Found::unreadable(&file.name, why));
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests;

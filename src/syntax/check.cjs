@@ -1,0 +1,71 @@
+// Says whether the program on standard input is valid JavaScript. Nothing of it runs. As Node.js does
+// with a .js file, it is read as CommonJS, and as a module where only a module may be written so.
+
+'use strict';
+
+const fs = require('node:fs');
+const vm = require('node:vm');
+
+// By these messages Node.js itself finds out that a file is a module.
+const OF_MODULES = [
+  /^Cannot use import statement outside a module$/,
+  /^Unexpected token 'export'$/,
+  /^Cannot use 'import\.meta' outside a module$/,
+  /^await is only valid in async functions and the top level bodies of modules$/,
+  /^Unexpected reserved word$/,
+  /^Identifier '(__filename|__dirname|module|exports|require)' has already been declared$/,
+];
+
+check(fs.readFileSync(0, 'utf8').replace(/^\uFEFF/, ''));
+
+async function check(code) {
+  let problem = ofScript(code);
+  if (problem !== undefined && OF_MODULES.some((message) => message.test(problem.error))) {
+    problem = await ofModule(code);
+  }
+  fs.writeSync(1, JSON.stringify(problem === undefined ? { valid: true } : { valid: false, ...problem }));
+}
+
+function ofScript(code) {
+  const names = ['exports', 'require', 'module', '__filename', '__dirname'];
+  try {
+    vm.compileFunction(code, names, { filename: 'main.js' });
+  } catch (error) {
+    return problem(error.name, error.message, error.stack);
+  }
+}
+
+// A module is compiled before what it imports is looked for, and runs only when all of that was found. So
+// one that imports what is nowhere is compiled, and no more.
+async function ofModule(code) {
+  const source = `import 'isolator:nowhere';${code.replace(/^#!/, '//')}`;
+  try {
+    await import(`data:text/javascript;base64,${Buffer.from(source).toString('base64')}`);
+  } catch (error) {
+    if (error instanceof SyntaxError || error instanceof RangeError) return placeInModule(code, error);
+  }
+}
+
+// Where the error of a module is, only a Node.js of its own tells.
+function placeInModule(code, { name, message }) {
+  const { spawnSync } = require('node:child_process');
+  fs.writeFileSync('main.mjs', code);
+  const options = { encoding: 'utf8', maxBuffer: 64 << 20, stdio: ['ignore', 'ignore', 'pipe'] };
+  const { status, stderr } = spawnSync(process.execPath, ['--check', 'main.mjs'], options);
+  // What a module imports may be a module with an error of its own.
+  return status === 0 ? undefined : problem(name, message, stderr);
+}
+
+// What Node.js prints begins with the file and the line, the line's text, and a mark below the place.
+function problem(name, message, printed) {
+  const error = name === 'SyntaxError' ? message : `${name}: ${message}`;
+  const [place, , mark = ''] = String(printed).split('\n', 3);
+  const line = Number(/main\.m?js:(\d+)$/.exec(place)?.[1]);
+  const found = { error: error.toWellFormed?.() ?? error };
+  if (line > 0) {
+    found.line = line;
+    // There is nothing to mark where the end came too soon.
+    if (/^\s*\^*$/.test(mark) && mark !== '') found.offset = mark.search(/\^|$/) + 1;
+  }
+  return found;
+}
