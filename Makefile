@@ -46,7 +46,7 @@ toolchain: # Stop early, and say what to do, where cargo or a linker is missing
 	@scripts/toolchain
 
 unit: engines # The tests in Rust, those of what an engine does on each
-	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --locked $(ON_ENGINES)
+	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --workspace --locked $(ON_ENGINES)
 
 pytest: engines # The official Python client against the release binary, on each engine
 	for engine in docker embedded; do ISOLATOR_TEST_ENGINE=$$engine scripts/python -m pytest tests/python || exit; done
