@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isolator::tool::EXECUTE_CODE;
+use isolator::tools::EXECUTE_CODE;
 use regex::Regex;
 use serde_json::{Value, json};
 

@@ -49,7 +49,9 @@ pub struct RunRequest {
 /// Told what a program prints as it does, on either stream: as much as is kept of the beginning. It is
 /// called in the midst of a run and must not wait.
 #[derive(Clone)]
-pub struct Watch(Arc<dyn Fn(&[u8]) + Send + Sync>);
+pub struct Watch(Arc<Tell>);
+
+type Tell = dyn Fn(&[u8]) + Send + Sync;
 
 impl Watch {
     /// One that does this.

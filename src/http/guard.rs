@@ -66,7 +66,7 @@ impl Guard {
     }
 
     /// Without tokens clients are told apart by where they call from.
-    fn client(&self, request: &Request) -> Result<Client, Response> {
+    fn client(&self, request: &Request) -> Result<Client, Refused> {
         let Some(tokens) = &self.tokens else {
             let peer = request.extensions().get::<Peer>();
             let name = peer.map_or_else(String::new, |Peer(address)| address.ip().to_string());
@@ -74,12 +74,18 @@ impl Guard {
         };
         let token = bearer(request.headers())
             .ok_or_else(|| unauthorized("a bearer token is required", None))?;
-        tokens.client(token).map_err(|refusal| match refusal {
-            Refusal::Unknown => unauthorized("the token is not known", Some("invalid_token")),
-            Refusal::Expired => unauthorized("the token has expired", Some("invalid_token")),
+        tokens.client(token).map_err(|refusal| {
+            let message = match refusal {
+                Refusal::Unknown => "the token is not known",
+                Refusal::Expired => "the token has expired",
+            };
+            unauthorized(message, Some("invalid_token")).into()
         })
     }
 }
+
+/// The answer to a request that goes no further.
+type Refused = Box<Response>;
 
 /// Lets a request through, or answers it.
 pub(super) async fn guard(
@@ -88,7 +94,7 @@ pub(super) async fn guard(
     next: Next,
 ) -> Response {
     let answer = guard.let_through(request, next).await;
-    answer.unwrap_or_else(std::convert::identity)
+    answer.unwrap_or_else(|refused| *refused)
 }
 
 impl Guard {
@@ -96,17 +102,23 @@ impl Guard {
         self: Arc<Self>,
         request: Request,
         next: Next,
-    ) -> Result<Response, Response> {
+    ) -> Result<Response, Refused> {
         let client = self.client(&request)?;
         let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
         let session = session.map(str::to_owned);
         match &session {
             Some(id) if !self.sessions.may_use(id, &client) => {
-                return Err((StatusCode::NOT_FOUND, "there is no such session\n").into_response());
+                return Err((StatusCode::NOT_FOUND, "there is no such session\n")
+                    .into_response()
+                    .into());
             }
             Some(_) => {}
             None if request.method() != Method::POST || self.sessions.has_room(&client).await => {}
-            None => return Err(busy("there are too many sessions; end those that are not needed")),
+            None => {
+                return Err(
+                    busy("there are too many sessions; end those that are not needed").into()
+                );
+            }
         }
 
         let (mut parts, body) = request.into_parts();
@@ -138,20 +150,20 @@ impl Guard {
         headers: &HeaderMap,
         body: Body,
         client: &Client,
-    ) -> Result<(Bytes, Share), Response> {
+    ) -> Result<(Bytes, Share), Refused> {
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let announced = announced.and_then(|length| length.parse::<usize>().ok());
         if announced.is_some_and(|length| length > MAX_MESSAGE) {
-            return Err(too_large());
+            return Err(too_large().into());
         }
         let mut share = self.bodies.share(client);
         let received = tokio::time::timeout(BODY_WITHIN, collect(body, &mut share));
-        let bytes = received.await.unwrap_or_else(|_| Err(too_slow()))?;
+        let bytes = received.await.unwrap_or_else(|_| Err(too_slow().into()))?;
         Ok((bytes, share))
     }
 }
 
-async fn collect(body: Body, share: &mut Share) -> Result<Bytes, Response> {
+async fn collect(body: Body, share: &mut Share) -> Result<Bytes, Refused> {
     let mut body = pin!(body);
     let mut bytes = Vec::new();
     loop {
@@ -163,10 +175,10 @@ async fn collect(body: Body, share: &mut Share) -> Result<Bytes, Response> {
             frame.map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()).into_response())?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > MAX_MESSAGE {
-            return Err(too_large());
+            return Err(too_large().into());
         }
         if !share.grow(data.len()) {
-            return Err(busy("the requests being received hold too much together"));
+            return Err(busy("the requests being received hold too much together").into());
         }
         bytes.extend_from_slice(&data);
     }
