@@ -253,7 +253,8 @@ async fn older_clients_have_a_session() {
             .auth_header(tokens.secrets[0].clone()),
     );
     let client = ().serve(transport).await.expect("it is let in");
-    assert_eq!(client.list_all_tools().await.expect("the tools").len(), 1);
+    let tools = client.list_all_tools().await.expect("the tools");
+    assert!(tools.iter().any(|tool| tool.name == "execute_code"), "{tools:?}");
     for number in 0..3 {
         let arguments = python(&format!("print({number})"));
         let arguments = arguments.as_object().cloned().expect("an object");

@@ -37,6 +37,9 @@ const PIECE_WITHIN: Duration = Duration::from_secs(10);
 /// For all of it.
 const BODY_WITHIN: Duration = Duration::from_secs(60);
 
+/// How much longer a body that is refused is read.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// How long a call goes on whose client has gone, if the client could come back to its session for the
 /// answer.
 const ABSENCE: Duration = Duration::from_secs(10);
@@ -153,18 +156,32 @@ impl Guard {
     ) -> Result<(Bytes, Share), Refused> {
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let announced = announced.and_then(|length| length.parse::<usize>().ok());
-        if announced.is_some_and(|length| length > MAX_MESSAGE) {
-            return Err(too_large().into());
-        }
+        let mut body = pin!(body);
         let mut share = self.bodies.share(client);
-        let received = tokio::time::timeout(BODY_WITHIN, collect(body, &mut share));
-        let bytes = received.await.unwrap_or_else(|_| Err(too_slow().into()))?;
-        Ok((bytes, share))
+        let received = async {
+            if announced.is_some_and(|length| length > MAX_MESSAGE) {
+                return Err(too_large().into());
+            }
+            collect(body.as_mut(), &mut share).await
+        };
+        let received = tokio::time::timeout(BODY_WITHIN, received).await;
+        match received.unwrap_or_else(|_| Err(too_slow().into())) {
+            Ok(bytes) => Ok((bytes, share)),
+            Err(refused) => {
+                drop(share);
+                // A client that is still sending when the connection is closed does not get to read why.
+                let _ = tokio::time::timeout(LINGER, discard(body)).await;
+                Err(refused)
+            }
+        }
     }
 }
 
-async fn collect(body: Body, share: &mut Share) -> Result<Bytes, Refused> {
-    let mut body = pin!(body);
+async fn discard(mut body: Pin<&mut Body>) {
+    while let Some(Ok(_)) = poll_fn(|context| body.as_mut().poll_frame(context)).await {}
+}
+
+async fn collect(mut body: Pin<&mut Body>, share: &mut Share) -> Result<Bytes, Refused> {
     let mut bytes = Vec::new();
     loop {
         let piece = poll_fn(|context| body.as_mut().poll_frame(context));
