@@ -18,10 +18,6 @@ use crate::app::App;
 /// Longest wait. A pool is full in a few seconds; on a very busy machine it takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// After that the kernel has caught up with what was done last, too: a request that comes in the same moment
-/// takes half as long again, which is nothing that a start can be told by.
-const SETTLE: Duration = Duration::from_millis(200);
-
 /// How often the engine is asked, which costs it some milliseconds.
 const LOOK: Duration = Duration::from_millis(25);
 
@@ -53,7 +49,6 @@ impl Rest {
             let sandboxes = self.look(app).await?;
             if self.is_reached(&sandboxes) {
                 self.last = sandboxes.into_keys().collect();
-                tokio::time::sleep(SETTLE).await;
                 return Ok(());
             }
             if began.elapsed() > PATIENCE {
