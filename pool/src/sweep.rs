@@ -1,5 +1,7 @@
 //! Sweeping: what dead instances left on the engine.
 
+use std::time::Duration;
+
 use crate::engine::{Call, Engine, EngineError, Whose, bounded};
 use crate::owner::Owner;
 
@@ -34,9 +36,30 @@ pub async fn sweep_own(engine: &dyn Engine, owner: &Owner) -> Result<Swept, Engi
     remove_where(engine, &|labels| owner.owns(labels)).await
 }
 
+/// How often, and how far apart, is swept again while something is still made of what is to be removed.
+const ROUNDS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Removes what it can; what it can't is logged, and the last such error is returned.
+///
+/// A server that is killed in the midst of making a sandbox leaves an engine that goes on with it: it appears
+/// after the others were listed, and holds what they shared. So the engine's refusal is not believed at once.
 async fn remove_where(engine: &dyn Engine, ours: Whose<'_>) -> Result<Swept, EngineError> {
     let mut swept = Swept::default();
+    for _ in 1..ROUNDS {
+        match remove_once(engine, ours, &mut swept).await {
+            Err(EngineError::Refused { .. }) => tokio::time::sleep(PAUSE).await,
+            removed => return removed.map(|()| swept),
+        }
+    }
+    remove_once(engine, ours, &mut swept).await.map(|()| swept)
+}
+
+async fn remove_once(
+    engine: &dyn Engine,
+    ours: Whose<'_>,
+    swept: &mut Swept,
+) -> Result<(), EngineError> {
     let mut failed = None;
     for found in bounded(Call::List, engine.list()).await? {
         if !ours(&found.labels) {
@@ -50,6 +73,6 @@ async fn remove_where(engine: &dyn Engine, ours: Whose<'_>) -> Result<Swept, Eng
             }
         }
     }
-    swept.shared = bounded(Call::Sweep, engine.sweep_shared(ours)).await?;
-    failed.map_or(Ok(swept), Err)
+    swept.shared += bounded(Call::Sweep, engine.sweep_shared(ours)).await?;
+    failed.map_or(Ok(()), Err)
 }

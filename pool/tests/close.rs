@@ -184,3 +184,11 @@ async fn what_is_put_on_the_shelf_just_when_it_closes_is_removed_too() {
         world.engine.assert_clean();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_still_in_use_for_a_moment_is_swept_a_moment_later() {
+    let world = World::full(Setup::default()).await;
+    // As when the engine goes on with a sandbox that was asked for before.
+    world.engine.fault(Call::Sweep, Fault::Fail(2));
+    world.end().await;
+}
