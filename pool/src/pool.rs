@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -160,8 +160,8 @@ pub(crate) struct Pool {
     thawing: AtomicUsize,
     /// Requests that found the shelf empty.
     waiting: AtomicUsize,
-    /// Sandboxes in which modules are being imported.
-    loading: AtomicUsize,
+    /// Sandboxes in which modules may be imported at the same time.
+    loads: Semaphore,
     /// Requests that wanted modules, and used up what had been done ahead for the next one that does.
     owed: AtomicUsize,
     preload: Mutex<PreloadStatus>,
@@ -213,7 +213,7 @@ impl Pool {
             coming: AtomicUsize::new(0),
             thawing: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            loading: AtomicUsize::new(0),
+            loads: Semaphore::new(LOADS),
             owed: AtomicUsize::new(0),
             preload: Mutex::default(),
             trouble: Mutex::default(),
@@ -392,10 +392,10 @@ impl Pool {
     async fn stock(&self, sandbox: Sandbox<Armed>) {
         let Some(mut sandbox) = self.hand_over(sandbox) else { return };
         while let Some(missing) = sandbox.missing() {
-            let _loading = match missing {
+            let _load = match missing {
                 Missing::Interpreter => None,
                 Missing::Modules => match self.may_load() {
-                    Some(loading) => Some(loading),
+                    Some(load) => Some(load),
                     // It stays thawed, for the time that is left to be made use of.
                     None => return drop(self.shelf.put_hot(sandbox)),
                 },
@@ -432,13 +432,11 @@ impl Pool {
 
     /// Whether modules may be imported now, which keeps a core busy for as long as making many sandboxes
     /// does: one at a time, and only when it is calm, unless a request has used some.
-    fn may_load(&self) -> Option<Counted<'_>> {
-        let first = |loading: usize| (loading < LOADS).then_some(loading + 1);
-        self.loading.fetch_update(Ordering::Relaxed, Ordering::Relaxed, first).ok()?;
-        let loading = Counted(&self.loading);
+    fn may_load(&self) -> Option<SemaphorePermit<'_>> {
+        let load = self.loads.try_acquire().ok()?;
         let less = |owed: usize| owed.checked_sub(1);
         let is_owed = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
-        (is_owed || self.shared.quiet.until_calm().is_none()).then_some(loading)
+        (is_owed || self.shared.quiet.until_calm().is_none()).then_some(load)
     }
 
     fn note_preload(&self, status: PreloadStatus, missing: Option<Missing>) {
@@ -509,8 +507,7 @@ impl Pool {
             self.finish(sandbox);
         }
         // The front comes first: while modules are imported in a sandbox, it is not on the shelf.
-        if self.loading.load(Ordering::Relaxed) >= LOADS || self.thawing.load(Ordering::Relaxed) > 0
-        {
+        if self.loads.available_permits() == 0 || self.thawing.load(Ordering::Relaxed) > 0 {
             return LOOK_OVER;
         }
         if self.owed.load(Ordering::Relaxed) == 0

@@ -27,17 +27,10 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The runner is parked and the sandbox thawed, or about to be: a job can be sent at once.
 pub(crate) struct Armed {
-    ahead: Ahead,
+    /// What shall wait in the sandbox and does not yet, the next first.
+    missing: Option<Missing>,
     /// The engine's answer to the call that thaws it.
     thawing: Option<oneshot::Receiver<Result<(), EngineError>>>,
-}
-
-/// How far a sandbox is with what is started ahead of its program.
-#[derive(Debug, Clone, Copy)]
-enum Ahead {
-    Nothing,
-    Interpreter,
-    Everything,
 }
 
 /// What shall wait in a sandbox and does not yet.
@@ -122,32 +115,28 @@ impl Sandbox<Armed> {
         })
         .await??;
         let lease = Arc::new(lease);
-        let state = Armed { ahead: Ahead::Nothing, thawing: None };
+        let missing = spec.preload.as_ref().map(|_| Missing::Interpreter);
+        let state = Armed { missing, thawing: None };
         Ok(Self { lease, engine, spec, connection, created: Instant::now(), state })
     }
 
     /// What shall wait in the sandbox and does not yet, the next first.
     pub(crate) fn missing(&self) -> Option<Missing> {
-        let preload = self.spec.preload.as_ref()?;
-        match self.state.ahead {
-            Ahead::Nothing => Some(Missing::Interpreter),
-            Ahead::Interpreter if !preload.modules.is_empty() => Some(Missing::Modules),
-            Ahead::Interpreter | Ahead::Everything => None,
-        }
+        self.state.missing
     }
 
     /// Starts the next of what is missing. Tells what became of all of it so far.
     pub(crate) async fn preload(&mut self) -> Result<PreloadStatus, SandboxError> {
-        let (Some(preload), Some(missing)) = (&self.spec.preload, self.missing()) else {
+        let (Some(preload), Some(missing)) = (&self.spec.preload, self.state.missing) else {
             return Ok(PreloadStatus::default());
         };
         let message = preload.message(&self.spec.workdir, missing == Missing::Modules);
         let preloaded =
             bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
         let Preloaded { memory, complaints } = preloaded.await??;
-        self.state.ahead = match missing {
-            Missing::Interpreter => Ahead::Interpreter,
-            Missing::Modules => Ahead::Everything,
+        self.state.missing = match missing {
+            Missing::Interpreter if !preload.modules.is_empty() => Some(Missing::Modules),
+            Missing::Interpreter | Missing::Modules => None,
         };
         Ok(PreloadStatus { memory, complaints })
     }
@@ -207,7 +196,7 @@ impl Sandbox<Paused> {
         if !self.is_alive() {
             return Err(SandboxError::Lost);
         }
-        Ok(self.into_state(Armed { ahead: Ahead::Everything, thawing: None }))
+        Ok(self.into_state(Armed { missing: None, thawing: None }))
     }
 
     /// Begins to thaw the sandbox. The call is a task of `tasks`, which holds the lease: whatever becomes
@@ -222,6 +211,6 @@ impl Sandbox<Paused> {
             // Who has gone does not need to know.
             let _ = sender.send(answer);
         });
-        self.into_state(Armed { ahead: Ahead::Everything, thawing: Some(thawing) })
+        self.into_state(Armed { missing: None, thawing: Some(thawing) })
     }
 }

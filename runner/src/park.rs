@@ -60,17 +60,17 @@ pub(crate) fn park() -> io::Result<()> {
     let mut from_server = BufReader::with_capacity(64 * 1024, from_server);
     let mut preloads = Preloads::default();
     let mut before = cgroup::Counters::read();
-    let mut first = receive_first(&mut from_server);
-    while let Ok(First::Preload(preload)) = first {
-        preloads.start(preload, &oom_score);
-        before = cgroup::Counters::read();
-        to_server.send(Kind::Preloaded, &preloads.report())?;
-        first = receive_first(&mut from_server);
-    }
-    let request = first.and_then(|first| match first {
-        First::Job(job) => receive(job, &mut from_server),
-        First::Preload(_) => unreachable!("each was started"),
-    });
+    let request = loop {
+        match receive_first(&mut from_server) {
+            Ok(First::Preload(preload)) => {
+                preloads.start(preload, &oom_score);
+                before = cgroup::Counters::read();
+                to_server.send(Kind::Preloaded, &preloads.report())?;
+            }
+            Ok(First::Job(job)) => break receive(job, &mut from_server),
+            Err(none) => break Err(none),
+        }
+    };
     match request {
         Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {
             Ok(exit) => {

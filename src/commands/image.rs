@@ -38,15 +38,14 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
     for language in config.languages.values() {
         let name = &language.sandbox.image.name;
         let (size, digest) = match app.images.find(name).await? {
-            Some(image) => (ByteSize::mib(image.size >> 20).to_string(), shortened(&image.digest)),
+            Some(image) => in_short(image.size, &image.digest),
             None => ("-".to_owned(), "missing".to_owned()),
         };
         row(&language.name, name, &size, &digest);
     }
     let others = bounded(Call::FindImage, app.store.list()).await?;
     for image in others {
-        let (size, digest) =
-            (ByteSize::mib(image.size >> 20).to_string(), shortened(&image.digest));
+        let (size, digest) = in_short(image.size, &image.digest);
         let is_language = |name: &String| {
             config.languages.values().any(|language| is_same(&language.sandbox.image.name, name))
         };
@@ -62,9 +61,9 @@ fn row(language: &str, image: &str, size: &str, digest: &str) {
     say(&format!("{language:<14}{image:<31} {size:<9} {digest}"));
 }
 
-/// As much of a digest as tells it from others.
-fn shortened(digest: &str) -> String {
-    digest.chars().take(19).collect()
+/// A size in MiB, and as much of a digest as tells it from others.
+fn in_short(size: u64, digest: &str) -> (String, String) {
+    (ByteSize::mib(size >> 20).to_string(), digest.chars().take(19).collect())
 }
 
 /// Whether a full name is what a short one means.

@@ -3,22 +3,15 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use include_dir::Dir;
 use isolator_pool::docker::{DockerEngine, ImageBuild};
 use isolator_pool::engine::{EngineError, Progress};
 
-use super::{BuildEngine, context, failed};
+use super::{BuildEngine, Recipe};
 
 #[async_trait]
 impl BuildEngine for DockerEngine {
-    async fn build_from(
-        &self,
-        base: &str,
-        name: &str,
-        folder: &'static Dir<'static>,
-        progress: Progress<'_>,
-    ) -> Result<(), EngineError> {
-        let context = context(folder).map_err(failed)?;
+    async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError> {
+        let Recipe { name, base, context, .. } = recipe;
         let arguments = HashMap::from([("BASE".to_owned(), base.to_owned())]);
         self.build_image(ImageBuild { name, context, arguments }, progress).await
     }

@@ -34,14 +34,19 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// An engine on which images can be built.
 #[async_trait]
 pub trait BuildEngine: Engine + ImageStore {
-    /// Builds the image that a folder describes from an image that is there.
-    async fn build_from(
-        &self,
-        base: &str,
-        name: &str,
-        folder: &'static Dir<'static>,
-        progress: Progress<'_>,
-    ) -> Result<(), EngineError>;
+    /// Builds an image of ours.
+    async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError>;
+}
+
+/// What an image of ours is built from.
+pub struct Recipe<'a> {
+    name: &'a str,
+    /// An image that is there.
+    base: &'static str,
+    /// The image's description.
+    folder: &'static Dir<'static>,
+    /// What the build finds beside it, as a tar.
+    context: Vec<u8>,
 }
 
 /// Builds the language images on an engine.
@@ -92,7 +97,8 @@ impl ImageBuilder for LanguageImages {
         let _building = self.building.lock().await;
         let base = self.base(progress).await?;
         progress(&format!("building {name} from {base}"));
-        self.engine.build_from(base, name, folder, progress).await
+        let context = context(folder).map_err(failed)?;
+        self.engine.build(Recipe { name, base, folder, context }, progress).await
     }
 }
 

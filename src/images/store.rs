@@ -6,20 +6,14 @@ use isolator_pool::embedded::{EmbeddedEngine, ImageBuild};
 use isolator_pool::engine::{EngineError, Progress};
 use isolator_pool::store::Description;
 
-use super::{BuildEngine, context, failed, refused};
+use super::{BuildEngine, Recipe, refused};
 
 #[async_trait]
 impl BuildEngine for EmbeddedEngine {
-    async fn build_from(
-        &self,
-        base: &str,
-        name: &str,
-        folder: &'static Dir<'static>,
-        progress: Progress<'_>,
-    ) -> Result<(), EngineError> {
+    async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError> {
+        let Recipe { name, base, folder, context } = recipe;
         let found = self.store().find(base).map_err(|error| refused(error.to_string()))?;
         let base = &found.ok_or_else(|| EngineError::NoSuchImage(base.to_owned()))?;
-        let context = context(folder).map_err(failed)?;
         let description = Description { env: environment(folder), ..Description::default() };
         self.build_image(ImageBuild { name, base, context, description }, progress).await
     }
