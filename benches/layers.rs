@@ -48,6 +48,7 @@ fn job() -> Job {
         cpu_time: None,
         output: OutputLimits { head: 32 * KIB, tail: 32 * KIB, kill: 64 << 20 },
         wants_modules: false,
+        files: None,
     }
 }
 

@@ -91,6 +91,7 @@ fn request(config: &Config) -> RunRequest {
         cpu_time: None,
         resources: language.sandbox.resources,
         output: config.limits.output,
+        files: None,
         watch: None,
     }
 }

@@ -82,6 +82,10 @@ pub struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub snippet_name: Option<String>,
+    /// Patterns of files whose content shall come back, relative to the working directory, such as "*.csv" or
+    /// "out/**". Pictures come back without.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub output_files: Vec<String>,
     /// Command-line arguments of the program.
     #[serde(default, deserialize_with = "null_is_default")]
     pub args: Vec<String>,
@@ -104,6 +108,19 @@ pub struct Arguments {
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,
+}
+
+/// Arguments of `get_result`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetResult {
+    /// The handle that execute_code answered with.
+    #[serde(default)]
+    #[schemars(with = "String")]
+    pub handle: Option<String>,
+    /// Whether to end the program instead of waiting for it.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub cancel: bool,
 }
 
 /// A file that comes with the program.

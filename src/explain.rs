@@ -112,9 +112,8 @@ fn error(outcome: &Outcome, context: &Context<'_>) -> String {
 
 /// The explanation of the last known message on standard error.
 fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
-    let stderr = outcome.stderr.to_bytes();
-    let end = &stderr[stderr.len().saturating_sub(SEARCHED)..];
-    let text = String::from_utf8_lossy(end);
+    let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
+    let text = String::from_utf8_lossy(&end);
     language.hints.iter().find_map(|hint| {
         let found = hint.pattern.captures_iter(&text).last()?;
         let mut advice = String::new();
@@ -169,6 +168,8 @@ mod tests {
             oom_kills: 0,
             refused_forks: 0,
             full_disks: Vec::new(),
+            files: Vec::new(),
+            more_files: false,
         };
         change(&mut outcome);
         let timeout = Duration::from_secs(5);

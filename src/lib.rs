@@ -4,16 +4,19 @@
 //!
 //! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a
 //! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
-//! [`report`] word the result, [`progress`] tells of it before. [`tool`] is what hosts see of it, [`stdio`] and [`http`] how they reach it,
-//! and [`budget`] bounds what all requests hold.
-//! [`report`] word the result. [`policy`] may refuse a program before it runs, and [`syntax`] asks a
-//! sandbox whether one is valid. [`tools`] is what hosts see of it, [`stdio`] how they reach it.
+//! [`report`] word the result, with the [`files`] that the program left, and [`answer`] makes a message of it. [`policy`] may refuse a program before
+//! it runs, [`syntax`] asks a sandbox whether one is valid, and [`progress`] tells of a run before its end.
+//! [`tools`] is what hosts see of it, [`stdio`] and [`http`] how they reach it.
+//!
+//! What outlives a call has one of the [`handles`]: runs that are [`detached`], and [`results`] that are read
+//! later. [`budget`] bounds what all requests hold.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
 //! and each of [`cli`]'s commands is a file in [`commands`].
 //! [`bench`](mod@bench) measures all of it from outside.
 
+pub mod answer;
 pub mod app;
 pub mod arguments;
 pub mod bench;
@@ -21,13 +24,17 @@ pub mod budget;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod detached;
 pub mod explain;
+pub mod files;
+pub mod handles;
 pub mod hosts;
 pub mod http;
 pub mod images;
 pub mod policy;
 pub mod progress;
 pub mod report;
+pub mod results;
 pub mod server;
 pub mod snippets;
 pub mod source;

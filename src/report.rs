@@ -8,13 +8,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::explain::{self, Context};
+use crate::files::{self, FileReport};
 use crate::policy::{Found, Violation};
 
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Report {
     /// success, error, timeout, out_of_memory, killed or output_limit; refused, if the operator forbids
-    /// what is in the program, and it was not run.
+    /// what is in the program, and it was not run; running, if it goes on and its result is to be had with
+    /// the handle.
     #[schemars(with = "StatusName")]
     pub status: &'static str,
     /// Exit code of the program, unless a signal ended it.
@@ -49,6 +51,21 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub peak_memory_bytes: Option<u64>,
+    /// Where all of standard output can be read for a while, if it is longer than the part here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub stdout_uri: Option<String>,
+    /// Where all of standard error can be read for a while, if it is longer than the part here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub stderr_uri: Option<String>,
+    /// Files that the program created or changed in its working directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileReport>,
+    /// What get_result needs for the result of a program that goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub handle: Option<String>,
     /// How the request was served, if the program was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ReceiptReport")]
@@ -57,6 +74,9 @@ pub struct Report {
 
 /// The status of a program that a policy forbids. No sandbox has seen it.
 const REFUSED: &str = "refused";
+
+/// The status of a program that goes on without its caller.
+const RUNNING: &str = "running";
 
 /// The names of a status, for the schema.
 #[derive(JsonSchema)]
@@ -70,6 +90,7 @@ enum StatusName {
     Killed,
     OutputLimit,
     Refused,
+    Running,
 }
 
 /// How a request was served.
@@ -132,6 +153,10 @@ impl Report {
             stderr_missing_bytes: outcome.stderr.dropped,
             cpu_ms: ms(outcome.cpu),
             peak_memory_bytes: outcome.peak_memory,
+            stdout_uri: None,
+            stderr_uri: None,
+            files: Vec::new(),
+            handle: None,
             receipt: Some(ReceiptReport {
                 start: receipt.start.as_str(),
                 preloaded: run.preloaded,
@@ -156,12 +181,26 @@ impl Report {
             "the operator of this server forbids what is in the program, so nothing of it was run; \
              do it another way:\n{found}"
         );
+        Self { violations: found.listed, ..Self::without_run(REFUSED, message) }
+    }
+
+    /// Describes a program that goes on, for whose result its caller comes back.
+    pub fn running(handle: String, kept_for: Duration) -> Self {
+        let kept_for = humantime::format_duration(kept_for);
+        let message = format!(
+            "the program still runs; call get_result with handle {handle:?} for its result, which is kept \
+             for {kept_for} after its end"
+        );
+        Self { handle: Some(handle), ..Self::without_run(RUNNING, message) }
+    }
+
+    fn without_run(status: &'static str, message: String) -> Self {
         Self {
-            status: REFUSED,
+            status,
             exit_code: None,
             signal: None,
             message: Some(message),
-            violations: found.listed,
+            violations: Vec::new(),
             notes: Vec::new(),
             stdout: String::new(),
             stderr: String::new(),
@@ -169,18 +208,25 @@ impl Report {
             stderr_missing_bytes: 0,
             cpu_ms: 0.0,
             peak_memory_bytes: None,
+            stdout_uri: None,
+            stderr_uri: None,
+            files: Vec::new(),
+            handle: None,
             receipt: None,
         }
     }
 
     /// Whether the program failed.
     pub fn is_failure(&self) -> bool {
-        self.status != Status::Success.as_str()
+        self.status != Status::Success.as_str() && self.status != RUNNING
     }
 
     /// The text for the model. Its form is a promise: callers take it apart.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
+        if let (RUNNING, Some(message)) = (self.status, &self.message) {
+            return format!("Still Running: {message}");
+        }
         if self.is_failure() {
             let message = self.message.as_deref().unwrap_or_default();
             text = format!("Execution Failed ({}): {message}\n\n", self.status);
@@ -190,6 +236,19 @@ impl Report {
         text.push_str("\n--- stderr ---\n");
         text.push_str(&self.stderr);
         text
+    }
+
+    /// What else the model should know: the files, where more can be read, and the notes.
+    pub fn to_more_text(&self) -> Option<String> {
+        let mut parts = Vec::new();
+        if !self.files.is_empty() {
+            parts.push(files::as_text(&self.files));
+        }
+        for (stream, uri) in [("stdout", &self.stdout_uri), ("stderr", &self.stderr_uri)] {
+            parts.extend(uri.as_ref().map(|uri| format!("All of {stream} can be read at {uri}")));
+        }
+        parts.extend(self.notes.iter().map(|note| format!("Note: {note}")));
+        (!parts.is_empty()).then(|| parts.join("\n"))
     }
 }
 
@@ -220,6 +279,10 @@ mod tests {
             stderr_missing_bytes: 0,
             cpu_ms: 1.0,
             peak_memory_bytes: None,
+            stdout_uri: None,
+            stderr_uri: None,
+            files: Vec::new(),
+            handle: None,
             receipt: Some(ReceiptReport {
                 start: "hot",
                 preloaded: true,

@@ -4,31 +4,36 @@ use std::sync::Arc;
 
 use axum::http::request::Parts;
 use isolator_pool::admission::Client;
-use isolator_pool::outcome::Outcome;
-use isolator_pool::pools::{ExecuteError, Pools};
+use isolator_pool::pools::Pools;
 use isolator_pool::quote::quoted;
-use isolator_pool::run::{RunError, Watch};
+use isolator_pool::run::Watch;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
-    CustomResult, ErrorCode, ErrorData, Implementation, ListToolsResult, PaginatedRequestParams,
-    ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, Implementation, ListToolsResult, PaginatedRequestParams,
+    ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
+    ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::arguments::{self, Arguments, CheckSyntax, InvalidArgument, TestCode, required};
+use crate::answer;
+use crate::arguments::{
+    self, Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
+};
 use crate::budget::Budget;
-use crate::config::{Config, Language};
+use crate::config::{Config, Language, ResultsConfig};
+use crate::detached::{Detached, Stand};
 use crate::explain::Context;
+use crate::handles::Capacity;
 use crate::progress::Progress;
 use crate::report::Report;
+use crate::results::{ReadError, Results};
 use crate::snippets::Snippets;
 use crate::source;
 use crate::syntax::{self, Syntax};
-use crate::tools::{self, CHECK_SYNTAX, EXECUTE_CODE, TEST_CODE, Tested};
+use crate::tools::{self, CHECK_SYNTAX, EXECUTE_CODE, GET_RESULT, TEST_CODE, Tested};
 
 /// The server; cheap to clone.
 #[derive(Clone)]
@@ -37,6 +42,8 @@ pub struct Server {
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
     in_flight: Budget,
+    results: Arc<Results>,
+    detached: Arc<Detached<Answer>>,
 }
 
 /// Who a call is from, and whether anybody is left to hear of it; put beside a request by a transport with
@@ -62,6 +69,9 @@ pub enum Clients {
     Several,
 }
 
+/// What a call comes to. The error is the caller's mistake.
+type Answer = Result<CallToolResult, InvalidArgument>;
+
 /// What is known of a call besides its arguments.
 struct Call {
     client: Client,
@@ -73,30 +83,35 @@ struct Call {
 /// or three times on its way: as text, as a tar, as frames.
 const MAX_IN_FLIGHT: usize = 128 << 20;
 
+/// Bytes of what runs left to be read for a while.
+const MAX_KEPT: usize = 64 << 20;
+
 impl Server {
     /// A server on running pools, for one client or for several.
     pub fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
-        let most_of_one = match clients {
-            Clients::One => MAX_IN_FLIGHT,
-            Clients::Several => MAX_IN_FLIGHT / 2,
+        let of_one = |all: usize| match clients {
+            Clients::One => all,
+            Clients::Several => all / 2,
         };
+        let kept = Capacity { all: MAX_KEPT, of_one: of_one(MAX_KEPT) };
+        let ResultsConfig { keep_for, detach_after, .. } = config.results;
+        let detached = Detached::new(detach_after, keep_for.saturating_add(config.longest_call()));
         Self {
             snippets: Arc::new(Snippets::new(&config)),
-            in_flight: Budget::new(MAX_IN_FLIGHT, most_of_one),
+            in_flight: Budget::new(MAX_IN_FLIGHT, of_one(MAX_IN_FLIGHT)),
+            results: Arc::new(Results::new(kept, keep_for)),
+            detached: Arc::new(detached),
             config,
             pools,
         }
     }
 
-    /// Serves one call. The outer error is the caller's mistake.
-    async fn call(
-        &self,
-        name: &str,
-        arguments: Value,
-        call: Call,
-    ) -> Result<CallToolResult, InvalidArgument> {
+    /// Serves one call.
+    async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
         match (name, &self.config.test_code) {
-            (EXECUTE_CODE, _) => self.execute_code(arguments, call).await,
+            (EXECUTE_CODE, _) if call.watch.is_some() => self.execute_code(arguments, call).await,
+            (EXECUTE_CODE, _) => self.execute_or_detach(arguments, call).await,
+            (GET_RESULT, _) => self.get_result(arguments, call).await,
             (CHECK_SYNTAX, _) => self.check_syntax(arguments, call).await,
             (TEST_CODE, Some(language)) => self.test_code(arguments, call, language).await,
             _ => {
@@ -109,26 +124,51 @@ impl Server {
         }
     }
 
-    async fn execute_code(
-        &self,
-        arguments: Value,
-        Call { client, watch }: Call,
-    ) -> Result<CallToolResult, InvalidArgument> {
+    /// A caller that follows the progress of a program waits for its end; others are not kept waiting for
+    /// longer than they are likely to.
+    async fn execute_or_detach(&self, arguments: Value, call: Call) -> Answer {
+        let client = call.client.clone();
+        let server = self.clone();
+        let stand = self
+            .detached
+            .attend(&client, async move { server.execute_code(arguments, call).await });
+        self.stand(stand.await)
+    }
+
+    async fn get_result(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
+        let GetResult { handle, cancel } = arguments::parse(arguments)?;
+        let handle = required(handle, "handle", "what execute_code answered with")?;
+        let stand = match cancel {
+            true => self.detached.end(&client, &handle),
+            false => self.detached.wait(&client, &handle).await,
+        };
+        stand.map_or_else(|| Ok(answer::unknown_handle()), |stand| self.stand(stand))
+    }
+
+    fn stand(&self, stand: Stand<Answer>) -> Answer {
+        match stand {
+            Stand::Ended(answer) => answer,
+            Stand::GoesOn(handle) => Ok(answer::of_running(handle, self.config.results.keep_for)),
+            Stand::Gone => Ok(answer::gone()),
+        }
+    }
+
+    async fn execute_code(&self, arguments: Value, Call { client, watch }: Call) -> Answer {
         let arguments = Arguments::parse(arguments)?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.weight()) {
-            return Ok(too_much_at_once());
+            return Ok(answer::too_much_at_once(MAX_IN_FLIGHT));
         }
         let mut request = source::resolve(arguments, &self.config, &self.snippets)?;
         let found = self.config.policies.check(&request.language.name, request.unchecked).await;
         if !found.is_empty() {
-            return Ok(answer(&Report::refused(found)));
+            return Ok(answer::of_report(&Report::refused(found), Vec::new()));
         }
         request.run.watch = watch;
         let executed = self.pools.execute(&request.language.name, &client, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
-            Err(error) => return Ok(sandbox_fault(&error)),
+            Err(error) => return Ok(answer::sandbox_fault(&error)),
         };
         let context = Context {
             config: &self.config,
@@ -136,24 +176,21 @@ impl Server {
             timeout: request.run.timeout,
             resources: request.run.resources,
         };
-        Ok(answer(&Report::new(&outcome, &receipt, &context)))
+        let keep = (&*self.results, &client);
+        Ok(answer::of_run(outcome, &receipt, &context, &request.wanted, keep))
     }
 
-    async fn check_syntax(
-        &self,
-        arguments: Value,
-        Call { client, .. }: Call,
-    ) -> Result<CallToolResult, InvalidArgument> {
+    async fn check_syntax(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
         let CheckSyntax { language, code } = arguments::parse(arguments)?;
         let language = required(language, "language", "the language of the code")?;
         let code = required(code, "code", "the source of the program")?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(code.len()) {
-            return Ok(too_much_at_once());
+            return Ok(answer::too_much_at_once(MAX_IN_FLIGHT));
         }
         let language = source::language(&language, &self.config)?;
         let checked = self.syntax_of(&language, &code, &client).await?;
-        Ok(checked.map_or_else(|no_verdict| no_verdict, |syntax| as_data(&syntax)))
+        Ok(checked.map_or_else(|no_verdict| no_verdict, |syntax| answer::of_data(&syntax)))
     }
 
     async fn test_code(
@@ -161,26 +198,26 @@ impl Server {
         arguments: Value,
         Call { client, watch }: Call,
         language: &Arc<Language>,
-    ) -> Result<CallToolResult, InvalidArgument> {
+    ) -> Answer {
         let arguments: TestCode = arguments::parse(arguments)?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
-            return Ok(too_much_at_once());
+            return Ok(answer::too_much_at_once(MAX_IN_FLIGHT));
         }
         let (code, mut request) = source::resolve_test(arguments, language, &self.config)?;
         match self.syntax_of(language, &code, &client).await? {
             Ok(Syntax { valid: true, .. }) => {}
-            Ok(invalid) => return Ok(as_data(&Tested::invalid(invalid))),
+            Ok(invalid) => return Ok(answer::of_data(&Tested::invalid(invalid))),
             Err(no_verdict) => return Ok(no_verdict),
         }
         let found = self.config.policies.check(&language.name, request.unchecked).await;
         if !found.is_empty() {
-            return Ok(as_data(&Tested::forbidden(found)));
+            return Ok(answer::of_data(&Tested::forbidden(found)));
         }
         request.run.watch = watch;
         Ok(match self.pools.execute(&language.name, &client, &request.run).await {
-            Ok((outcome, _)) => as_data(&Tested::executed(&outcome)),
-            Err(error) => sandbox_fault(&error),
+            Ok((outcome, _)) => answer::of_data(&Tested::executed(&outcome)),
+            Err(error) => answer::sandbox_fault(&error),
         })
     }
 
@@ -195,71 +232,11 @@ impl Server {
         let (check, request) = syntax::request(language, code, &self.config)?;
         let outcome = match self.pools.execute(&language.name, client, &request).await {
             Ok((outcome, _)) => outcome,
-            Err(error) => return Ok(Err(sandbox_fault(&error))),
+            Err(error) => return Ok(Err(answer::sandbox_fault(&error))),
         };
-        Ok(syntax::verdict(check, &outcome, code).map_err(|error| no_verdict(&error, &outcome)))
+        Ok(syntax::verdict(check, &outcome, code)
+            .map_err(|error| answer::no_verdict(&error, &outcome)))
     }
-}
-
-/// An answer that is data and nothing else. What it says of a program is no failure of the tool.
-fn as_data(data: &impl Serialize) -> CallToolResult {
-    let text = serde_json::to_string(data).and_then(|text| Ok((serde_json::to_value(data)?, text)));
-    match text {
-        Ok((value, text)) => {
-            let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-            result.structured_content = Some(value);
-            result
-        }
-        Err(error) => {
-            tracing::error!(%error, "an answer could not be written as JSON");
-            CallToolResult::error(vec![ContentBlock::text("The answer could not be written.")])
-        }
-    }
-}
-
-fn no_verdict(error: &syntax::NoVerdict, outcome: &Outcome) -> CallToolResult {
-    tracing::warn!(%error, status = outcome.status.as_str(), "a syntax check has no verdict");
-    let text = format!("Syntax check failed: {error}\n\nThe program may be valid or not.");
-    CallToolResult::error(vec![ContentBlock::text(text)])
-}
-
-fn answer(report: &Report) -> CallToolResult {
-    let content = vec![ContentBlock::text(report.to_text())];
-    let mut result = if report.is_failure() {
-        CallToolResult::error(content)
-    } else {
-        CallToolResult::success(content)
-    };
-    match serde_json::to_value(report) {
-        Ok(value) => result.structured_content = Some(value),
-        Err(error) => tracing::error!(%error, "a report could not be written as JSON"),
-    }
-    result
-}
-
-/// The sandbox, not the program, has failed: the model shall not look for the mistake in its code.
-fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
-    tracing::warn!(%error, "a call got no sandbox");
-    let advice = match error {
-        ExecuteError::Admission(_) => "The program did not run.",
-        ExecuteError::Run(RunError::WorkspaceFull(_)) => {
-            "The program did not run. Send less, or ask the operator for a larger workspace."
-        }
-        _ => {
-            "The sandbox failed, not the program, which may not have run. Try again; if it goes on, \
-             tell the operator to run `isolator doctor`."
-        }
-    };
-    CallToolResult::error(vec![ContentBlock::text(format!("Sandbox error: {error}\n\n{advice}"))])
-}
-
-fn too_much_at_once() -> CallToolResult {
-    let text = format!(
-        "Sandbox error: the requests being served hold more than {} MiB together\n\nThe program did \
-         not run. Try again in a moment.",
-        MAX_IN_FLIGHT >> 20
-    );
-    CallToolResult::error(vec![ContentBlock::text(text)])
 }
 
 fn invalid(error: &InvalidArgument) -> ErrorData {
@@ -276,7 +253,7 @@ fn caller(context: &RequestContext<RoleServer>) -> Caller {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let capabilities = ServerCapabilities::builder().enable_resources().enable_tools().build();
         let implementation = Implementation::new("isolator", env!("CARGO_PKG_VERSION"))
             .with_title("Isolator")
             .with_description(env!("CARGO_PKG_DESCRIPTION"));
@@ -295,6 +272,20 @@ impl ServerHandler for Server {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         tools::all(&self.config, &self.snippets).into_iter().find(|tool| tool.name == name)
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let data = Some(json!({ "uri": request.uri }));
+        let contents = self.results.read(&caller(&context).client, &request.uri);
+        let contents = contents.map_err(|error| match error {
+            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
+            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
+        })?;
+        Ok(ReadResourceResult::new(vec![contents]).into())
     }
 
     /// A call whose parameters have the wrong shape does not reach `call_tool`.
@@ -318,6 +309,7 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         let Caller { client, gone } = caller(&context);
+        let version = context.protocol_version();
         let progress = Progress::wanted(&context);
         let call = Call { client, watch: progress.as_ref().map(Progress::watch) };
         let told = async {
@@ -335,7 +327,7 @@ impl ServerHandler for Server {
             }
             () = gone.cancelled() => Err(ErrorData::internal_error("the client has gone", None)),
             result = self.call(&request.name, arguments, call) => match result {
-                Ok(result) => Ok(result.into()),
+                Ok(result) => Ok(answer::understood(result, version.as_ref()).into()),
                 Err(error) => Err(invalid(&error)),
             },
             never = told => match never {},

@@ -17,6 +17,7 @@ use crate::arguments::{
     AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, Time, required,
 };
 use crate::config::{Config, Language, RequestLimits};
+use crate::files::Wanted;
 use crate::policy::SourceFile;
 use crate::snippets::Snippets;
 
@@ -37,7 +38,18 @@ pub struct Request {
     pub language: Arc<Language>,
     /// What to run.
     pub run: RunRequest,
+    /// Which files shall come back.
+    pub wanted: Wanted,
     /// The caller's sources, where a policy has a say in what they may be. A snippet is the operator's.
+    pub unchecked: Vec<SourceFile>,
+}
+
+/// A request of the tool `test_code` whose every part was checked.
+#[derive(Debug)]
+pub struct TestRequest {
+    /// What to run.
+    pub run: RunRequest,
+    /// The source, where a policy has a say in what it may be.
     pub unchecked: Vec<SourceFile>,
 }
 
@@ -72,6 +84,7 @@ pub fn resolve(
         resources.cpu = cpu(cores, &config.limits)?;
     }
     let env = arguments_and_variables(&arguments, &entrypoint.language)?;
+    let wanted = Wanted::new(arguments.output_files, config.results.files)?;
     let stdin = arguments.stdin.unwrap_or_default().into_bytes();
     if stdin.len() as u64 > config.limits.files.total {
         let message = format!("holds more than {} bytes", config.limits.files.total);
@@ -83,12 +96,19 @@ pub fn resolve(
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
-    let output = config.limits.output;
-    let cpu_time = None;
-    let watch = None;
-    let run =
-        RunRequest { argv, env, workspace, stdin, timeout, cpu_time, resources, output, watch };
-    Ok(Request { language, run, unchecked })
+    let run = RunRequest {
+        argv,
+        env,
+        workspace,
+        stdin,
+        timeout,
+        cpu_time: None,
+        resources,
+        output: config.output_with_kept(),
+        files: Some(wanted.to_sandbox()),
+        watch: None,
+    };
+    Ok(Request { language, run, wanted, unchecked })
 }
 
 /// The same for a program of one file in the language of the tool `test_code`.
@@ -100,7 +120,7 @@ pub fn resolve_test(
     arguments: TestCode,
     language: &Arc<Language>,
     config: &Config,
-) -> Result<(String, Request), InvalidArgument> {
+) -> Result<(String, TestRequest), InvalidArgument> {
     let code = required(arguments.code, "code", "the source of the program")?;
     let timeout = match arguments.timeout {
         Some(Time::Text(text)) => timeout(Some(&text), &config.limits)?,
@@ -132,9 +152,10 @@ pub fn resolve_test(
         cpu_time: cpu_time.transpose()?,
         resources,
         output: config.limits.output,
+        files: None,
         watch: None,
     };
-    Ok((code, Request { language: Arc::clone(language), run, unchecked }))
+    Ok((code, TestRequest { run, unchecked }))
 }
 
 fn entrypoint(

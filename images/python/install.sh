@@ -48,6 +48,9 @@ if text.count(old) != 1:
 module.write_text(text.replace(old, new))
 PYTHON
 
+# What a program shows becomes a picture; see there.
+cp "$here/isolator_pictures.py" "$site"
+
 finish
 
 # The root is read-only at run time, so all bytecode has to be there. It is not
@@ -58,8 +61,10 @@ find /usr/lib/python3* "$site" -depth -type d -name __pycache__ -exec rm -rf {} 
 python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python3* "$site" || :
 
 # A build that cannot do its work has to fail here and not in a sandbox.
-MPLCONFIGDIR=/tmp/mpl MPLBACKEND=Agg python3 - <<'PYTHON'
+mkdir -p /workspace && cd /workspace
+MPLCONFIGDIR=/tmp/mpl MPLBACKEND=module://isolator_pictures python3 - <<'PYTHON'
 import io
+import pathlib
 
 import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.Image, pydantic, requests, seaborn, sympy, yaml
 import matplotlib.pyplot as plt
@@ -73,5 +78,7 @@ frame = pd.DataFrame({"x": np.arange(5.0), "y": np.arange(5.0) * 2})
 sklearn.linear_model.LinearRegression().fit(frame[["x"]], frame["y"])
 frame.plot(x="x", y="y")
 plt.savefig(io.BytesIO(), format="png")
+plt.show()
+assert pathlib.Path("figure_1.png").stat().st_size > 1000 and not plt.get_fignums()
 PYTHON
-rm -rf /tmp/mpl
+rm -rf /tmp/mpl /workspace/figure_1.png

@@ -59,5 +59,5 @@ pub mod sweep;
 pub mod workspace;
 
 pub use connection::ConnectionError;
-pub use isolator_runner::wire::OutputLimits;
+pub use isolator_runner::wire::{OutputLimits, WantedFiles};
 pub use sandbox::SandboxError;

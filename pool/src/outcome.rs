@@ -53,6 +53,20 @@ impl Captured {
         (self.head.len() as u64 + self.tail.len() as u64).saturating_add(self.dropped)
     }
 
+    /// The same with no more than so many bytes of its beginning and so many of its end.
+    pub fn shortened(&self, head: usize, tail: usize) -> Self {
+        let Self { head: begin, tail: end, dropped } = self;
+        if *dropped == 0 && begin.len() + end.len() <= head + tail {
+            return self.clone();
+        }
+        let (begin, rest) = begin.split_at(head.min(begin.len()));
+        // What follows a gap is the end; without one the end begins where the beginning stops.
+        let rest = if *dropped == 0 { [rest, end].concat() } else { end.clone() };
+        let end = &rest[rest.len().saturating_sub(tail)..];
+        let dropped = self.total() - (begin.len() + end.len()) as u64;
+        Self { head: begin.to_vec(), tail: end.to_vec(), dropped }
+    }
+
     /// Head and tail in one, with a note of what is missing between them. A character cut in half
     /// by the gap counts as missing.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -122,6 +136,23 @@ pub struct Outcome {
     pub refused_forks: u64,
     /// File systems of the sandbox that were full at the end.
     pub full_disks: Vec<String>,
+    /// Files that it created or changed in the workspace, in the order of their paths, where the request
+    /// wanted to know.
+    pub files: Vec<ChangedFile>,
+    /// Whether there are others, which are too many or could not be looked at.
+    pub more_files: bool,
+}
+
+/// A file that the program created or changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedFile {
+    /// Its path below the workspace. It is the program's choice: any text of up to 4096 bytes.
+    pub path: String,
+    /// Its size in bytes, as the runner tells.
+    pub size: u64,
+    /// Its content, where it was wanted and fitted. It is shorter than the size if something went on
+    /// changing the file.
+    pub content: Option<Vec<u8>>,
 }
 
 /// The exit code after a timeout, as the command `timeout` has it.
@@ -162,6 +193,18 @@ mod tests {
         let tail = "€b".as_bytes()[1..].to_vec();
         let captured = Captured { head, tail, dropped: 10 };
         assert_eq!(captured.to_bytes(), b"a\n[... 14 bytes are missing here ...]\nb");
+    }
+
+    #[test]
+    fn a_shortened_stream_keeps_both_its_ends() {
+        let whole = Captured { head: b"abcdefgh".to_vec(), tail: Vec::new(), dropped: 0 };
+        assert_eq!(whole.shortened(5, 3), whole);
+        let short = Captured { head: b"ab".to_vec(), tail: b"fgh".to_vec(), dropped: 3 };
+        assert_eq!(whole.shortened(2, 3), short);
+        let gap = Captured { head: b"abcd".to_vec(), tail: b"wxyz".to_vec(), dropped: 100 };
+        let short = Captured { head: b"ab".to_vec(), tail: b"xyz".to_vec(), dropped: 103 };
+        assert_eq!(gap.shortened(2, 3), short);
+        assert_eq!(gap.shortened(2, 3).total(), gap.total());
     }
 
     proptest! {

@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use isolator_runner::wire::{
-    self, Exit, Failed, FailedCause, Job, KillReason, Kind, OutputLimits, WireError,
+    self, Exit, Failed, FailedCause, Job, KillReason, Kind, MAX_FILES, MAX_PATH, OutputLimits,
+    WantedFiles, WireError,
 };
 
 use crate::connection::{ConnectionError, Frame};
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxState, bounded};
 use crate::limits::Resources;
-use crate::outcome::{Captured, End, Outcome, Status};
+use crate::outcome::{Captured, ChangedFile, End, Outcome, Status};
 use crate::sandbox::{Armed, Sandbox, SandboxError};
 use crate::workspace::Workspace;
 
@@ -42,6 +43,8 @@ pub struct RunRequest {
     pub resources: Resources,
     /// How much output is kept.
     pub output: OutputLimits,
+    /// What to tell of the files that it creates or changes in the workspace, if anything.
+    pub files: Option<WantedFiles>,
     /// Told of the output's beginning while the program runs.
     pub watch: Option<Watch>,
 }
@@ -126,7 +129,7 @@ pub(crate) async fn run(
 
     let message = encode(request, wants_modules, &sandbox)?;
     let sent = Instant::now();
-    let mut output = Output::new(request.output, request.watch.clone());
+    let mut output = Output::new(request);
     let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
     let total = sent.elapsed();
     if matches!(report, Report::Late | Report::Silence) && !output.started {
@@ -231,6 +234,7 @@ fn encode(
         cpu_time: request.cpu_time,
         output: request.output,
         wants_modules,
+        files: request.files.clone(),
     };
     let tar = request.workspace.tar();
     let mut message = Vec::with_capacity(tar.len() + request.stdin.len() + 4096);
@@ -253,7 +257,8 @@ enum Report {
     Late,
 }
 
-/// The output as it comes. The runner's word on limits is not trusted: what is above them is lost.
+/// What the program prints and leaves, as it comes. The runner's word on limits is not trusted: output above
+/// them is lost, and more files than asked for are an error.
 struct Output {
     limits: OutputLimits,
     /// Whether the runner said that the program has started.
@@ -261,12 +266,42 @@ struct Output {
     stdout: Captured,
     stderr: Captured,
     watch: Option<Watch>,
+    files: Vec<ChangedFile>,
+    /// Files that may still be listed, and bytes of their contents that may still come.
+    files_left: usize,
+    content_left: u64,
 }
 
 impl Output {
-    fn new(limits: OutputLimits, watch: Option<Watch>) -> Self {
-        let (stdout, stderr) = (Captured::default(), Captured::default());
-        Self { limits, started: false, stdout, stderr, watch }
+    fn new(request: &RunRequest) -> Self {
+        Self {
+            limits: request.output,
+            started: false,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            watch: request.watch.clone(),
+            files: Vec::new(),
+            files_left: request.files.as_ref().map_or(0, |_| MAX_FILES),
+            content_left: request.files.as_ref().map_or(0, |wanted| wanted.most),
+        }
+    }
+
+    /// Takes the name of a file, or more of its content; `None` if it has no business to come.
+    fn take_file(&mut self, kind: Kind, payload: &[u8]) -> Result<Option<()>, WireError> {
+        if kind == Kind::File {
+            let wire::ChangedFile { path, size, sent } = wire::parse_message(kind, payload)?;
+            let left = self.files_left.checked_sub(1).filter(|_| path.len() <= MAX_PATH);
+            let Some(left) = left else { return Ok(None) };
+            self.files_left = left;
+            self.files.push(ChangedFile { path, size, content: sent.then(Vec::new) });
+            return Ok(Some(()));
+        }
+        let content = self.files.last_mut().and_then(|file| file.content.as_mut());
+        let left = self.content_left.checked_sub(payload.len() as u64);
+        let (Some(content), Some(left)) = (content, left) else { return Ok(None) };
+        self.content_left = left;
+        content.extend_from_slice(payload);
+        Ok(Some(()))
     }
 
     fn push(&mut self, kind: Kind, bytes: &[u8]) {
@@ -314,6 +349,10 @@ fn listen(
     match kind {
         Kind::Started => output.started = true,
         Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
+        Kind::File | Kind::Content => {
+            let taken = output.take_file(kind, &payload).map_err(broken)?;
+            taken.ok_or_else(|| broken(WireError::Unexpected(kind)))?;
+        }
         Kind::Exit => {
             let exit = wire::parse_message(kind, &payload).map_err(broken)?;
             return Ok(Some(Report::Exit(exit)));
@@ -329,7 +368,7 @@ fn listen(
 
 fn from_exit(exit: Exit, output: Output) -> Outcome {
     let status = status(&exit);
-    let Output { mut stdout, mut stderr, .. } = output;
+    let Output { mut stdout, mut stderr, files, .. } = output;
     stdout.dropped = exit.stdout.dropped;
     stderr.dropped = exit.stderr.dropped;
     Outcome {
@@ -343,6 +382,8 @@ fn from_exit(exit: Exit, output: Output) -> Outcome {
         oom_kills: exit.oom_kills,
         refused_forks: exit.refused_forks,
         full_disks: exit.full_disks,
+        files,
+        more_files: exit.more_files,
     }
 }
 
@@ -371,6 +412,9 @@ fn unseen(status: Status, output: Output, wall: Duration) -> Outcome {
         oom_kills: 0,
         refused_forks: 0,
         full_disks: Vec::new(),
+        files: output.files,
+        // Nobody has told of all of them, if they were asked for.
+        more_files: output.files_left > 0,
     }
 }
 

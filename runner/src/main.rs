@@ -7,6 +7,7 @@
 //! itself, where the engine can start it with a stream of its own; its end is then that of the sandbox.
 
 mod cgroup;
+mod changes;
 mod hold;
 mod outbox;
 mod output;

@@ -37,6 +37,13 @@ impl<W: Write> Outbox<W> {
         if self.waiting.len() >= MUCH { self.flush() } else { Ok(()) }
     }
 
+    /// Puts a message in.
+    pub(crate) fn put_message<T: Serialize>(&mut self, kind: Kind, message: &T) -> io::Result<()> {
+        wire::push_message(&mut self.waiting, kind, message).map_err(io::Error::other)?;
+        self.since.get_or_insert_with(Instant::now);
+        if self.waiting.len() >= MUCH { self.flush() } else { Ok(()) }
+    }
+
     /// Sends a frame without a payload, and all that waits before it.
     pub(crate) fn send_sign(&mut self, kind: Kind) -> io::Result<()> {
         self.waiting.extend_from_slice(&wire::header(kind, 0));

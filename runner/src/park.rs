@@ -16,7 +16,8 @@ use crate::outbox::Outbox;
 use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
-use crate::{NAME, cgroup, program, unpack};
+use crate::unpack::Given;
+use crate::{NAME, cgroup, changes, program, unpack};
 
 /// How long process 1 is given to become what it will be.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
@@ -28,6 +29,7 @@ const LINGER: Duration = Duration::from_millis(50);
 struct Request {
     job: Job,
     stdin: Vec<u8>,
+    given: Given,
     unpack: Duration,
 }
 
@@ -141,7 +143,7 @@ fn protocol(error: WireError) -> NoRequest {
 fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NoRequest> {
     let began = Instant::now();
     let mut frames = unpack::TarFrames::new(stream);
-    unpack::unpack(&mut frames, &job.workdir).map_err(NoRequest::Failed)?;
+    let given = unpack::unpack(&mut frames, &job.workdir).map_err(NoRequest::Failed)?;
     let unpack = began.elapsed();
 
     let mut stdin = Vec::new();
@@ -149,7 +151,7 @@ fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NoRequest> {
     loop {
         match next {
             Some((Kind::Stdin, payload)) => stdin.extend_from_slice(&payload),
-            Some((Kind::Go, _)) => return Ok(Request { job, stdin, unpack }),
+            Some((Kind::Go, _)) => return Ok(Request { job, stdin, given, unpack }),
             Some((kind, _)) => return Err(protocol(WireError::Unexpected(kind))),
             None => return Err(NoRequest::Closed),
         }
@@ -165,7 +167,7 @@ fn run(
     oom_score: &OomScore,
     to_server: &mut Outbox<File>,
 ) -> io::Result<Result<Exit, Failed>> {
-    let Request { job, stdin, unpack } = request;
+    let Request { job, stdin, given, unpack } = request;
     let preload_memory = preloads.memory();
     // A program may end the runner as soon as it begins, and the server must not take that for a sandbox
     // that failed, and run it again.
@@ -197,6 +199,11 @@ fn run(
     let program = Program::new(process, stdin, started, not_its_own, spares);
     let ended = program.supervise(&job, to_server)?;
     let after = cgroup::Counters::read();
+    let full_disks = job.disks.into_iter().filter(|path| unpack::is_full(path)).collect();
+    let more_files = match &job.files {
+        Some(wanted) => !changes::send(Path::new(&job.workdir), &given, wanted, to_server)?,
+        None => false,
+    };
     Ok(Ok(Exit {
         end: ended.end,
         killed: ended.killed,
@@ -205,9 +212,10 @@ fn run(
         peak_memory: cgroup::peak_memory().map(|peak| peak.saturating_sub(preload_memory)),
         oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
         refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
-        full_disks: job.disks.into_iter().filter(|path| unpack::is_full(path)).collect(),
+        full_disks,
         stdout: ended.stdout,
         stderr: ended.stderr,
+        more_files,
         unpack,
         spawn,
         preloaded,

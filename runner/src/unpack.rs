@@ -1,9 +1,10 @@
 //! The workspace: a tar stream in frames, unpacked where the program will start.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use isolator_runner::wire::{self, Failed, FailedCause, Kind, WireError};
 
@@ -62,36 +63,67 @@ impl<R: Read> Read for TarFrames<'_, R> {
     }
 }
 
+/// The files that a request brought, by which those of the program can be told from them.
+pub(crate) struct Given {
+    /// When all of them were last changed, as they say.
+    modified: SystemTime,
+    /// Sizes, by paths below the workspace.
+    sizes: BTreeMap<PathBuf, u64>,
+}
+
+/// How long before they were made the files say that they were changed. The kernel's clock for files goes
+/// in steps of a few milliseconds, and a program that changes a file at once must not hit the same one.
+const AGE: Duration = Duration::from_secs(1);
+
+impl Given {
+    /// No files.
+    pub(crate) fn none() -> Self {
+        let now = SystemTime::now();
+        Self { modified: now.checked_sub(AGE).unwrap_or(now), sizes: BTreeMap::new() }
+    }
+
+    /// Whether a file is still what the request brought.
+    pub(crate) fn has(&self, path: &Path, size: u64, modified: SystemTime) -> bool {
+        modified == self.modified && self.sizes.get(path) == Some(&size)
+    }
+}
+
 /// Unpacks the tar into `workdir`. No tar at all leaves the workspace empty.
 ///
 /// The server has checked the names, and the workspace is new and empty: there is nothing in it that
 /// a name could be led astray by.
-pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<(), Failed> {
+pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed> {
     let workdir = Path::new(workdir);
     let mut archive = tar::Archive::new(tar);
     let mut made = BTreeSet::new();
+    let mut given = Given::none();
     for entry in archive.entries().map_err(|error| failed(workdir, &error))? {
         let mut entry = entry.map_err(|error| failed(workdir, &error))?;
-        let path = entry.path().map_err(|error| failed(workdir, &error))?.into_owned();
-        let path = workdir.join(path);
-        write_file(&path, &mut entry, &mut made).map_err(|error| failed(&path, &error))?;
+        let name = entry.path().map_err(|error| failed(workdir, &error))?.into_owned();
+        let path = workdir.join(&name);
+        let size = write_file(&path, &mut entry, given.modified, &mut made)
+            .map_err(|error| failed(&path, &error))?;
+        given.sizes.insert(name, size);
     }
-    Ok(())
+    Ok(given)
 }
 
 fn write_file(
     path: &Path,
     content: &mut impl Read,
+    modified: SystemTime,
     made: &mut BTreeSet<PathBuf>,
-) -> io::Result<()> {
+) -> io::Result<u64> {
     if let Some(folder) = path.parent()
         && !made.contains(folder)
     {
         fs::create_dir_all(folder)?;
         made.insert(folder.to_owned());
     }
-    io::copy(content, &mut File::create_new(path)?)?;
-    Ok(())
+    let mut file = File::create_new(path)?;
+    let size = io::copy(content, &mut file)?;
+    file.set_modified(modified)?;
+    Ok(size)
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failed {

@@ -16,6 +16,7 @@
 //!   Started                  ──────▶             what happens now is the program's doing
 //!   Stdout … Stderr …        ──────▶             heads as they are printed
 //!   Stdout … Stderr …        ──────▶             tails, once the program has ended
+//!   File, Content … …        ──────▶             what it left in the workspace
 //!   Exit | Failed            ──────▶             the last frame
 //! ```
 //!
@@ -29,10 +30,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// Most files that are listed of those that a program created or changed.
+pub const MAX_FILES: usize = 1000;
+
+/// Longest path of a listed file, in bytes.
+pub const MAX_PATH: usize = 4096;
 
 /// Bytes of a frame before its payload.
 pub const HEADER_LEN: usize = 5;
@@ -65,6 +72,10 @@ pub enum Kind {
     Started = 69,
     /// Runner to server: a [`Preloaded`].
     Preloaded = 70,
+    /// Runner to server: a [`ChangedFile`].
+    File = 71,
+    /// Runner to server: a chunk of the last file's content.
+    Content = 72,
 }
 
 impl TryFrom<u8> for Kind {
@@ -84,6 +95,8 @@ impl TryFrom<u8> for Kind {
             68 => Self::Failed,
             69 => Self::Started,
             70 => Self::Preloaded,
+            71 => Self::File,
+            72 => Self::Content,
             other => return Err(WireError::UnknownKind(other)),
         })
     }
@@ -180,6 +193,30 @@ pub struct Job {
     pub output: OutputLimits,
     /// Whether the program is likely to use a module of [`Preload::modules`]. It runs as well if not.
     pub wants_modules: bool,
+    /// What to tell of the files that it creates or changes in the workspace, if anything.
+    pub files: Option<WantedFiles>,
+}
+
+/// Which of the files that a program created or changed are sent. All are listed, [`MAX_FILES`] at most.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedFiles {
+    /// Patterns of paths below the workspace. In all of them `*` stops at a slash and `**` does not.
+    pub globs: Vec<String>,
+    /// Whether pictures are sent, too, which the extension tells.
+    pub pictures: bool,
+    /// Bytes of all files that are sent. One that does not fit is passed over.
+    pub most: u64,
+}
+
+/// A file that the program created or changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedFile {
+    /// Its path below the workspace. What is not UTF-8 in it is replaced.
+    pub path: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whether its content follows.
+    pub sent: bool,
 }
 
 /// How much of each of the two output streams is kept, in bytes.
@@ -246,6 +283,9 @@ pub struct Exit {
     pub stdout: StreamCount,
     /// Standard error.
     pub stderr: StreamCount,
+    /// Whether there are files that the program created or changed and that were not listed, because they
+    /// were too many or could not be looked at.
+    pub more_files: bool,
     /// Time that unpacking the workspace took.
     pub unpack: Duration,
     /// Time that starting the program took.

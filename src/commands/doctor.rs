@@ -174,6 +174,7 @@ fn probe(language: &Language, config: &Config) -> RunRequest {
         cpu_time: None,
         resources: language.sandbox.resources,
         output: config.limits.output,
+        files: None,
         watch: None,
     }
 }

@@ -29,7 +29,9 @@ const SIGNALLED: i32 = 128;
 /// Runs the program and passes its output and its exit code on.
 pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCode> {
     let arguments = arguments(&config, command)?;
-    let request = source::resolve(arguments, &config, &Snippets::new(&config))?;
+    let mut request = source::resolve(arguments, &config, &Snippets::new(&config))?;
+    // They go nowhere from here.
+    request.run.files = None;
     let name = &request.language.name;
     let found = config.policies.check(name, request.unchecked.clone()).await;
     if !found.is_empty() {

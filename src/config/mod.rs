@@ -48,12 +48,46 @@ pub struct Config {
     pub limits: RequestLimits,
     /// The languages by name.
     pub languages: BTreeMap<String, Arc<Language>>,
+    /// What comes back of a run.
+    pub results: ResultsConfig,
     /// How clients reach `serve --http`.
     pub http: HttpConfig,
     /// What programs may not contain.
     pub policies: Policies,
     /// The language of the tool test_code, if there is such a tool.
     pub test_code: Option<Arc<Language>>,
+}
+
+impl Config {
+    /// How much of an output is kept where it can be read afterwards: more than an answer holds.
+    pub fn output_with_kept(&self) -> OutputLimits {
+        let OutputLimits { head, tail, kill } = self.limits.output;
+        OutputLimits { head: head.max(self.results.output), tail, kill }
+    }
+
+    /// Whether a call may take so long that its program is detached.
+    pub fn detaches(&self) -> bool {
+        self.longest_call() > self.results.detach_after
+    }
+
+    /// How long a call may take, with the time that it waits for others and for a sandbox.
+    pub fn longest_call(&self) -> Duration {
+        const SANDBOX: Duration = Duration::from_secs(60);
+        self.limits.max_timeout.saturating_add(self.pools.admission.wait).saturating_add(SANDBOX)
+    }
+}
+
+/// What comes back of a run, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResultsConfig {
+    /// Bytes of all files that come back from one run.
+    pub files: u64,
+    /// Bytes of each output stream that can be read afterwards.
+    pub output: usize,
+    /// How long things can be read.
+    pub keep_for: Duration,
+    /// How long a call waits for its program.
+    pub detach_after: Duration,
 }
 
 /// How clients reach `serve --http`.

@@ -59,6 +59,9 @@ pub(super) struct RawConfig {
     /// What a request may ask for.
     #[serde(default)]
     pub(super) limits: RawLimits,
+    /// What comes back of a run, and for how long.
+    #[serde(default)]
+    pub(super) results: RawResults,
     /// How clients reach `serve --http`.
     #[serde(default)]
     pub(super) http: RawHttp,
@@ -68,6 +71,28 @@ pub(super) struct RawConfig {
     /// The tools beside execute_code.
     #[serde(default)]
     pub(super) tools: RawTools,
+}
+
+/// What comes back of a run, and for how long.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawResults {
+    /// Most KiB of the files that come back from one run, pictures included; 0 for none. Default: 10240.
+    #[serde(rename = "maxFilesKB")]
+    pub(super) max_files_kb: Option<u64>,
+    /// KiB of each of standard output and standard error that can be read afterwards where they are longer than
+    /// an answer holds, from the beginning; 0 for none. Default: 8192.
+    #[serde(rename = "keptOutputKB")]
+    pub(super) kept_output_kb: Option<u64>,
+    /// How long files, output, and the results of detached runs can be read, such as "10m". Default: "10m".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub(super) keep_for: Option<Duration>,
+    /// How long a call waits for its program before it answers with a handle for the result, unless its caller
+    /// follows its progress. Many hosts wait for a minute. Default: "45s".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub(super) detach_after: Option<Duration>,
 }
 
 /// How clients reach `serve --http`.

@@ -14,11 +14,11 @@ use isolator_pool::workspace::WorkspaceLimits;
 
 use super::raw::{
     RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawPool, RawRequests,
-    RawTestCode,
+    RawResults, RawTestCode,
 };
 use super::{
-    Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, TlsConfig,
-    language,
+    Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
+    TlsConfig, language,
 };
 use crate::policy::Policies;
 
@@ -62,6 +62,14 @@ const KILL_OUTPUT_MB: u64 = 64;
 
 const OPEN_FILES: u32 = 1024;
 
+/// What a run may bring may come back, and of its output as much as a model could ever page through.
+const RETURNED_FILES_KB: u64 = MAX_FILES_KB;
+const KEPT_OUTPUT_KB: u64 = 8 * 1024;
+const KEEP_FOR: Duration = Duration::from_secs(10 * 60);
+
+/// Many hosts give a call up after a minute.
+const DETACH_AFTER: Duration = Duration::from_secs(45);
+
 /// Two or three for each of some hundreds of clients.
 const MAX_CONNECTIONS: usize = 1024;
 
@@ -101,6 +109,7 @@ pub(super) fn validate(
         pools: pools(&raw.requests, &mut check),
         limits,
         languages,
+        results: results(&raw.results, &mut check),
         http: http(&raw.http, directory, &mut check),
         policies,
         test_code,
@@ -275,6 +284,19 @@ fn limits(raw: &RawConfig, check: &mut Check) -> RequestLimits {
             total: check.within("limits.maxFilesKB", total, 1, 1 << 20, MAX_FILES_KB) * 1024,
         },
         output: OutputLimits { head: half, tail: half, kill: kill << 20 },
+    }
+}
+
+fn results(raw: &RawResults, check: &mut Check) -> ResultsConfig {
+    let RawResults { max_files_kb, kept_output_kb, keep_for, detach_after } = *raw;
+    let files = max_files_kb.unwrap_or(RETURNED_FILES_KB);
+    let output = kept_output_kb.unwrap_or(KEPT_OUTPUT_KB);
+    let output = check.within("results.keptOutputKB", output, 0, 1 << 16, KEPT_OUTPUT_KB) * 1024;
+    ResultsConfig {
+        files: check.within("results.maxFilesKB", files, 0, 1 << 16, RETURNED_FILES_KB) * 1024,
+        output: usize::try_from(output).unwrap_or(usize::MAX),
+        keep_for: check.duration("results.keepFor", keep_for, KEEP_FOR),
+        detach_after: check.duration("results.detachAfter", detach_after, DETACH_AFTER),
     }
 }
 

@@ -125,6 +125,7 @@ pub fn request<'l>(
         cpu_time: None,
         resources,
         output: OUTPUT,
+        files: None,
         watch: None,
     };
     Ok((check, run))
@@ -237,6 +238,8 @@ mod tests {
             oom_kills: 0,
             refused_forks: 0,
             full_disks: Vec::new(),
+            files: Vec::new(),
+            more_files: false,
         }
     }
 

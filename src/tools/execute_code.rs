@@ -32,8 +32,9 @@ pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
 fn description(config: &Config) -> String {
     let mut text = String::from(
         "Runs a program in a new, empty sandbox without network and returns its standard output, \
-         standard error and exit status. Print results: nothing else comes back, and files vanish \
-         after the call. Nothing can be installed.",
+         standard error and exit status. Print results. Files that it creates in its working directory are \
+         listed; pictures come back as images, and what output_files names comes back, too. All else \
+         vanishes after the call. Nothing can be installed.",
     );
     for language in config.languages.values() {
         text.push_str(&format!("\n- {}", language.name));
@@ -94,6 +95,7 @@ mod tests {
             "entrypoint_filename",
             "additional_files",
             "snippet_name",
+            "output_files",
             "args",
             "stdin",
             "env",

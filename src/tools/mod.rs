@@ -2,6 +2,7 @@
 
 mod check_syntax;
 mod execute_code;
+mod get_result;
 mod test_code;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::snippets::Snippets;
 
 pub use check_syntax::CHECK_SYNTAX;
 pub use execute_code::EXECUTE_CODE;
+pub use get_result::GET_RESULT;
 pub use test_code::{TEST_CODE, Tested};
 
 /// Instructions for the model, sent once. Hosts cut them at 2 KB.
@@ -22,7 +24,7 @@ pub fn instructions(config: &Config) -> String {
         "Runs programs in {} and returns what they print. Use it to compute, to analyse data and \
          to try code instead of guessing. Every call runs in a new sandbox without network; \
          nothing is kept between calls, so send everything that a program needs with the call, \
-         and print everything that you want to know.",
+         and print everything that you want to know. Pictures come back as images.",
         config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
     )
 }
@@ -32,6 +34,9 @@ pub fn instructions(config: &Config) -> String {
 pub fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
     let mut tools =
         vec![execute_code::execute_code(config, snippets), check_syntax::check_syntax(config)];
+    if config.detaches() {
+        tools.push(get_result::get_result(config));
+    }
     if let Some(language) = &config.test_code {
         tools.push(test_code::test_code(config, language));
     }
@@ -70,8 +75,10 @@ mod tests {
     fn test_code_is_there_only_where_it_was_asked_for() {
         let names =
             |text: &str| tools(text).iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
-        assert_eq!(names("{}"), [EXECUTE_CODE, CHECK_SYNTAX]);
-        assert_eq!(names(ALL), [EXECUTE_CODE, CHECK_SYNTAX, TEST_CODE]);
+        assert_eq!(names("{}"), [EXECUTE_CODE, CHECK_SYNTAX, GET_RESULT]);
+        assert_eq!(names(ALL), [EXECUTE_CODE, CHECK_SYNTAX, GET_RESULT, TEST_CODE]);
+        let never = r#"{"results": {"detachAfter": "1h"}}"#;
+        assert_eq!(names(never), [EXECUTE_CODE, CHECK_SYNTAX]);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! An answer to a call, held to everything that is promised of every answer.
 
-use rmcp::model::CallToolResult;
+use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
 /// The result of a call that reached a sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) text: String,
+    /// What comes with the text.
+    pub(crate) more: Vec<ContentBlock>,
     pub(crate) is_error: bool,
     pub(crate) data: Value,
 }
@@ -14,13 +16,15 @@ pub(crate) struct Answer {
 impl Answer {
     /// Checks a result against the advertised schema and against itself.
     pub(crate) fn new(result: CallToolResult, schema: &Value) -> Self {
-        let text = text_of(&result);
+        let (first, more) = result.content.split_first().expect("a text");
+        let (text, more) = (first.as_text().expect("a text").text.clone(), more.to_vec());
         let is_error = result.is_error.expect("isError is always said");
         let data = result.structured_content.unwrap_or_else(|| panic!("no data beside {text:?}"));
         conform(&data, schema, "structuredContent");
-        let answer = Self { text, is_error, data };
+        let answer = Self { text, more, is_error, data };
         assert_eq!(answer.text, answer.promised_text());
-        assert_eq!(answer.is_error, answer.status() != "success", "{:?}", answer.data);
+        let is_failure = !matches!(answer.status(), "success" | "running");
+        assert_eq!(answer.is_error, is_failure, "{:?}", answer.data);
         answer
     }
 
@@ -29,6 +33,7 @@ impl Answer {
             format!("--- stdout ---\n{}\n--- stderr ---\n{}", self.stdout(), self.stderr());
         match self.status() {
             "success" => streams,
+            "running" => format!("Still Running: {}", self.message()),
             status => format!("Execution Failed ({status}): {}\n\n{streams}", self.message()),
         }
     }
@@ -64,6 +69,18 @@ impl Answer {
     pub(crate) fn json(&self) -> Value {
         let output = self.output();
         serde_json::from_str(output).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    }
+
+    /// What is said of files, of what can be read, and of what is not as it should be.
+    pub(crate) fn more_text(&self) -> &str {
+        self.more.first().and_then(ContentBlock::as_text).map_or("", |text| &text.text)
+    }
+
+    /// A file that the program left.
+    pub(crate) fn file(&self, path: &str) -> &Value {
+        let files = self.data["files"].as_array().into_iter().flatten();
+        let mut found = files.filter(|file| file["path"] == path);
+        found.next().unwrap_or_else(|| panic!("no {path:?} in {:?}", self.data["files"]))
     }
 
     /// How the request got its sandbox.

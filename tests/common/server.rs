@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ErrorData, Tool,
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ErrorData,
+    ReadResourceRequestParams, ResourceContents, Tool,
 };
 use rmcp::service::{PeerRequestOptions, RequestHandle, RunningService};
 use rmcp::{RoleClient, ServiceError, ServiceExt};
@@ -162,6 +163,14 @@ impl Server {
         arguments: Value,
     ) -> Result<CallToolResult, ServiceError> {
         self.client().call_tool(parameters(name, arguments)).await
+    }
+
+    /// Reads a resource that has one part.
+    pub(crate) async fn read(&self, uri: &str) -> Result<ResourceContents, ServiceError> {
+        let request = ReadResourceRequestParams::new(uri);
+        let mut parts = self.client().read_resource(request).await?.contents;
+        assert_eq!(parts.len(), 1, "{parts:?}");
+        Ok(parts.remove(0))
     }
 
     /// Runs a program; the call must reach a sandbox.

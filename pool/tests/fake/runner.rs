@@ -219,6 +219,7 @@ impl Runner {
             full_disks: Vec::new(),
             stdout: StreamCount::default(),
             stderr: StreamCount::default(),
+            more_files: false,
             unpack: Duration::ZERO,
             spawn: Duration::ZERO,
             preloaded: self.record(|record| record.preloaded),

@@ -245,6 +245,7 @@ pub(crate) fn request(argv: &[&str]) -> RunRequest {
         cpu_time: None,
         resources: RESOURCES,
         output: OutputLimits { head: 1 << 16, tail: 1 << 16, kill: 1 << 24 },
+        files: None,
         watch: None,
     }
 }

@@ -1,0 +1,337 @@
+//! What the program left in the workspace: the files that it created or changed.
+//!
+//! Names, links and sizes are the program's, and it may have left a process that goes on changing them.
+//! So nothing is followed, only regular files are opened, and all of it has bounds.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use isolator_runner::wire::{ChangedFile, Kind, MAX_FILES, MAX_PATH, WantedFiles};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
+
+use crate::outbox::Outbox;
+use crate::unpack::Given;
+
+/// Most names that are looked at, and the longest time that it may take. The caller waits.
+const MAX_LOOKS: usize = 20_000;
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Deepest nesting of folders; each that is open takes a descriptor.
+const MAX_DEPTH: usize = 64;
+
+/// Read and sent at once.
+const CHUNK: usize = 64 * 1024;
+
+/// Extensions of pictures that hosts show.
+const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "gif", "webp"];
+
+/// Lists the files that the program created or changed, in the order of their names, and sends those that
+/// are wanted. Tells whether there are no others.
+///
+/// # Errors
+///
+/// When the server's end of the stream is gone.
+pub(crate) fn send(
+    workdir: &Path,
+    given: &Given,
+    wanted: &WantedFiles,
+    to_server: &mut Outbox<File>,
+) -> io::Result<bool> {
+    let mut walk = Walk {
+        given,
+        wanted: Wanted::new(wanted),
+        left: wanted.most,
+        listed: 0,
+        looks: 0,
+        until: Instant::now() + PATIENCE,
+        is_complete: true,
+        to_server,
+    };
+    match openat(CWD, workdir, FOLDER, Mode::empty()) {
+        Ok(folder) => walk.folder(&folder, Path::new(""), 0)?,
+        Err(_) => walk.is_complete = false,
+    }
+    Ok(walk.is_complete)
+}
+
+const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Nobody waits for the other end of a pipe that took the place of a file.
+const FILE: OFlags =
+    OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+struct Walk<'a> {
+    given: &'a Given,
+    wanted: Wanted,
+    /// Bytes that may still be sent.
+    left: u64,
+    listed: usize,
+    looks: usize,
+    until: Instant,
+    is_complete: bool,
+    to_server: &'a mut Outbox<File>,
+}
+
+impl Walk<'_> {
+    fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) -> io::Result<()> {
+        let Ok(entries) = Dir::read_from(folder) else {
+            self.is_complete = false;
+            return Ok(());
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let Ok(entry) = entry else {
+                self.is_complete = false;
+                break;
+            };
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            self.looks += 1;
+            if self.is_over() {
+                break;
+            }
+            names.push((entry.file_name().to_owned(), entry.file_type()));
+        }
+        names.sort_unstable_by(|a: &(CString, _), b| a.0.cmp(&b.0));
+        for (name, kind) in names {
+            if self.is_over() {
+                break;
+            }
+            let path = path.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
+            match kind {
+                FileType::RegularFile => self.file(folder, &name, path)?,
+                FileType::Directory if depth < MAX_DEPTH => {
+                    match openat(folder, &name, FOLDER, Mode::empty()) {
+                        Ok(folder) => self.folder(&folder, &path, depth + 1)?,
+                        Err(_) => self.is_complete = false,
+                    }
+                }
+                FileType::Directory => self.is_complete = false,
+                // Links, pipes and sockets mean nothing outside of the sandbox.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, folder: &OwnedFd, name: &CStr, path: PathBuf) -> io::Result<()> {
+        let file = openat(folder, name, FILE, Mode::empty()).map(File::from);
+        let file = file.map_err(io::Error::from).and_then(|file| Ok((file.metadata()?, file)));
+        let Ok((metadata, file)) = file else {
+            self.is_complete = false;
+            return Ok(());
+        };
+        let size = metadata.len();
+        let is_given = metadata.modified().is_ok_and(|time| self.given.has(&path, size, time));
+        if !metadata.is_file() || is_given {
+            return Ok(());
+        }
+        let path_text = path.to_string_lossy().into_owned();
+        if self.listed == MAX_FILES || path_text.len() > MAX_PATH {
+            self.is_complete = false;
+            return Ok(());
+        }
+        self.listed += 1;
+        let sent = size <= self.left && self.wanted.has(&path);
+        self.to_server.put_message(Kind::File, &ChangedFile { path: path_text, size, sent })?;
+        if sent {
+            self.left -= size;
+            self.content(file, size)?;
+        }
+        Ok(())
+    }
+
+    /// Sends as much as the file had when it was looked at. It may have become shorter.
+    fn content(&mut self, file: File, size: u64) -> io::Result<()> {
+        let mut file = file.take(size);
+        let mut buffer = vec![0; CHUNK.min(usize::try_from(size).unwrap_or(CHUNK))];
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) => self.to_server.put(Kind::Content, &buffer[..count])?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The server sees that there is less than it was told.
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let is_over = self.looks > MAX_LOOKS || Instant::now() >= self.until;
+        self.is_complete &= !is_over;
+        is_over
+    }
+}
+
+/// What is to be sent.
+struct Wanted {
+    globs: GlobSet,
+    pictures: bool,
+}
+
+impl Wanted {
+    /// The server has checked the patterns: one that is wrong all the same matches nothing.
+    fn new(wanted: &WantedFiles) -> Self {
+        let mut globs = GlobSetBuilder::new();
+        for glob in &wanted.globs {
+            if let Ok(glob) = GlobBuilder::new(glob).literal_separator(true).build() {
+                globs.add(glob);
+            }
+        }
+        Self { globs: globs.build().unwrap_or_default(), pictures: wanted.pictures }
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        let is_picture = || {
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            extension.is_some_and(|it| PICTURES.iter().any(|known| it.eq_ignore_ascii_case(known)))
+        };
+        self.globs.is_match(path) || (self.pictures && is_picture())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Seek, Write};
+
+    use isolator_runner::wire::{self, FrameDecoder};
+
+    use super::*;
+    use crate::unpack::unpack;
+
+    /// A workspace with a file "given" and what a program does to it; what is sent then.
+    fn left(wanted: &WantedFiles, program: impl Fn(&Path)) -> (Vec<(ChangedFile, Vec<u8>)>, bool) {
+        let workdir = tempfile::tempdir().unwrap();
+        let mut tar = tar::Builder::new(Vec::new());
+        for name in ["given", "folder/given"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(3);
+            tar.append_data(&mut header, name, &b"abc"[..]).unwrap();
+        }
+        let tar = tar.into_inner().unwrap();
+        let given = match unpack(&mut &tar[..], workdir.path().to_str().unwrap()) {
+            Ok(given) => given,
+            Err(failed) => panic!("{failed:?}"),
+        };
+        program(workdir.path());
+        let mut sent = tempfile::tempfile().unwrap();
+        let mut outbox = Outbox::new(sent.try_clone().unwrap());
+        let is_complete = send(workdir.path(), &given, wanted, &mut outbox).unwrap();
+        outbox.send(Kind::Exit, &0).unwrap();
+
+        let mut bytes = Vec::new();
+        sent.rewind().unwrap();
+        sent.read_to_end(&mut bytes).unwrap();
+        let mut decoder = FrameDecoder::default();
+        decoder.feed(&bytes);
+        let mut files = Vec::<(ChangedFile, Vec<u8>)>::new();
+        loop {
+            match decoder.next_frame().unwrap().unwrap() {
+                (kind @ Kind::File, payload) => {
+                    files.push((wire::parse_message(kind, &payload).unwrap(), Vec::new()));
+                }
+                (Kind::Content, payload) => files.last_mut().unwrap().1.extend(payload),
+                (Kind::Exit, _) => return (files, is_complete),
+                (kind, _) => panic!("{kind:?}"),
+            }
+        }
+    }
+
+    fn wanted(globs: &[&str]) -> WantedFiles {
+        let globs = globs.iter().map(|&glob| glob.to_owned()).collect();
+        WantedFiles { globs, pictures: false, most: 1000 }
+    }
+
+    fn paths(files: &[(ChangedFile, Vec<u8>)]) -> Vec<(&str, u64, bool)> {
+        files.iter().map(|(file, _)| (file.path.as_str(), file.size, file.sent)).collect()
+    }
+
+    #[test]
+    fn what_is_created_or_changed_is_listed_and_nothing_else() {
+        let (files, is_complete) = left(&wanted(&[]), |workdir| {
+            fs::write(workdir.join("new"), "12345").unwrap();
+            // As long as before, and at once.
+            fs::write(workdir.join("given"), "xyz").unwrap();
+            fs::rename(workdir.join("folder/given"), workdir.join("folder/moved")).unwrap();
+            fs::create_dir(workdir.join("empty")).unwrap();
+        });
+        assert!(is_complete);
+        assert_eq!(
+            paths(&files),
+            [("folder/moved", 3, false), ("given", 3, false), ("new", 5, false)]
+        );
+        assert_eq!(left(&wanted(&["**"]), |_| {}), (Vec::new(), true));
+    }
+
+    #[test]
+    fn what_is_wanted_is_sent_with_the_list() {
+        let globs = WantedFiles { pictures: true, ..wanted(&["*.csv", "out/**"]) };
+        let (files, _) = left(&globs, |workdir| {
+            fs::create_dir_all(workdir.join("out/deep")).unwrap();
+            for name in ["a.csv", "out/b.csv", "out/deep/c", "folder/d.csv", "folder/e.PNG"] {
+                fs::write(workdir.join(name), name).unwrap();
+            }
+        });
+        let sent: Vec<_> = files.iter().filter(|(file, _)| file.sent).collect();
+        let names: Vec<_> = sent.iter().map(|(file, _)| file.path.as_str()).collect();
+        assert_eq!(names, ["a.csv", "folder/e.PNG", "out/b.csv", "out/deep/c"]);
+        assert!(sent.iter().all(|(file, content)| *content == file.path.as_bytes()));
+        assert!(files.iter().any(|(file, _)| file.path == "folder/d.csv" && !file.sent));
+    }
+
+    #[test]
+    fn more_than_may_be_sent_is_listed_only() {
+        let (files, is_complete) = left(&wanted(&["*"]), |workdir| {
+            fs::write(workdir.join("a"), vec![1; 600]).unwrap();
+            fs::write(workdir.join("b"), vec![2; 600]).unwrap();
+            fs::write(workdir.join("c"), vec![3; 400]).unwrap();
+            File::create(workdir.join("huge")).unwrap().set_len(1 << 40).unwrap();
+        });
+        let expected =
+            [("a", 600, true), ("b", 600, false), ("c", 400, true), ("huge", 1 << 40, false)];
+        assert_eq!(paths(&files), expected);
+        assert!(is_complete);
+    }
+
+    #[test]
+    fn nothing_leads_outside_and_nothing_is_waited_for() {
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        secret.as_file().write_all(b"secret").unwrap();
+        let (files, is_complete) = left(&wanted(&["**"]), |workdir| {
+            std::os::unix::fs::symlink(secret.path(), workdir.join("link")).unwrap();
+            std::os::unix::fs::symlink("/etc", workdir.join("etc")).unwrap();
+            let pipe = workdir.join("pipe");
+            rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        });
+        assert_eq!((files, is_complete), (Vec::new(), true));
+    }
+
+    #[test]
+    fn names_that_are_too_many_too_deep_or_no_text_are_borne() {
+        let (files, is_complete) = left(&wanted(&["**"]), |workdir| {
+            for number in 0..MAX_FILES + 10 {
+                File::create(workdir.join(format!("{number:05}"))).unwrap();
+            }
+        });
+        assert_eq!((files.len(), is_complete), (MAX_FILES, false));
+        let (files, is_complete) = left(&wanted(&["**"]), |workdir| {
+            let mut deep = workdir.to_owned();
+            deep.extend(std::iter::repeat_n("d", MAX_DEPTH + 2));
+            fs::create_dir_all(&deep).unwrap();
+            File::create(deep.join("unseen")).unwrap();
+            let name = std::ffi::OsStr::from_bytes(b"\xff\n\x1b[31m");
+            File::create(workdir.join(name)).unwrap();
+        });
+        assert_eq!(paths(&files), [("\u{fffd}\n\u{1b}[31m", 0, true)]);
+        assert!(!is_complete);
+    }
+}
