@@ -17,7 +17,7 @@ async def test_both_eras_of_the_protocol_are_spoken(server):
 
 async def test_the_tools_have_valid_schemas(server):
     tools = (await server.client.list_tools()).tools
-    assert [tool.name for tool in tools] == ["execute_code", "check_syntax"]
+    assert [tool.name for tool in tools] == ["execute_code", "check_syntax", "get_result"]
     for tool in tools:
         for schema in (tool.input_schema, tool.output_schema):
             jsonschema.Draft202012Validator.check_schema(schema)

@@ -1,0 +1,125 @@
+"""What comes back beside the text: pictures, files, output past the cap, and the results of long runs."""
+
+import base64
+import json
+
+import anyio
+import engine
+import pytest
+from mcp import MCPError
+from server import isolator, until
+
+CHART = """\
+import matplotlib.pyplot as plt
+plt.bar(["a", "b"], [1, 2])
+plt.show()
+"""
+
+
+def of_type(result, kind):
+    return [block for block in result.content if block.type == kind]
+
+
+async def test_a_chart_arrives_as_a_picture(server):
+    result = await server.call(language="python", entrypoint_code=CHART)
+    assert not result.is_error, result.content
+    (picture,) = of_type(result, "image")
+    assert picture.mime_type == "image/png"
+    png = base64.b64decode(picture.data)
+    assert png.startswith(b"\x89PNG\r\n\x1a\n") and len(png) > 1000
+    (file,) = result.structured_content["files"]
+    assert (file["path"], file["returned"], file["size"]) == ("figure_1.png", "image", len(png))
+
+
+async def test_a_text_is_attached_and_a_link_leads_to_the_rest(server):
+    code = "open('a.txt', 'w').write('text'); open('b.bin', 'wb').write(bytes(range(256)) * 9)"
+    result = await server.call(language="python", entrypoint_code=code, output_files=["*"])
+    (text,) = of_type(result, "resource")
+    assert text.resource.text == "text" and text.resource.mime_type == "text/plain"
+    (link,) = of_type(result, "resource_link")
+    assert (link.name, link.size) == ("b.bin", 2304)
+    (content,) = (await server.client.read_resource(link.uri)).contents
+    assert base64.b64decode(content.blob) == bytes(range(256)) * 9
+
+
+async def test_output_past_the_cap_is_read_in_ranges(server):
+    result = await server.call(language="python", entrypoint_code="print('0123456789' * 100_000)")
+    data = result.structured_content
+    assert data["stdout_missing_bytes"] > 900_000
+    (middle,) = (await server.client.read_resource(f"{data['stdout_uri']}?offset=500000&length=15")).contents
+    assert middle.text == "012345678901234"
+    with pytest.raises(MCPError):
+        await server.client.read_resource(data["stdout_uri"].replace("/runs/", "/runs/0"))
+
+
+@pytest.fixture(scope="module", params=["stdio-auto", "stdio-legacy", "http-auto", "http-legacy"])
+async def impatient(request, anyio_backend, tmp_path_factory):
+    """A server that detaches runs after a second."""
+    folder = tmp_path_factory.mktemp("impatient")
+    languages = {"go": {"enabled": False}, "javascript": {"enabled": False}}
+    config = {"results": {"detachAfter": "1s"}, "languageSettings": languages}
+    (folder / "config.json").write_text(json.dumps(config))
+    transport, mode = request.param.split("-")
+    async with isolator(folder, mode, config=folder / "config.json", transport=transport) as server:
+        yield server
+
+
+def slow(seconds):
+    return f"import time; print('begun', flush=True); time.sleep({seconds}); print('done')"
+
+
+async def begin(server, code):
+    """Begins a long run; returns its handle."""
+    result = await server.call(language="python", entrypoint_code=code)
+    data = result.structured_content
+    assert not result.is_error and data["status"] == "running", result.content
+    assert data["handle"] in result.content[0].text and "get_result" in result.content[0].text
+    return data["handle"]
+
+
+async def fetch(server, **arguments):
+    return await server.client.call_tool("get_result", arguments)
+
+
+async def test_a_long_run_goes_on_and_its_result_is_read_with_the_handle(impatient):
+    handle = await begin(impatient, slow(3))
+    still = await fetch(impatient, handle=handle)
+    assert still.structured_content["status"] == "running"
+    assert still.structured_content["handle"] == handle
+    with anyio.fail_after(30):
+        while (result := await fetch(impatient, handle=handle)).structured_content["status"] == "running":
+            pass
+    assert result.structured_content["stdout"] == "begun\ndone\n"
+    assert result.content[0].text == "--- stdout ---\nbegun\ndone\n\n--- stderr ---\n"
+    again = await fetch(impatient, handle=handle)
+    assert again.structured_content == result.structured_content
+
+
+async def test_a_long_run_is_ended_by_its_caller(impatient):
+    handle = await begin(impatient, slow(600))
+    there = sandboxes(impatient)
+    ended = await fetch(impatient, handle=handle, cancel=True)
+    assert ended.is_error and "was ended" in ended.content[0].text
+    await until(lambda: there - sandboxes(impatient), 30, "its sandbox is gone")
+    assert (await fetch(impatient, handle=handle)).is_error
+
+
+async def test_who_follows_the_progress_gets_the_result_itself(impatient):
+    async def tell(progress, total, message):
+        pass
+
+    arguments = {"language": "python", "entrypoint_code": slow(3)}
+    result = await impatient.client.call_tool("execute_code", arguments, progress_callback=tell)
+    assert result.structured_content["stdout"] == "begun\ndone\n"
+
+
+async def test_an_unknown_handle_is_an_error_of_the_tool(impatient):
+    for handle in ["", "0" * 32, "../x"]:
+        result = await fetch(impatient, handle=handle)
+        assert result.is_error and "no run with this handle" in result.content[0].text
+    with pytest.raises(MCPError):
+        await fetch(impatient)
+
+
+def sandboxes(server):
+    return {sandbox.id for sandbox in engine.sandboxes(server.instance)}
