@@ -139,10 +139,16 @@ impl Server {
 
     /// A call of the newest revision.
     fn modern(&self, arguments: Value) -> RequestBuilder {
-        self.post(&modern("tools/call", json!({ "name": "execute_code", "arguments": arguments })))
+        self.ask("tools/call", "execute_code", json!({ "arguments": arguments }))
+    }
+
+    /// A request of the newest revision, whose method needs a name.
+    fn ask(&self, method: &str, name: &str, mut params: Value) -> RequestBuilder {
+        params[if method == "resources/read" { "uri" } else { "name" }] = json!(name);
+        self.post(&modern(method, params))
             .header("mcp-protocol-version", MODERN)
-            .header("mcp-method", "tools/call")
-            .header("mcp-name", "execute_code")
+            .header("mcp-method", method)
+            .header("mcp-name", name)
     }
 
     /// Runs a program and returns what it prints.
@@ -325,6 +331,46 @@ async fn nobody_is_let_in_without_a_token_that_is_known_and_in_time() {
     // How the server is, everybody may know.
     let health = server.client.get(server.at("/healthz")).send().await.expect("an answer");
     assert_eq!(health.status(), StatusCode::OK);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_run_leaves_is_its_caller_s_alone() {
+    let tokens = tokens(&[("one", &[]), ("two", &[])]);
+    let config = json!({ "results": { "detachAfter": "1s" } });
+    let server = Server::start_with(config, Some(&tokens)).await;
+    let stranger = bearer(&tokens.secrets[1]);
+
+    let mut call = python("open('a', 'w').write('secret')");
+    call["output_files"] = json!(["a"]);
+    let left = answer(server.modern(call).send().await.expect("an answer")).await;
+    let uri = left["result"]["structuredContent"]["files"][0]["uri"].as_str().expect("an address");
+    let read = || server.ask("resources/read", uri, json!({}));
+    let own = answer(read().send().await.expect("an answer")).await;
+    assert_eq!(own["result"]["contents"][0]["text"], "secret", "{own}");
+    let stolen = read().headers(stranger.clone()).send().await.expect("an answer");
+    let stolen = stolen.text().await.expect("a body");
+    assert!(!stolen.contains("secret") && stolen.contains("another client's"), "{stolen}");
+
+    let call = python("import time; time.sleep(2); print('secret')");
+    let begun = answer(server.modern(call).send().await.expect("an answer")).await;
+    let handle = &begun["result"]["structuredContent"]["handle"];
+    assert!(handle.is_string(), "{begun}");
+    for more in [json!({}), json!({ "cancel": true })] {
+        let mut arguments = json!({ "handle": handle });
+        arguments.as_object_mut().expect("it is").extend(more.as_object().expect("it is").clone());
+        let fetch = server.ask("tools/call", "get_result", json!({ "arguments": arguments }));
+        let stolen = fetch.headers(stranger.clone()).send().await.expect("an answer");
+        let stolen = answer(stolen).await;
+        assert_eq!(stolen["result"]["isError"], true, "{stolen}");
+    }
+    eventually("the result is there", async || {
+        let arguments = json!({ "arguments": { "handle": handle } });
+        let fetch = server.ask("tools/call", "get_result", arguments);
+        let fetched = answer(fetch.send().await.expect("an answer")).await;
+        fetched["result"]["structuredContent"]["stdout"] == "secret\n"
+    })
+    .await;
     server.stop().await;
 }
 
