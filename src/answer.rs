@@ -29,10 +29,11 @@ pub fn of_run(
     for (name, stream) in [(STDOUT, &mut outcome.stdout), (STDERR, &mut outcome.stderr)] {
         let limits = context.config.limits.output;
         let short = stream.shortened(limits.head, limits.tail);
-        if short.dropped > stream.dropped {
-            items.insert(name.to_owned(), output(stream));
+        let is_longer = short.dropped > stream.dropped;
+        let whole = std::mem::replace(stream, short);
+        if is_longer {
+            items.insert(name.to_owned(), output(whole));
         }
-        *stream = short;
     }
     let long: Vec<_> = items.keys().cloned().collect();
     let left = std::mem::take(&mut outcome.files);
@@ -56,8 +57,8 @@ pub fn of_run(
 const STDOUT: &str = "stdout";
 const STDERR: &str = "stderr";
 
-fn output(stream: &Captured) -> Item {
-    let content = stream.to_bytes();
+fn output(stream: Captured) -> Item {
+    let content = stream.into_bytes();
     let is_text = std::str::from_utf8(&content).is_ok();
     let media_type = if is_text { "text/plain" } else { "application/octet-stream" };
     Item { content, media_type: media_type.to_owned() }

@@ -21,9 +21,11 @@ use crate::results::{Item, encoded};
 const MAX_GLOBS: usize = 32;
 const MAX_GLOB: usize = 256;
 
-/// Largest picture that is shown, and how many are. A host hands them to its model.
+/// Largest picture that is shown, how many are, and how much of all of them. A host hands them to its model, and
+/// many take no message of more than 16 MiB, in which a picture is a third larger.
 const MAX_PICTURE: usize = 2 << 20;
 const MAX_PICTURES: usize = 10;
+const MAX_SHOWN: usize = 6 << 20;
 
 /// Longest text that is attached, and how much of all of them. A model reads all of it.
 const MAX_TEXT: usize = 16 * 1024;
@@ -270,12 +272,13 @@ impl Form {
 /// What an answer may still hold.
 struct Room {
     pictures: usize,
+    shown: usize,
     text: usize,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { pictures: MAX_PICTURES, text: MAX_TEXTS }
+        Self { pictures: MAX_PICTURES, shown: MAX_SHOWN, text: MAX_TEXTS }
     }
 }
 
@@ -283,8 +286,9 @@ impl Room {
     fn form(&mut self, item: &Item) -> Form {
         let Item { content, .. } = item;
         if item.is_picture() {
-            if self.pictures > 0 && content.len() <= MAX_PICTURE {
+            if self.pictures > 0 && content.len() <= MAX_PICTURE.min(self.shown) {
                 self.pictures -= 1;
+                self.shown -= content.len();
                 return Form::Picture(BASE64.encode(content));
             }
         } else if content.len() <= MAX_TEXT.min(self.text)
@@ -386,6 +390,9 @@ mod tests {
         let files = (0..20).map(|at| file(&format!("{at:02}.png"), Some(PNG))).collect();
         let pictures = words(files, &[]);
         assert_eq!(hows(&pictures)[MAX_PICTURES - 1..=MAX_PICTURES], [Some("image"), Some("link")]);
+        let large = [PNG, &vec![0; MAX_PICTURE - PNG.len()]].concat();
+        let files = (0..4).map(|at| file(&format!("{at}.png"), Some(&large))).collect();
+        assert_eq!(hows(&words(files, &[]))[2..], [Some("image"), Some("link")]);
         let text = vec![b'x'; MAX_TEXT];
         let files = (0..5).map(|at| file(&format!("{at}.txt"), Some(&text))).collect();
         assert_eq!(hows(&words(files, &["*"]))[3..], [Some("text"), Some("link")]);

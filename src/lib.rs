@@ -2,11 +2,12 @@
 //!
 //! # Layout
 //!
-//! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a
-//! request of it (with [`snippets`]), `isolator_pool` runs that in a sandbox, [`explain`] and
-//! [`report`] word the result, with the [`files`] that the program left, and [`answer`] makes a message of it. [`policy`] may refuse a program before
-//! it runs, [`syntax`] asks a sandbox whether one is valid, and [`progress`] tells of a run before its end.
-//! [`tools`] is what hosts see of it, [`stdio`] and [`http`] how they reach it.
+//! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a request of it,
+//! with [`snippets`] and within the operator's [`bounds`], `isolator_pool` runs that in a sandbox, [`explain`]
+//! and [`report`] word the result, with the [`files`] that the program left, and [`answer`] makes a message
+//! of it. [`policy`] may refuse a program before it runs, [`syntax`] asks a sandbox whether one is valid, and
+//! [`progress`] tells of a run before its end. [`tools`] is what hosts see of it, [`stdio`] and [`http`] how they
+//! reach it.
 //!
 //! What outlives a call has one of the [`handles`]: runs that are [`detached`], and [`results`] that are read
 //! later. [`budget`] bounds what all requests hold.
@@ -20,6 +21,7 @@ pub mod answer;
 pub mod app;
 pub mod arguments;
 pub mod bench;
+pub mod bounds;
 pub mod budget;
 pub mod cli;
 pub mod commands;

@@ -83,7 +83,7 @@ struct Call {
 /// or three times on its way: as text, as a tar, as frames.
 const MAX_IN_FLIGHT: usize = 128 << 20;
 
-/// Bytes of what runs left to be read for a while.
+/// Bytes of what runs left to be read for a while, unless the operator allows each of them much.
 const MAX_KEPT: usize = 64 << 20;
 
 impl Server {
@@ -93,8 +93,11 @@ impl Server {
             Clients::One => all,
             Clients::Several => all / 2,
         };
-        let kept = Capacity { all: MAX_KEPT, of_one: of_one(MAX_KEPT) };
-        let ResultsConfig { keep_for, detach_after, .. } = config.results;
+        let ResultsConfig { files, output, keep_for, detach_after } = config.results;
+        // Whatever the operator allows one run to leave fits in, for every client.
+        let of_run = usize::try_from(files).unwrap_or(usize::MAX).saturating_add(2 * output);
+        let all = MAX_KEPT.max(of_run.saturating_mul(2));
+        let kept = Capacity { all, of_one: of_one(all) };
         let detached = Detached::new(detach_after, keep_for.saturating_add(config.longest_call()));
         Self {
             snippets: Arc::new(Snippets::new(&config)),

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use isolator_pool::limits::{ByteSize, CpuShare};
+use isolator_pool::limits::ByteSize;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::RunRequest;
 use isolator_pool::workspace::{FileError, Workspace, WorkspaceBuilder};
@@ -16,13 +15,11 @@ use isolator_pool::workspace::{FileError, Workspace, WorkspaceBuilder};
 use crate::arguments::{
     AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, Time, required,
 };
-use crate::config::{Config, Language, RequestLimits};
+use crate::bounds::{cpu, cpu_seconds, memory, seconds_within, timeout};
+use crate::config::{Config, Language};
 use crate::files::Wanted;
 use crate::policy::SourceFile;
 use crate::snippets::Snippets;
-
-/// The engine refuses less, and a runner needs some.
-const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 
 /// Longest argument or variable, in bytes: Linux takes 128 KiB with the closing NUL.
 const MAX_ARGUMENT: usize = 128 * 1024 - 1;
@@ -225,66 +222,6 @@ pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, Inv
 
 fn names(config: &Config) -> String {
     config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
-}
-
-fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
-    let Some(text) = text else {
-        return Ok(limits.default_timeout);
-    };
-    let wrong = |message: String| InvalidArgument::new("timeout", message);
-    let timeout = humantime::parse_duration(text).map_err(|error| {
-        let text = quoted(text);
-        wrong(format!("{text} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"))
-    })?;
-    if timeout.is_zero() {
-        return Err(wrong("must be longer than zero".to_owned()));
-    }
-    if timeout > limits.max_timeout {
-        let most = humantime::format_duration(limits.max_timeout);
-        return Err(wrong(format!("{} is longer than the maximum of {most}", quoted(text))));
-    }
-    Ok(timeout)
-}
-
-fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidArgument> {
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(timeout) if !timeout.is_zero() && timeout <= most => Ok(timeout),
-        _ => {
-            let most = humantime::format_duration(most);
-            let message =
-                format!("{seconds} is not allowed: more than 0 seconds and at most {most}");
-            Err(InvalidArgument::new("timeout", message))
-        }
-    }
-}
-
-/// One core for the longest run is the most that a single thread could use.
-fn cpu_seconds(seconds: u64, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
-    let most = limits.max_timeout.as_secs_f64().ceil();
-    if seconds == 0 || seconds as f64 > most {
-        let message = format!("{seconds} is not allowed: from 1 to {most}");
-        return Err(InvalidArgument::new("cpu_limit_sec", message));
-    }
-    Ok(Duration::from_secs(seconds))
-}
-
-fn memory(field: &str, mb: u64, limits: &RequestLimits) -> Result<ByteSize, InvalidArgument> {
-    let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
-    if memory < MIN_MEMORY || memory > limits.max_memory {
-        let message = format!("{mb} is not allowed: from {MIN_MEMORY} to {}", limits.max_memory);
-        return Err(InvalidArgument::new(field, message));
-    }
-    Ok(memory)
-}
-
-fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
-    match CpuShare::from_cores(cores) {
-        Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => Ok(cpu),
-        _ => {
-            let message = format!("{cores} is not allowed: from 0.01 to {}", limits.max_cpu);
-            Err(InvalidArgument::new("cpus", message))
-        }
-    }
 }
 
 /// A request's files.

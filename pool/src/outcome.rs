@@ -67,6 +67,15 @@ impl Captured {
         Self { head: begin.to_vec(), tail: end.to_vec(), dropped }
     }
 
+    /// As [`Self::to_bytes`], without a copy where nothing is missing.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        if self.dropped > 0 {
+            return self.to_bytes();
+        }
+        self.head.append(&mut self.tail);
+        self.head
+    }
+
     /// Head and tail in one, with a note of what is missing between them. A character cut in half
     /// by the gap counts as missing.
     pub fn to_bytes(&self) -> Vec<u8> {

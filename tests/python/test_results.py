@@ -121,5 +121,12 @@ async def test_an_unknown_handle_is_an_error_of_the_tool(impatient):
         await fetch(impatient)
 
 
+async def test_a_long_run_ends_with_the_server(tmp_path):
+    (tmp_path / "config.json").write_text('{"results": {"detachAfter": "1s"}}')
+    async with isolator(tmp_path, config=tmp_path / "config.json") as server:
+        await begin(server, slow(50))
+        # What is left behind is looked for when it has ended.
+
+
 def sandboxes(server):
     return {sandbox.id for sandbox in engine.sandboxes(server.instance)}
