@@ -1,0 +1,241 @@
+"""Programs that mean harm, and what their callers see of it.
+
+Each table in the files of `hostile/` is a case: a program, how it is called, and what has to come of it. Whatever
+it does, the server goes on serving, and at the end nothing is left and nothing has grown.
+
+A call:
+
+    code, language          the program; Python by default
+    args, stdin, env, timeout, memory_mb, output_files   as in a call
+    files                   other files by their names
+    machine                 the only one on which there is such a thing
+
+What is expected. A list has everything that is right, anything else is exactly that:
+
+    status, exit_code, signal    "success" by default
+    answers                 what the program prints as JSON, by names
+    every                   what each of its answers is
+    stdout, stderr          to the letter
+    message, notes, prints, complains    what is in the message, the notes, standard output, standard error
+    stdout_length, stderr_length    characters
+    whole                   whether all of both streams was UTF-8
+    missing                 whether output is missing from the middle of its streams
+    message_lines, message_length   the most that the message may have
+    left, left_count        the paths of the files that it left, and how many they are
+    returned                of the files whose content comes back, how it does
+    within_s                the longest that the program may take; who waits for it longer has lost
+    docker, embedded        what differs on an engine
+"""
+
+import json
+import os
+import tomllib
+import uuid
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import engine
+import pytest
+from programs import HELLO
+from server import CONFIG, isolator
+
+FOLDER = Path(__file__).with_name("hostile")
+HELPERS = FOLDER / "attempts.py"
+
+# Long enough for a program of a few milliseconds on a busy machine.
+TIMEOUT = "20s"
+
+CALL = {"language", "args", "stdin", "env", "timeout", "memory_mb", "output_files"}
+
+# A program may cost the server's allocator some pages once, but not each time.
+GROWTH_KIB = 64 * 1024
+GROWTH_FILES = 16
+
+# Cases at a time over HTTP, where clients share a server.
+AT_ONCE = 4
+
+
+class Case:
+    """A table of a file."""
+
+    def __init__(self, topic, name, settings):
+        self.topic = topic
+        self.name = f"{topic}-{name}"
+        self.machine = settings.pop("machine", os.uname().machine)
+        code = settings.pop("code")
+        self.call = {"language": "python", "timeout": TIMEOUT, "entrypoint_code": code}
+        self.call |= {key: settings.pop(key) for key in CALL & settings.keys()}
+        files = settings.pop("files", {})
+        if self.call["language"] == "python":
+            files[HELPERS.name] = HELPERS.read_text()
+        self.call["additional_files"] = [{"filename": name, "content": content} for name, content in files.items()]
+        own = {kind: settings.pop(kind, {}) for kind in ("docker", "embedded")}
+        self.expected = {"status": "success"} | settings | own[engine.KIND]
+        assert self.expected.keys() <= CHECKS.keys(), f"{self.name}: {self.expected.keys() - CHECKS.keys()}"
+
+
+def fits(expected, found):
+    return found in expected if isinstance(expected, list) else found == expected
+
+
+def contains(found, parts):
+    return all(part in found for part in ([parts] if isinstance(parts, str) else parts))
+
+
+def answers(data):
+    return json.loads(data["stdout"])
+
+
+def has_answers(data, expected):
+    found = answers(data)
+    return found.keys() == expected.keys() and all(fits(expected[key], found[key]) for key in found)
+
+
+def has_only(data, expected):
+    return answers(data) and all(fits(expected, found) for found in answers(data).values())
+
+
+def is_missing(data):
+    return data["stdout_missing_bytes"] + data["stderr_missing_bytes"] > 0
+
+
+def left(data):
+    return [file["path"] for file in data.get("files", [])]
+
+
+def returned(data):
+    return {file["path"]: file["returned"] for file in data.get("files", []) if "returned" in file}
+
+
+CHECKS = {
+    "status": lambda data, it: fits(it, data["status"]),
+    "exit_code": lambda data, it: fits(it, data.get("exit_code")),
+    "signal": lambda data, it: fits(it, data.get("signal")),
+    "answers": has_answers,
+    "every": has_only,
+    "stdout": lambda data, it: fits(it, data["stdout"]),
+    "stderr": lambda data, it: fits(it, data["stderr"]),
+    "message": lambda data, it: contains(data["message"], it),
+    "notes": lambda data, it: contains(" ".join(data.get("notes", [])), it),
+    "prints": lambda data, it: contains(data["stdout"], it),
+    "complains": lambda data, it: contains(data["stderr"], it),
+    "stdout_length": lambda data, it: len(data["stdout"]) == it,
+    "stderr_length": lambda data, it: len(data["stderr"]) == it,
+    "whole": lambda data, it: ("\ufffd" not in data["stdout"] + data["stderr"]) == it,
+    "missing": lambda data, it: is_missing(data) == it,
+    "message_lines": lambda data, it: len(data["message"].splitlines()) <= it,
+    "message_length": lambda data, it: len(data["message"]) <= it,
+    "left": lambda data, it: left(data) == it,
+    "left_count": lambda data, it: len(left(data)) == it,
+    "returned": lambda data, it: returned(data) == it,
+    "within_s": lambda data, it: data["receipt"]["ms"]["run"] < it * 1000,
+}
+
+
+def cases():
+    for path in sorted(FOLDER.glob("*.toml")):
+        for name, settings in tomllib.loads(path.read_text()).items():
+            case = Case(path.stem, name, settings)
+            if case.machine == os.uname().machine:
+                yield case
+
+
+CASES = list(cases())
+
+
+def shortened(value):
+    text = repr(value)
+    return text if len(text) < 2000 else f"{text[:1000]} … {text[-1000:]}"
+
+
+async def run(server, case):
+    """Runs the program, holds what comes back against what has to, and sees that the server still serves."""
+    result = await server.call(**case.call)
+    data = result.structured_content
+    assert data, f"{case.name}: {result.content}"
+    told = f"{case.name}: {shortened({key: data[key] for key in data if key != 'receipt'})}"
+    # The text is the same, and its beginning is never the program's.
+    is_failure = data["status"] != "success"
+    head = f"Execution Failed ({data['status']}): {data['message']}\n\n" if is_failure else ""
+    text = f"{head}--- stdout ---\n{data['stdout']}\n--- stderr ---\n{data['stderr']}"
+    assert (result.is_error, result.content[0].text) == (is_failure, text), told
+    for key, expected in case.expected.items():
+        try:
+            is_right = CHECKS[key](data, expected)
+        except ValueError:
+            # It printed no answers at all.
+            is_right = False
+        assert is_right, f"{key} is not {shortened(expected)} of {told}"
+    nonce = uuid.uuid4().hex
+    canary = await server.call(language="python", entrypoint_code=f"print('{nonce}')")
+    assert canary.structured_content["stdout"] == f"{nonce}\n", canary.content
+
+
+@asynccontextmanager
+async def serving(folder, transport):
+    config = json.loads(CONFIG.read_text())
+    config["pool"] = {"size": 4, "hot": 2}
+    config["defaultCpus"] = 1
+    # As little of output and results as shows that there is a bound.
+    config["limits"]["killOutputMB"] = 8
+    config["results"] |= {"keepFor": "1s", "keptOutputKB": 128}
+    # Importing ahead what no program here uses would only make sandboxes scarce.
+    config["languageSettings"]["python"]["preload"] = {"modules": []}
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    async with isolator(folder, config=path, transport=transport) as server:
+        for language in config["languageSettings"]:
+            assert not (await server.call(language=language, entrypoint_code=HELLO[language])).is_error
+        server.before = usage(server)
+        yield server
+
+
+def usage(server):
+    """Memory in KiB, and open files."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]), len(os.listdir(f"/proc/{server.pid}/fd"))
+
+
+@pytest.fixture(scope="module")
+async def stdio(anyio_backend, tmp_path_factory):
+    async with serving(tmp_path_factory.mktemp("stdio"), "stdio") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+async def http(anyio_backend, tmp_path_factory):
+    async with serving(tmp_path_factory.mktemp("http"), "http") as server:
+        yield server
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_one_at_a_time(stdio, case):
+    await run(stdio, case)
+
+
+@pytest.mark.parametrize("topic", sorted({case.topic for case in CASES}))
+async def test_beside_each_other(http, topic):
+    """Over HTTP, where programs of several clients run at the same time."""
+    limit = anyio.CapacityLimiter(AT_ONCE)
+    wrong = []
+
+    async def run_one(case):
+        async with limit:
+            try:
+                await run(http, case)
+            except AssertionError as error:
+                wrong.append(str(error))
+
+    async with anyio.create_task_group() as runs:
+        for case in CASES:
+            if case.topic == topic:
+                runs.start_soon(run_one, case)
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_what_a_server_holds_has_not_grown(stdio, http):
+    for server in (stdio, http):
+        (memory, files), (memory_before, files_before) = usage(server), server.before
+        assert memory - memory_before < GROWTH_KIB, f"{memory_before} KiB have become {memory}"
+        assert files - files_before < GROWTH_FILES, f"{files_before} open files have become {files}"
