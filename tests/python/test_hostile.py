@@ -22,7 +22,8 @@ What is expected. A list has everything that is right, anything else is exactly 
     missing                 whether output is missing from the middle of its streams
     message_lines, message_length   the most that the message may have
     left, left_count        the paths of the files that it left, and how many they are
-    returned                of the files whose content comes back, how it does
+    returned, pictures      of the files whose content comes back, how it does, and how many are shown
+    contents                what each text that comes back may be
     within_s                the longest that the program may take; who waits for it longer has lost
     docker, embedded        what differs on an engine
 """
@@ -129,6 +130,8 @@ CHECKS = {
     "left": lambda data, it: left(data) == it,
     "left_count": lambda data, it: len(left(data)) == it,
     "returned": lambda data, it: returned(data) == it,
+    "pictures": lambda data, it: list(returned(data).values()).count("image") == it,
+    "contents": lambda data, it: all(text in it for text in data["contents"]),
     "within_s": lambda data, it: data["receipt"]["ms"]["run"] < it * 1000,
 }
 
@@ -160,6 +163,7 @@ async def run(server, case):
     head = f"Execution Failed ({data['status']}): {data['message']}\n\n" if is_failure else ""
     text = f"{head}--- stdout ---\n{data['stdout']}\n--- stderr ---\n{data['stderr']}"
     assert (result.is_error, result.content[0].text) == (is_failure, text), told
+    data["contents"] = [block.resource.text for block in result.content if block.type == "resource"]
     for key, expected in case.expected.items():
         try:
             is_right = CHECKS[key](data, expected)
