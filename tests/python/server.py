@@ -10,6 +10,7 @@ import anyio
 import engine
 from anyio.streams.text import TextReceiveStream
 from mcp import Client, StdioServerParameters
+from mcp.client.stdio import get_default_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
@@ -58,6 +59,8 @@ async def _stdio(arguments, environment):
 async def _http(arguments, environment):
     """A server that listens at any free port."""
     command = [BINARY, *arguments, "--http", "127.0.0.1:0"]
+    # What the client gives a server that it starts itself.
+    environment = get_default_environment() | environment
     async with await anyio.open_process(command, env=environment, stdin=subprocess.DEVNULL) as process:
         log = TextReceiveStream(process.stderr)
         said = ""

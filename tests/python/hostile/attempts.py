@@ -208,3 +208,17 @@ def openable(path, flags=os.O_WRONLY):
 def runner():
     """The process that reports: the program's parent."""
     return os.getppid()
+
+
+def end_of_the_program():
+    """For who outlives this process: tells whether it has ended."""
+    own = f"/proc/{os.getpid()}/stat"
+
+    def has_ended():
+        try:
+            with open(own) as file:
+                return file.read().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            return True
+
+    return has_ended
