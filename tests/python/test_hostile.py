@@ -179,13 +179,14 @@ async def run(server, case):
 @asynccontextmanager
 async def serving(folder, transport):
     config = json.loads(CONFIG.read_text())
-    config["pool"] = {"size": 4, "hot": 2}
+    # What waits has to go when the client does, within the seconds that it gives a server for that.
+    config["pool"] = {"size": 1, "hot": 1}
     config["defaultCpus"] = 1
     # As little of output and results as shows that there is a bound.
     config["limits"]["killOutputMB"] = 8
     config["results"] |= {"keepFor": "1s", "keptOutputKB": 128}
     # Importing ahead what no program here uses would only make sandboxes scarce.
-    config["languageSettings"]["python"]["preload"] = {"modules": []}
+    config["languageSettings"]["python"] |= {"preload": {"modules": []}, "pool": {"size": 4, "hot": 2}}
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     async with isolator(folder, config=path, transport=transport) as server:
