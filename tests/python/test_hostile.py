@@ -9,6 +9,7 @@ A call:
     args, stdin, env, timeout, memory_mb, output_files   as in a call
     files                   other files by their names
     machine                 the only one on which there is such a thing
+    beside                  a program that runs meanwhile, from when it says that it is ready
 
 What is expected. A list has everything that is right, anything else is exactly that:
 
@@ -64,13 +65,13 @@ class Case:
         self.topic = topic
         self.name = f"{topic}-{name}"
         self.machine = settings.pop("machine", os.uname().machine)
-        code = settings.pop("code")
-        self.call = {"language": "python", "timeout": TIMEOUT, "entrypoint_code": code}
+        self.call = {"language": "python", "timeout": TIMEOUT, "entrypoint_code": settings.pop("code")}
         self.call |= {key: settings.pop(key) for key in CALL & settings.keys()}
         files = settings.pop("files", {})
         if self.call["language"] == "python":
             files[HELPERS.name] = HELPERS.read_text()
         self.call["additional_files"] = [{"filename": name, "content": content} for name, content in files.items()]
+        self.beside = self.call | {"entrypoint_code": settings.pop("beside", None), "timeout": "60s"}
         own = {kind: settings.pop(kind, {}) for kind in ("docker", "embedded")}
         self.expected = {"status": "success"} | settings | own[engine.KIND]
         assert self.expected.keys() <= CHECKS.keys(), f"{self.name}: {self.expected.keys() - CHECKS.keys()}"
@@ -153,8 +154,40 @@ def shortened(value):
 
 
 async def run(server, case):
-    """Runs the program, holds what comes back against what has to, and sees that the server still serves."""
-    result = await server.call(**case.call)
+    """Runs the program, and sees that the server still serves."""
+    async with beside(server, case):
+        check(case, await server.call(**case.call))
+    nonce = uuid.uuid4().hex
+    canary = await server.call(language="python", entrypoint_code=f"print('{nonce}')")
+    assert canary.structured_content["stdout"] == f"{nonce}\n", canary.content
+
+
+@asynccontextmanager
+async def beside(server, case):
+    """Has the case's other program run meanwhile."""
+    if case.beside["entrypoint_code"] is None:
+        yield
+        return
+    is_ready = anyio.Event()
+
+    async def listen(progress, total, message):
+        if "ready" in (message or ""):
+            is_ready.set()
+
+    async def call():
+        result = await server.client.call_tool("execute_code", case.beside, progress_callback=listen)
+        raise AssertionError(f"{case.name}: the other has ended: {result.content}")
+
+    async with anyio.create_task_group() as calls:
+        calls.start_soon(call)
+        with anyio.fail_after(30):
+            await is_ready.wait()
+        yield
+        calls.cancel_scope.cancel()
+
+
+def check(case, result):
+    """Holds what came back against what has to."""
     data = result.structured_content
     assert data, f"{case.name}: {result.content}"
     told = f"{case.name}: {shortened({key: data[key] for key in data if key != 'receipt'})}"
@@ -171,9 +204,6 @@ async def run(server, case):
             # It printed no answers at all.
             is_right = False
         assert is_right, f"{key} is not {shortened(expected)} of {told}"
-    nonce = uuid.uuid4().hex
-    canary = await server.call(language="python", entrypoint_code=f"print('{nonce}')")
-    assert canary.structured_content["stdout"] == f"{nonce}\n", canary.content
 
 
 @asynccontextmanager
@@ -184,7 +214,7 @@ async def serving(folder, transport):
     config["defaultCpus"] = 1
     # As little of output and results as shows that there is a bound.
     config["limits"]["killOutputMB"] = 8
-    config["results"] |= {"keepFor": "1s", "keptOutputKB": 128}
+    config["results"] |= {"keepFor": "1s", "keptOutputKB": 128, "maxFilesKB": 1024}
     # Importing ahead what no program here uses would only make sandboxes scarce.
     config["languageSettings"]["python"] |= {"preload": {"modules": []}, "pool": {"size": 4, "hot": 2}}
     path = folder / "config.json"
@@ -229,7 +259,7 @@ async def test_beside_each_other(http, topic):
         async with limit:
             try:
                 await run(http, case)
-            except AssertionError as error:
+            except (AssertionError, ExceptionGroup) as error:
                 wrong.append(str(error))
 
     async with anyio.create_task_group() as runs:
