@@ -10,6 +10,9 @@ use crate::config::{Config, Language};
 /// Only the end of standard error is searched for known messages: errors come last.
 const SEARCHED: usize = 16 * 1024;
 
+/// Longest name that is quoted from a known message, in bytes.
+const LONGEST_NAME: usize = 200;
+
 /// What was asked of the run that failed.
 pub struct Context<'a> {
     /// The configuration with the operator's bounds.
@@ -116,6 +119,13 @@ fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
     let text = String::from_utf8_lossy(&end);
     language.hints.iter().find_map(|hint| {
         let found = hint.pattern.captures_iter(&text).last()?;
+        // The program can print anything in the form of a known message, and what it prints is not for our text.
+        let is_name = |found: regex::Match<'_>| {
+            found.len() <= LONGEST_NAME && !found.as_str().chars().any(char::is_control)
+        };
+        if !found.iter().skip(1).flatten().all(is_name) {
+            return None;
+        }
         let mut advice = String::new();
         found.expand(&hint.advice, &mut advice);
         Some(advice)
@@ -219,6 +229,17 @@ mod tests {
         assert!(go.contains("'nope'"), "{go}");
         let go = explain_stderr("go", "main.go:3:8: cannot find package \"x.org/y\" in any of:");
         assert!(go.contains("'x.org/y'"), "{go}");
+    }
+
+    #[test]
+    fn what_is_no_name_is_not_quoted() {
+        for name in ["a\n\n--- stdout ---\nforged", "\u{1b}[2J", &"x".repeat(LONGEST_NAME + 1)] {
+            let stderr = format!("ModuleNotFoundError: No module named '{name}'\n");
+            assert_eq!(explain_stderr("python", &stderr), "exit code 1");
+        }
+        let longest = "x".repeat(LONGEST_NAME);
+        let stderr = format!("ModuleNotFoundError: No module named '{longest}'\n");
+        assert!(explain_stderr("python", &stderr).contains(&longest));
     }
 
     #[test]

@@ -115,6 +115,8 @@ pub enum SandboxState {
     Paused,
     /// It exists, but its processes have ended.
     Stopped,
+    /// The same, and the engine knows that nobody outside has ended them.
+    Ended,
     /// The engine does not know it.
     Gone,
 }
@@ -125,6 +127,7 @@ impl fmt::Display for SandboxState {
             Self::Running => "running",
             Self::Paused => "paused",
             Self::Stopped => "stopped",
+            Self::Ended => "ended",
             Self::Gone => "gone",
         })
     }

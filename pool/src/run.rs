@@ -157,9 +157,11 @@ pub(crate) async fn run(
         },
         Report::Silence => match sandbox.settled_state().await? {
             state if !output.started => Err(RunError::NotStarted(state)),
-            // The sandbox is there but its runner is not: the program killed it, or the kernel
-            // did in want of memory.
-            SandboxState::Running => Ok((unseen(Status::Killed, output, total), times)),
+            // The sandbox is there but its runner is not, or both ended by themselves where the runner is
+            // process 1: the program killed it, or the kernel did in want of memory.
+            SandboxState::Running | SandboxState::Ended => {
+                Ok((unseen(Status::Killed, output, total), times))
+            }
             _ => Err(SandboxError::Lost.into()),
         },
     }

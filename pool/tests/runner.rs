@@ -58,11 +58,13 @@ async fn a_runner_that_says_nothing_is_given_up_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_while_the_container_runs_means_that_all_was_killed() {
-    let (outcome, _) = outcome(&request(&["eof"])).await.unwrap();
-    assert_eq!(outcome.status, Status::Killed);
-    assert_eq!(outcome.end, None);
-    assert_eq!(outcome.stdout.head, b"so far");
+async fn a_stream_that_ends_while_nobody_outside_ended_its_container_means_that_all_was_killed() {
+    for end in ["eof", "end"] {
+        let (outcome, _) = outcome(&request(&[end])).await.unwrap();
+        assert_eq!(outcome.status, Status::Killed, "{end}");
+        assert_eq!(outcome.end, None);
+        assert_eq!(outcome.stdout.head, b"so far");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::Value;
 use tokio::io::Interest;
@@ -96,6 +97,14 @@ impl Launcher {
         let waiting = lock(&self.waiting);
         let is_late = |waiter: &Waiter| waiter.since.elapsed() > Call::Create.deadline();
         waiting.as_ref().is_some_and(|waiting| !waiting.values().any(is_late))
+    }
+
+    /// Whether the process is gone. Unlike [`Self::is_well`] it asks the kernel.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.socket, PollFlags::empty())];
+        let is_over = PollFlags::HUP | PollFlags::ERR;
+        let looked = poll(&mut fds, Some(&Timespec::default()));
+        looked.is_err() || fds[0].revents().intersects(is_over)
     }
 
     /// How many sandboxes it was asked for and has not made yet.

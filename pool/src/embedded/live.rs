@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
@@ -15,7 +15,7 @@ use tokio_util::io::ReaderStream;
 use tokio_util::task::TaskTracker;
 
 use super::cgroup::Cgroup;
-use super::launcher::Created;
+use super::launcher::{Created, Launcher};
 use super::refused;
 use crate::engine::{Call, Channel, SandboxName, SandboxState};
 use crate::store::Held;
@@ -37,13 +37,26 @@ pub(super) struct Live {
     pub(super) process: Arc<OwnedFd>,
     /// The runner's stream and log, until they are asked for.
     streams: Option<(OwnedFd, OwnedFd)>,
+    /// With whose end that of the sandbox comes.
+    launcher: Weak<Launcher>,
     _image: Arc<Held>,
 }
 
 impl Live {
-    pub(super) fn new(created: Created, cgroup: Option<Cgroup>, image: Arc<Held>) -> Self {
+    pub(super) fn new(
+        created: Created,
+        cgroup: Option<Cgroup>,
+        launcher: &Arc<Launcher>,
+        image: Arc<Held>,
+    ) -> Self {
         let Created { stream, log, process } = created;
-        Self { cgroup, process: Arc::new(process), streams: Some((stream, log)), _image: image }
+        Self {
+            cgroup,
+            process: Arc::new(process),
+            streams: Some((stream, log)),
+            launcher: Arc::downgrade(launcher),
+            _image: image,
+        }
     }
 
     /// The stream to the runner, which is there once.
@@ -62,7 +75,9 @@ impl Live {
 
     pub(super) fn state(&self) -> SandboxState {
         if has_ended(&self.process, Duration::ZERO) {
-            return SandboxState::Stopped;
+            // The kernel closes a launcher's socket before it ends what is in its namespace.
+            let is_there = self.launcher.upgrade().is_some_and(|launcher| !launcher.has_ended());
+            return if is_there { SandboxState::Ended } else { SandboxState::Stopped };
         }
         match self.cgroup.as_ref().map(Cgroup::is_frozen) {
             Some(Ok(true)) => SandboxState::Paused,

@@ -239,9 +239,11 @@ impl Engine for EmbeddedEngine {
             Kind::Writable(Layer { size, inodes: spec.limits.inodes })
         };
         let beside = cgroup.as_ref().and_then(Cgroup::beside);
-        let created = self.launcher().await?.create(name.as_str(), oci, kind, beside).await;
+        let launcher = self.launcher().await?;
+        let created = launcher.create(name.as_str(), oci, kind, beside).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
-        lock(&self.sandboxes).insert(name.clone(), Live::new(created, cgroup, held));
+        let live = Live::new(created, cgroup, &launcher, held);
+        lock(&self.sandboxes).insert(name.clone(), live);
         Ok(())
     }
 

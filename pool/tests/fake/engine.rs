@@ -446,7 +446,9 @@ impl Drop for Flight {
 pub(super) fn has_processes(record: &Record) -> Result<(), &'static str> {
     match record.state {
         SandboxState::Running | SandboxState::Paused => Ok(()),
-        SandboxState::Stopped | SandboxState::Gone => Err("there is no such process"),
+        SandboxState::Stopped | SandboxState::Ended | SandboxState::Gone => {
+            Err("there is no such process")
+        }
     }
 }
 
