@@ -364,6 +364,8 @@ fn refuse_unusable(field: &str, text: &str) -> Result<(), InvalidArgument> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;
