@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::http::request::Parts;
 use isolator_pool::admission::Client;
+use isolator_pool::output::Watch;
 use isolator_pool::pools::Pools;
 use isolator_pool::quote::quoted;
-use isolator_pool::run::Watch;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
     ErrorCode, ErrorData, Implementation, ListToolsResult, PaginatedRequestParams,
