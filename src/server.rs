@@ -9,11 +9,14 @@ use isolator_pool::pools::{ExecuteError, Pools};
 use isolator_pool::quote::quoted;
 use isolator_pool::run::{RunError, Watch};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
-    CustomResult, ErrorCode, ErrorData, Implementation, ListToolsResult, PaginatedRequestParams,
-    ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
+    ContentBlock, CustomRequest, CustomResult, ErrorCode, ErrorData, Implementation,
+    ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+    Reference, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,22 +24,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::arguments::{self, Arguments, CheckSyntax, InvalidArgument, TestCode, required};
 use crate::budget::Budget;
+use crate::changes::{Changes, Session};
 use crate::config::{Config, Language};
 use crate::explain::Context;
+use crate::icon::icons;
 use crate::progress::Progress;
 use crate::report::Report;
+use crate::resources::Resources;
 use crate::snippets::Snippets;
 use crate::source;
 use crate::syntax::{self, Syntax};
 use crate::tools::{self, CHECK_SYNTAX, EXECUTE_CODE, TEST_CODE, Tested};
 
-/// The server; cheap to clone.
+/// The server, as one client has it; cheap to clone.
 #[derive(Clone)]
 pub struct Server {
     config: Arc<Config>,
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
+    resources: Resources,
+    changes: Arc<Changes>,
     in_flight: Budget,
+    session: Arc<Session>,
 }
 
 /// Who a call is from, and whether anybody is left to hear of it; put beside a request by a transport with
@@ -80,12 +89,28 @@ impl Server {
             Clients::One => MAX_IN_FLIGHT,
             Clients::Several => MAX_IN_FLIGHT / 2,
         };
+        let snippets = Arc::new(Snippets::new(&config));
+        let resources =
+            Resources::new(Arc::clone(&config), Arc::clone(&snippets), Arc::clone(&pools));
         Self {
-            snippets: Arc::new(Snippets::new(&config)),
+            changes: Changes::new(Arc::clone(&snippets)),
+            snippets,
+            resources,
             in_flight: Budget::new(MAX_IN_FLIGHT, most_of_one),
             config,
             pools,
+            session: Arc::default(),
         }
+    }
+
+    /// The same server for another session.
+    pub fn for_another(&self) -> Self {
+        Self { session: Arc::default(), ..self.clone() }
+    }
+
+    /// What changes between the calls.
+    pub fn changes(&self) -> Arc<Changes> {
+        Arc::clone(&self.changes)
     }
 
     /// Serves one call. The outer error is the caller's mistake.
@@ -267,6 +292,14 @@ fn invalid(error: &InvalidArgument) -> ErrorData {
     ErrorData::invalid_params(error.to_string(), Some(data))
 }
 
+/// A list has one page, so there is none that a cursor could stand for.
+fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match request.and_then(|request| request.cursor) {
+        None => Ok(()),
+        Some(_) => Err(ErrorData::invalid_params("cursor: no list has a second page", None)),
+    }
+}
+
 /// Without a word of the transport it is the host, whose end is the transport's.
 fn caller(context: &RequestContext<RoleServer>) -> Caller {
     let request = context.extensions.get::<Parts>();
@@ -276,10 +309,18 @@ fn caller(context: &RequestContext<RoleServer>) -> Caller {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let capabilities = ServerCapabilities::builder()
+            .enable_completions()
+            .enable_resources()
+            .enable_tools()
+            .enable_resources_list_changed()
+            .enable_resources_subscribe()
+            .enable_tool_list_changed()
+            .build();
         let implementation = Implementation::new("isolator", env!("CARGO_PKG_VERSION"))
             .with_title("Isolator")
-            .with_description(env!("CARGO_PKG_DESCRIPTION"));
+            .with_description(env!("CARGO_PKG_DESCRIPTION"))
+            .with_icons(icons());
         ServerConfig::new(capabilities)
             .with_server_info(implementation)
             .with_instructions(tools::instructions(&self.config))
@@ -287,14 +328,108 @@ impl ServerHandler for Server {
 
     async fn list_tools(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        all_at_once(request)?;
         Ok(ListToolsResult::with_all_items(tools::all(&self.config, &self.snippets)))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         tools::all(&self.config, &self.snippets).into_iter().find(|tool| tool.name == name)
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        all_at_once(request)?;
+        Ok(ListResourcesResult::with_all_items(self.resources.list()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        all_at_once(request)?;
+        Ok(ListResourceTemplatesResult::with_all_items(self.resources.templates()))
+    }
+
+    /// The protocol's implementation would answer with an empty list, though none is declared.
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        self.resources.read(&request.uri).map(Into::into)
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let completion = match &request.r#ref {
+            Reference::Resource(template) => {
+                let argument = &request.argument;
+                self.resources.complete(&template.uri, &argument.name, &argument.value)
+            }
+            // There are no prompts.
+            _ => Default::default(),
+        };
+        Ok(CompleteResult::new(completion))
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        let wanted = requested.resource_subscriptions.iter().flatten();
+        let told = wanted.filter(|uri| self.resources.is_told_of(uri).is_ok());
+        let accepted = SubscriptionFilter::builder()
+            .tools_list_changed()
+            .resources_list_changed()
+            .resource_subscriptions(told);
+        Some(accepted.build())
+    }
+
+    async fn listen(&self, listener: SubscriptionContext) -> Result<(), ErrorData> {
+        self.changes.tell(&listener).await;
+        Ok(())
+    }
+
+    /// Older clients are told without having asked.
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.changes.tell_session(&self.session, context.peer);
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.resources.is_told_of(&request.uri)?;
+        self.session.want(request.uri);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.session.forget(&request.uri);
+        Ok(())
     }
 
     /// A call whose parameters have the wrong shape does not reach `call_tool`.

@@ -40,6 +40,7 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
+    let changes = server.changes();
 
     let input_ended = CancellationToken::new();
     let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone())));
@@ -48,6 +49,8 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
             signal = stop_signal() => tracing::info!(signal = signal?, "stopping"),
             () = input_ended.cancelled() => tracing::info!("the host has gone, stopping"),
         }
+        // Who waits for changes would otherwise be waited for.
+        changes.close();
         anyhow::Ok(pools.close(DRAIN).await?)
     };
     tokio::select! {
@@ -75,6 +78,7 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let config = Arc::new(config);
     let server = Server::new(Arc::clone(&config), Arc::clone(&pools), Clients::Several);
+    let changes = server.changes();
     tracing::info!(url = http.url(), "listening");
 
     let ending = Ending::default();
@@ -84,8 +88,11 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
         let signal = stop_signal().await?;
         tracing::info!(signal, "stopping");
         ending.draining.cancel();
+        changes.close();
         let closed = pools.close(config.http.drain).await;
         // Calls are refused by now, and those that were running have been answered.
+        ending.answers.close();
+        let _ = tokio::time::timeout(LAST_WORDS, ending.answers.wait()).await;
         ending.stop.cancel();
         closed?;
         anyhow::Ok(())
