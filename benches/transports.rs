@@ -38,9 +38,9 @@ async fn main() -> anyhow::Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let mut numbers = arguments.iter().filter_map(|argument| argument.parse().ok());
     let (calls, seconds) = (numbers.next().unwrap_or(200), numbers.next().unwrap_or(60));
-    let engines =
+    let mut engines =
         arguments.iter().filter_map(|argument| EngineKind::from_str(argument, false).ok());
-    let engine = engines.last().unwrap_or(EngineKind::Auto);
+    let engine = engines.next().unwrap_or(EngineKind::Auto);
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
     let directory = tempfile::tempdir()?;
     let languages = &BTreeSet::from(["python".to_owned()]);

@@ -13,11 +13,12 @@ use rmcp::service::ServerInitializeError;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{Ahead, App};
+use crate::calls::Clients;
 use crate::cli::ServeArguments;
 use crate::commands::signals::stop_signal;
 use crate::config::Config;
 use crate::http::{Ending, Http};
-use crate::server::{Clients, Server};
+use crate::server::Server;
 use crate::stdio::Stdio;
 
 /// How long running programs may go on when the host has gone or stops the server: it does not wait for
@@ -40,6 +41,7 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
+    let changes = server.changes();
 
     let input_ended = CancellationToken::new();
     let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone())));
@@ -48,6 +50,8 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
             signal = stop_signal() => tracing::info!(signal = signal?, "stopping"),
             () = input_ended.cancelled() => tracing::info!("the host has gone, stopping"),
         }
+        // Who waits for changes would otherwise be waited for.
+        changes.close();
         anyhow::Ok(pools.close(DRAIN).await?)
     };
     tokio::select! {
@@ -75,6 +79,7 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let config = Arc::new(config);
     let server = Server::new(Arc::clone(&config), Arc::clone(&pools), Clients::Several);
+    let changes = server.changes();
     tracing::info!(url = http.url(), "listening");
 
     let ending = Ending::default();
@@ -84,8 +89,11 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
         let signal = stop_signal().await?;
         tracing::info!(signal, "stopping");
         ending.draining.cancel();
+        changes.close();
         let closed = pools.close(config.http.drain).await;
         // Calls are refused by now, and those that were running have been answered.
+        ending.answers.close();
+        let _ = tokio::time::timeout(LAST_WORDS, ending.answers.wait()).await;
         ending.stop.cancel();
         closed?;
         anyhow::Ok(())
