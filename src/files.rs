@@ -31,6 +31,10 @@ const MAX_SHOWN: usize = 6 << 20;
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_TEXTS: usize = 64 * 1024;
 
+/// Texts that are attached, and links that are given beside the data, which has all of them.
+const MAX_ATTACHED: usize = 50;
+const MAX_LINKS: usize = 50;
+
 /// Pictures that hosts show.
 const SHOWN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
@@ -182,14 +186,19 @@ pub fn returned(
         true => None,
         false => keep(items).map_err(|why| notes.push(why)).ok(),
     };
-    let mut content = Vec::new();
+    let (mut content, mut links) = (Vec::new(), 0);
     for (at, form) in forms {
         let report = &mut reports[at];
         let uri = base.as_ref().map(|base| base.clone() + &encoded(&name(&report.path)));
         report.uri.clone_from(&uri);
         let media_type = report.media_type.clone().unwrap_or_default();
         report.returned = form.returned(uri.is_some());
-        content.extend(form.block(report, uri, media_type));
+        if matches!(form, Form::Link) {
+            links += 1;
+        }
+        if links <= MAX_LINKS || !matches!(form, Form::Link) {
+            content.extend(form.block(report, uri, media_type));
+        }
     }
     Returned { content, files: reports, notes, base }
 }
@@ -273,12 +282,13 @@ impl Form {
 struct Room {
     pictures: usize,
     shown: usize,
+    texts: usize,
     text: usize,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { pictures: MAX_PICTURES, shown: MAX_SHOWN, text: MAX_TEXTS }
+        Self { pictures: MAX_PICTURES, shown: MAX_SHOWN, texts: MAX_ATTACHED, text: MAX_TEXTS }
     }
 }
 
@@ -291,9 +301,11 @@ impl Room {
                 self.shown -= content.len();
                 return Form::Picture(BASE64.encode(content));
             }
-        } else if content.len() <= MAX_TEXT.min(self.text)
+        } else if self.texts > 0
+            && content.len() <= MAX_TEXT.min(self.text)
             && let Some(text) = plain_text(content)
         {
+            self.texts -= 1;
             self.text -= text.len();
             return Form::Text(text.to_owned());
         }
@@ -396,6 +408,9 @@ mod tests {
         let text = vec![b'x'; MAX_TEXT];
         let files = (0..5).map(|at| file(&format!("{at}.txt"), Some(&text))).collect();
         assert_eq!(hows(&words(files, &["*"]))[3..], [Some("text"), Some("link")]);
+        let many = words((0..200).map(|at| file(&at.to_string(), Some(b"x"))).collect(), &["*"]);
+        assert_eq!(many.content.len(), MAX_ATTACHED + MAX_LINKS);
+        assert!(many.files.iter().all(|file| file.uri.is_some()));
     }
 
     #[test]
