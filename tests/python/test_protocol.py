@@ -21,7 +21,7 @@ async def test_both_eras_of_the_protocol_are_spoken(server):
 async def test_the_server_and_its_tools_say_what_they_are(server):
     tools = (await server.client.list_tools()).tools
     assert server.client.server_info.title == "Isolator"
-    assert [tool.title for tool in tools] == ["Execute code", "Check syntax"]
+    assert [tool.title for tool in tools] == ["Execute code", "Check syntax", "Get the result of a long run"]
     for tool in tools:
         # Whatever a program does, it does to its own sandbox.
         assert tool.annotations.read_only_hint and not tool.annotations.destructive_hint
