@@ -62,7 +62,7 @@ async def inspect(server, era, *arguments, code=0):
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_schemas_suit_every_host(server, era):
     tools = (await inspect(server, era, "--method", "tools/list", "--strict"))["tools"]
-    assert [tool["name"] for tool in tools] == ["execute_code", "check_syntax", "test_code"]
+    assert [tool["name"] for tool in tools] == ["execute_code", "check_syntax", "get_result", "test_code"]
     assert tools[0]["inputSchema"]["properties"]["snippet_name"]["enum"] == ["greet"]
 
 
