@@ -19,7 +19,7 @@ use crate::detached::{Detached, Stand};
 use crate::explain::Context;
 use crate::handles::Capacity;
 use crate::report::Report;
-use crate::results::{ReadError, Results};
+use crate::results::{self, ReadError, Results};
 use crate::snippets::Snippets;
 use crate::source;
 use crate::syntax::{self, Syntax};
@@ -77,7 +77,8 @@ impl Calls {
         };
         let ResultsConfig { files, output, keep_for, detach_after } = config.results;
         // Whatever the operator allows one run to leave fits in, for every client.
-        let of_run = usize::try_from(files).unwrap_or(usize::MAX).saturating_add(2 * output);
+        let of_run = usize::try_from(files).unwrap_or(usize::MAX);
+        let of_run = of_run.saturating_add(2 * output + results::NAMES);
         let all = MAX_KEPT.max(of_run.saturating_mul(2));
         let kept = Capacity { all, of_one: of_one(all) };
         let detached = Detached::new(detach_after, keep_for.saturating_add(config.longest_call()));

@@ -137,11 +137,14 @@ impl Wanted {
                 ));
             }
         }
-        let left_out: Vec<_> =
-            files.iter().filter(|file| file.content.is_none() && self.names(&file.path)).collect();
+        let is_left_out = |file: &&ChangedFile| {
+            file.content.is_none()
+                && (self.names(&file.path) || is_named_like_a_picture(&file.path))
+        };
+        let left_out: Vec<_> = files.iter().filter(is_left_out).collect();
         if let Some(first) = left_out.first() {
             notes.push(format!(
-                "output_files: {} of the files, {} among them, are too large: all that come back \
+                "{} of the files that should come back, {} among them, are too large: together they \
                  hold {} KiB at most",
                 left_out.len(),
                 quoted(&first.path),
@@ -201,6 +204,11 @@ pub fn returned(
         }
     }
     Returned { content, files: reports, notes, base }
+}
+
+/// What the sandbox takes for a picture before it has looked at it.
+fn is_named_like_a_picture(path: &str) -> bool {
+    mime_guess::from_path(path).iter_raw().any(|guess| SHOWN.contains(&guess))
 }
 
 /// The text that tells a model of the files.
@@ -419,6 +427,8 @@ mod tests {
             words(vec![file("big.bin", None), file("a.txt", Some(b"a"))], &["*.bin", "*.csv"]);
         assert!(all.notes[0].contains("\"*.csv\" matches no file"), "{:?}", all.notes);
         assert!(all.notes[1].contains("\"big.bin\"") && all.notes[1].contains("10240 KiB"));
+        let picture = words(vec![file("big.png", None), file("other", None)], &[]);
+        assert!(picture.notes.len() == 1 && picture.notes[0].contains("big.png"), "{picture:?}");
         let files = vec![file("a", Some(b"\0"))];
         let full = |_| Err("no room".to_owned());
         let unkept = returned(files, false, &wanted(&["a"]), BTreeMap::new(), full);

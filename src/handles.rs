@@ -111,10 +111,9 @@ impl<T> Handles<T> {
 
     /// A client's thing of that name. One that has expired, or is another client's, is as unknown as any.
     pub fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
-        self.kept()
-            .get(name)
-            .filter(|kept| kept.client == *client)
-            .map(|kept| Arc::clone(&kept.thing))
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get(name).filter(|kept| kept.client == *client)?;
+        (kept.until > Instant::now()).then(|| Arc::clone(&kept.thing))
     }
 
     /// What is there and has not expired.
@@ -169,7 +168,7 @@ mod tests {
         assert_eq!(handles.get(&one, &name).as_deref(), Some(&"thing"));
         tokio::time::advance(SECOND).await;
         assert!(handles.get(&one, &name).is_none());
-        assert!(handles.kept.lock().unwrap().is_empty());
+        assert!(handles.kept().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
