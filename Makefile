@@ -5,7 +5,7 @@ export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isola
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 # The tests in Rust of what an engine does; ISOLATOR_TEST_ENGINE chooses the engine.
-ON_ENGINES := $(addprefix --test ,bad_input check_syntax cli execute_code hits http images policies \
+ON_ENGINES := $(addprefix --test ,bad_input check_syntax cli execute_code files hits http images policies \
 	pool preload sandbox test_code)
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
