@@ -39,6 +39,8 @@ pub async fn serve(config: Config, arguments: ServeArguments) -> anyhow::Result<
 /// Serves the one host that started the process.
 async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
+    // Before there is anything that would be left behind.
+    let stop_signal = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
     let changes = server.changes();
@@ -47,7 +49,7 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone())));
     let stop = async {
         tokio::select! {
-            signal = stop_signal() => tracing::info!(signal = signal?, "stopping"),
+            signal = stop_signal => tracing::info!(signal, "stopping"),
             () = input_ended.cancelled() => tracing::info!("the host has gone, stopping"),
         }
         // Who waits for changes would otherwise be waited for.
@@ -76,6 +78,7 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
     // What is wrong with it is told before anything is started.
     let http = Http::bind(address, &config).await?;
     let app = App::new(&config).await?;
+    let stop_signal = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let config = Arc::new(config);
     let server = Server::new(Arc::clone(&config), Arc::clone(&pools), Clients::Several);
@@ -86,7 +89,7 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
     let mut serving =
         std::pin::pin!(http.serve(server, Arc::clone(&pools), &config, ending.clone()));
     let stop = async {
-        let signal = stop_signal().await?;
+        let signal = stop_signal.await;
         tracing::info!(signal, "stopping");
         ending.draining.cancel();
         changes.close();

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -82,9 +83,9 @@ async def _http(command, environment):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_drain, log)
             yield url[1]
-            # A test may have ended it.
+            # A test may have ended it. (Its own `terminate` would take the exit code away from `wait` then.)
             with suppress(ProcessLookupError):
-                process.terminate()
+                os.kill(process.pid, signal.SIGTERM)
             assert await process.wait() == 0
 
 
