@@ -8,6 +8,8 @@
 //! and [`budget`] bounds what all requests hold.
 //! [`report`] word the result. [`policy`] may refuse a program before it runs, and [`syntax`] asks a
 //! sandbox whether one is valid. [`tools`] is what hosts see of it, [`stdio`] how they reach it.
+//! [`resources`] is what they can read beside that, [`changes`] tells them what is not as it was, and
+//! [`icon`] is what they show.
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
