@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 const POOL: PoolShape = PoolShape { size: 3, hot: 3 };
 
 /// Between two calls of one server, so that its pool is full again.
-const PAUSE: Duration = Duration::from_millis(150);
+const PAUSE: Duration = Duration::from_millis(400);
 
 const CLIENTS: usize = 200;
 
@@ -37,7 +37,7 @@ const LEGACY: &str = "2025-11-25";
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let mut numbers = arguments.iter().filter_map(|argument| argument.parse().ok());
-    let (calls, seconds) = (numbers.next().unwrap_or(200), numbers.next().unwrap_or(60));
+    let (calls, seconds) = (numbers.next().unwrap_or(100), numbers.next().unwrap_or(60));
     let mut engines =
         arguments.iter().filter_map(|argument| EngineKind::from_str(argument, false).ok());
     let engine = engines.next().unwrap_or(EngineKind::Auto);
