@@ -7,6 +7,8 @@ use std::time::Duration;
 use isolator_pool::admission::Client;
 use tokio::time::Instant;
 
+use crate::hex::hex;
+
 /// Random bytes of a name: nobody guesses one of another client's, who could not use it anyway.
 const RANDOM: usize = 16;
 
@@ -144,7 +146,7 @@ fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Client {
 fn random_name() -> Result<String, getrandom::Error> {
     let mut random = [0; RANDOM];
     getrandom::fill(&mut random)?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&random))
 }
 
 #[cfg(test)]

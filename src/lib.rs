@@ -33,6 +33,7 @@ pub mod detached;
 pub mod explain;
 pub mod files;
 pub mod handles;
+mod hex;
 pub mod hosts;
 pub mod http;
 pub mod icon;
