@@ -5,7 +5,7 @@ export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isola
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 # The tests in Rust of what an engine does; ISOLATOR_TEST_ENGINE chooses the engine.
-ON_ENGINES := $(addprefix --test ,bad_input check_syntax cli execute_code hits http images policies \
+ON_ENGINES := $(addprefix --test ,bad_input check_syntax cli execute_code files hits http images policies \
 	pool preload sandbox test_code)
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
@@ -52,8 +52,8 @@ toolchain: # Stop early, and say what to do, where cargo or a linker is missing
 unit: engines # The tests in Rust, those of what an engine does on each
 	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --workspace --locked $(ON_ENGINES)
 
-pytest: engines # The official Python client against the release binary, on each engine
+pytest: engines # The official clients and the conformance suite against the release binary, on each engine
 	for engine in docker embedded; do ISOLATOR_TEST_ENGINE=$$engine scripts/python -m pytest tests/python || exit; done
 
 clean: ## Remove what was built here; images stay on the engine
-	$(CARGO) clean && rm -rf .venv
+	$(CARGO) clean && rm -rf .venv tests/node/node_modules

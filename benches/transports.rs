@@ -1,7 +1,8 @@
 //! MCP over HTTP beside MCP over standard input and output: what a warm call costs on each, in turns; and then
 //! two hundred HTTP clients at once for a minute, each of which must get its own answer.
 //!
-//! `cargo bench --bench transports -- [CALLS] [SECONDS]` takes another number of calls, and of seconds.
+//! `cargo bench --bench transports -- [CALLS [SECONDS]] [docker|embedded]` takes another number of calls, and of
+//! seconds, and another engine than the one that a server would use.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use clap::ValueEnum as _;
 use futures_util::future::try_join_all;
 use isolator::bench::flow::PoolShape;
 use isolator::bench::settings::{self, Server};
@@ -24,7 +26,7 @@ use tokio_util::task::TaskTracker;
 const POOL: PoolShape = PoolShape { size: 3, hot: 3 };
 
 /// Between two calls of one server, so that its pool is full again.
-const PAUSE: Duration = Duration::from_millis(150);
+const PAUSE: Duration = Duration::from_millis(400);
 
 const CLIENTS: usize = 200;
 
@@ -33,12 +35,16 @@ const LEGACY: &str = "2025-11-25";
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
-    let (calls, seconds) = (numbers.next().unwrap_or(200), numbers.next().unwrap_or(60));
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let mut numbers = arguments.iter().filter_map(|argument| argument.parse().ok());
+    let (calls, seconds) = (numbers.next().unwrap_or(100), numbers.next().unwrap_or(60));
+    let mut engines =
+        arguments.iter().filter_map(|argument| EngineKind::from_str(argument, false).ok());
+    let engine = engines.next().unwrap_or(EngineKind::Auto);
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
     let directory = tempfile::tempdir()?;
     let languages = &BTreeSet::from(["python".to_owned()]);
-    let server = Server { engine: EngineKind::Auto, languages, pool: POOL };
+    let server = Server { engine, languages, pool: POOL };
     let settings = settings::write(&config, server, directory.path())?;
 
     let (http, process) = Http::start(&settings, &TaskTracker::new()).await?;

@@ -31,6 +31,10 @@ const MAX_SHOWN: usize = 6 << 20;
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_TEXTS: usize = 64 * 1024;
 
+/// Texts that are attached, and links that are given beside the data, which has all of them.
+const MAX_ATTACHED: usize = 50;
+const MAX_LINKS: usize = 50;
+
 /// Pictures that hosts show.
 const SHOWN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
@@ -133,11 +137,14 @@ impl Wanted {
                 ));
             }
         }
-        let left_out: Vec<_> =
-            files.iter().filter(|file| file.content.is_none() && self.names(&file.path)).collect();
+        let is_left_out = |file: &&ChangedFile| {
+            file.content.is_none()
+                && (self.names(&file.path) || is_named_like_a_picture(&file.path))
+        };
+        let left_out: Vec<_> = files.iter().filter(is_left_out).collect();
         if let Some(first) = left_out.first() {
             notes.push(format!(
-                "output_files: {} of the files, {} among them, are too large: all that come back \
+                "{} of the files that should come back, {} among them, are too large: together they \
                  hold {} KiB at most",
                 left_out.len(),
                 quoted(&first.path),
@@ -182,16 +189,26 @@ pub fn returned(
         true => None,
         false => keep(items).map_err(|why| notes.push(why)).ok(),
     };
-    let mut content = Vec::new();
+    let (mut content, mut links) = (Vec::new(), 0);
     for (at, form) in forms {
         let report = &mut reports[at];
         let uri = base.as_ref().map(|base| base.clone() + &encoded(&name(&report.path)));
         report.uri.clone_from(&uri);
         let media_type = report.media_type.clone().unwrap_or_default();
         report.returned = form.returned(uri.is_some());
-        content.extend(form.block(report, uri, media_type));
+        if matches!(form, Form::Link) {
+            links += 1;
+        }
+        if links <= MAX_LINKS || !matches!(form, Form::Link) {
+            content.extend(form.block(report, uri, media_type));
+        }
     }
     Returned { content, files: reports, notes, base }
+}
+
+/// What the sandbox takes for a picture before it has looked at it.
+fn is_named_like_a_picture(path: &str) -> bool {
+    mime_guess::from_path(path).iter_raw().any(|guess| SHOWN.contains(&guess))
 }
 
 /// The text that tells a model of the files.
@@ -273,12 +290,13 @@ impl Form {
 struct Room {
     pictures: usize,
     shown: usize,
+    texts: usize,
     text: usize,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { pictures: MAX_PICTURES, shown: MAX_SHOWN, text: MAX_TEXTS }
+        Self { pictures: MAX_PICTURES, shown: MAX_SHOWN, texts: MAX_ATTACHED, text: MAX_TEXTS }
     }
 }
 
@@ -291,9 +309,11 @@ impl Room {
                 self.shown -= content.len();
                 return Form::Picture(BASE64.encode(content));
             }
-        } else if content.len() <= MAX_TEXT.min(self.text)
+        } else if self.texts > 0
+            && content.len() <= MAX_TEXT.min(self.text)
             && let Some(text) = plain_text(content)
         {
+            self.texts -= 1;
             self.text -= text.len();
             return Form::Text(text.to_owned());
         }
@@ -396,6 +416,9 @@ mod tests {
         let text = vec![b'x'; MAX_TEXT];
         let files = (0..5).map(|at| file(&format!("{at}.txt"), Some(&text))).collect();
         assert_eq!(hows(&words(files, &["*"]))[3..], [Some("text"), Some("link")]);
+        let many = words((0..200).map(|at| file(&at.to_string(), Some(b"x"))).collect(), &["*"]);
+        assert_eq!(many.content.len(), MAX_ATTACHED + MAX_LINKS);
+        assert!(many.files.iter().all(|file| file.uri.is_some()));
     }
 
     #[test]
@@ -404,6 +427,8 @@ mod tests {
             words(vec![file("big.bin", None), file("a.txt", Some(b"a"))], &["*.bin", "*.csv"]);
         assert!(all.notes[0].contains("\"*.csv\" matches no file"), "{:?}", all.notes);
         assert!(all.notes[1].contains("\"big.bin\"") && all.notes[1].contains("10240 KiB"));
+        let picture = words(vec![file("big.png", None), file("other", None)], &[]);
+        assert!(picture.notes.len() == 1 && picture.notes[0].contains("big.png"), "{picture:?}");
         let files = vec![file("a", Some(b"\0"))];
         let full = |_| Err("no room".to_owned());
         let unkept = returned(files, false, &wanted(&["a"]), BTreeMap::new(), full);

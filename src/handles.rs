@@ -7,6 +7,8 @@ use std::time::Duration;
 use isolator_pool::admission::Client;
 use tokio::time::Instant;
 
+use crate::hex::hex;
+
 /// Random bytes of a name: nobody guesses one of another client's, who could not use it anyway.
 const RANDOM: usize = 16;
 
@@ -111,10 +113,9 @@ impl<T> Handles<T> {
 
     /// A client's thing of that name. One that has expired, or is another client's, is as unknown as any.
     pub fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
-        self.kept()
-            .get(name)
-            .filter(|kept| kept.client == *client)
-            .map(|kept| Arc::clone(&kept.thing))
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get(name).filter(|kept| kept.client == *client)?;
+        (kept.until > Instant::now()).then(|| Arc::clone(&kept.thing))
     }
 
     /// What is there and has not expired.
@@ -145,7 +146,7 @@ fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Client {
 fn random_name() -> Result<String, getrandom::Error> {
     let mut random = [0; RANDOM];
     getrandom::fill(&mut random)?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&random))
 }
 
 #[cfg(test)]
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(handles.get(&one, &name).as_deref(), Some(&"thing"));
         tokio::time::advance(SECOND).await;
         assert!(handles.get(&one, &name).is_none());
-        assert!(handles.kept.lock().unwrap().is_empty());
+        assert!(handles.kept().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

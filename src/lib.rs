@@ -2,15 +2,16 @@
 //!
 //! # Layout
 //!
-//! The way of a request: [`server`] takes the call, [`arguments`] reads it, [`source`] makes a request of it,
-//! with [`snippets`] and within the operator's [`bounds`], `isolator_pool` runs that in a sandbox, [`explain`]
-//! and [`report`] word the result, with the [`files`] that the program left, and [`answer`] makes a message
-//! of it. [`policy`] may refuse a program before it runs, [`syntax`] asks a sandbox whether one is valid, and
-//! [`progress`] tells of a run before its end. [`tools`] is what hosts see of it, [`stdio`] and [`http`] how they
-//! reach it.
+//! The way of a request: [`server`] takes the call, [`calls`] does what its tool does: [`arguments`] reads it,
+//! [`source`] makes a request of it, with [`snippets`] and within the operator's [`bounds`], `isolator_pool`
+//! runs that in a sandbox, [`explain`] and [`report`] word the result, with the [`files`] that the program
+//! left, and [`answer`] makes a message of it. [`policy`] may refuse a program before it runs, [`syntax`] asks a
+//! sandbox whether one is valid, and [`progress`] tells of a run before its end. [`tools`] is what hosts see of
+//! it, [`stdio`] and [`http`] how they reach it.
 //!
 //! What outlives a call has one of the [`handles`]: runs that are [`detached`], and [`results`] that are read
-//! later. [`budget`] bounds what all requests hold.
+//! later. [`budget`] bounds what all requests hold. Beside the calls hosts read [`resources`], hear of
+//! [`changes`], and show an [`icon`].
 //!
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
@@ -23,6 +24,8 @@ pub mod arguments;
 pub mod bench;
 pub mod bounds;
 pub mod budget;
+pub mod calls;
+pub mod changes;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -30,12 +33,15 @@ pub mod detached;
 pub mod explain;
 pub mod files;
 pub mod handles;
+mod hex;
 pub mod hosts;
 pub mod http;
+pub mod icon;
 pub mod images;
 pub mod policy;
 pub mod progress;
 pub mod report;
+pub mod resources;
 pub mod results;
 pub mod server;
 pub mod snippets;

@@ -4,10 +4,11 @@
 //! program prints nothing.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use isolator_pool::run::Watch;
+use isolator_pool::output::Watch;
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RequestContext};
@@ -16,6 +17,10 @@ use tokio::time::Instant;
 
 /// Shortest time between two notifications. What a program prints meanwhile is told at once.
 const EVERY: Duration = Duration::from_millis(100);
+
+/// Bytes of output that are told of one program; the rest is in its result. A host that follows the progress has
+/// its model read it.
+const MOST: usize = 64 * 1024;
 
 /// Longest time without one.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
@@ -28,11 +33,12 @@ pub struct Progress {
     printed: Arc<Printed>,
 }
 
-/// What was printed and not told yet. It never holds more than is kept of the output's beginning, because
-/// no more than that is passed on before the end.
+/// What was printed and not told yet.
 #[derive(Default)]
 struct Printed {
     bytes: Mutex<Vec<u8>>,
+    /// Bytes that were taken in so far.
+    taken: AtomicUsize,
     more: Notify,
 }
 
@@ -51,8 +57,7 @@ impl Progress {
     pub fn watch(&self) -> Watch {
         let printed = Arc::clone(&self.printed);
         Watch::new(move |bytes| {
-            printed.bytes.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-            printed.more.notify_one();
+            printed.add(bytes);
         })
     }
 
@@ -76,6 +81,16 @@ impl Progress {
 }
 
 impl Printed {
+    /// Takes in what belongs to the part that is told.
+    fn add(&self, bytes: &[u8]) {
+        let before = self.taken.fetch_add(bytes.len(), Ordering::Relaxed);
+        let told = &bytes[..bytes.len().min(MOST.saturating_sub(before))];
+        if !told.is_empty() {
+            self.bytes.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(told);
+            self.more.notify_one();
+        }
+    }
+
     /// Takes what there is as text, but for a character that is not there as a whole yet.
     fn take(&self) -> String {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,11 +111,19 @@ mod tests {
     #[test]
     fn a_character_is_told_as_a_whole() {
         let printed = Printed::default();
-        let push = |bytes: &[u8]| printed.bytes.lock().unwrap().extend_from_slice(bytes);
-        push(b"a\xe2\x82");
+        printed.add(b"a\xe2\x82");
         assert_eq!(printed.take(), "a");
         assert_eq!(printed.take(), "");
-        push(b"\xac\xffb");
+        printed.add(b"\xac\xffb");
         assert_eq!(printed.take(), "\u{20ac}\u{fffd}b");
+    }
+
+    #[test]
+    fn no_more_is_told_than_a_model_should_read() {
+        let printed = Printed::default();
+        for _ in 0..3 {
+            printed.add(&[b'x'; MOST / 2 + 1]);
+        }
+        assert_eq!(printed.take().len(), MOST);
     }
 }

@@ -23,6 +23,12 @@ pub const TEMPLATE: &str = "isolator://runs/{run}/{+item}{?offset,length}";
 /// Most bytes that are read at once, and as many as are if nobody says.
 const MOST_AT_ONCE: u64 = 1 << 20;
 
+/// What a run counts for beside what it has left, in bytes: many that left little cost time, too.
+const RUN: usize = 4096;
+
+/// What the names of all that a run left can take, in bytes.
+pub const NAMES: usize = 5 << 20;
+
 /// The results of runs.
 #[derive(Debug)]
 pub struct Results {
@@ -67,7 +73,8 @@ impl Results {
         client: &Client,
         items: BTreeMap<String, Item>,
     ) -> Result<String, KeepError> {
-        let weight = items.iter().map(|(name, item)| name.len() + item.content.len()).sum();
+        let contents = items.iter().map(|(name, item)| name.len() + item.content.len());
+        let weight = RUN + contents.sum::<usize>();
         Ok(format!("{PREFIX}{}/", self.runs.keep_newest(client, weight, items)?))
     }
 

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use isolator_pool::quote::quoted;
 
@@ -40,6 +42,28 @@ pub struct Snippet {
     pub file_name: String,
     /// Its source.
     pub code: String,
+}
+
+/// What is told of a stored program without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Its language.
+    pub language: String,
+    /// Its file's name.
+    pub file_name: String,
+    /// What its first line says of it.
+    pub description: String,
+}
+
+/// What a snippet's file is like; it is another one after a change of its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    file_name: String,
+    modified: Option<SystemTime>,
+    size: u64,
+    inode: u64,
 }
 
 /// Why a snippet can't be used.
@@ -99,14 +123,35 @@ impl Snippets {
         Self { folder: config.prompts.clone(), extensions }
     }
 
-    /// Names, languages and descriptions of all snippets, in order of their names.
-    pub fn list(&self) -> Vec<(String, String, String)> {
-        let describe = |entry: Entry| {
+    /// All snippets that can be named, in order of their names.
+    pub fn list(&self) -> Vec<Listed> {
+        let describe = |entry: &Entry| {
             let description = read_start(&entry.path).map(|code| description(&code));
             let description = description.unwrap_or_default();
-            (entry.name, entry.language, description)
+            let Entry { name, language, file_name, .. } = entry;
+            let (name, language, file_name) = (name.clone(), language.clone(), file_name.clone());
+            Listed { name, language, file_name, description }
         };
-        self.entries().into_iter().map(describe).collect()
+        let entries = self.entries();
+        // Files of one name are neighbours.
+        let alone = entries.chunk_by(|a, b| a.name == b.name).filter(|same| same.len() == 1);
+        alone.flatten().map(describe).collect()
+    }
+
+    /// What the files are like now, with the names of their snippets.
+    pub fn versions(&self) -> Vec<(String, Version)> {
+        let version = |entry: Entry| {
+            // One that has just gone is not there.
+            let metadata = fs::symlink_metadata(&entry.path).ok()?;
+            let version = Version {
+                file_name: entry.file_name,
+                modified: metadata.modified().ok(),
+                size: metadata.len(),
+                inode: metadata.ino(),
+            };
+            Some((entry.name, version))
+        };
+        self.entries().into_iter().filter_map(version).collect()
     }
 
     /// Reads a snippet.
@@ -153,7 +198,7 @@ impl Snippets {
         };
         let mut entries: Vec<Entry> =
             folder.flatten().filter_map(|file| self.entry(&file)).collect();
-        entries.sort_by(|a, b| a.file_name.cmp(&b.file_name));
+        entries.sort_by(|a, b| (&a.name, &a.file_name).cmp(&(&b.name, &b.file_name)));
         entries
     }
 
@@ -223,10 +268,13 @@ mod tests {
             (snippet.language.as_str(), snippet.file_name.as_str()),
             ("javascript", "hello.mjs")
         );
-        assert_eq!(
-            snippets.list(),
-            [("hello".to_owned(), "javascript".to_owned(), "Greets.".to_owned())]
-        );
+        let listed = Listed {
+            name: snippet.name,
+            language: snippet.language,
+            file_name: snippet.file_name,
+            description: "Greets.".to_owned(),
+        };
+        assert_eq!(snippets.list(), [listed]);
     }
 
     #[test]
@@ -235,7 +283,7 @@ mod tests {
         assert!(matches!(snippets.get("new"), Err(SnippetError::Unknown { .. })));
         fs::write(folder.path().join("prompts/new.py"), "\"\"\"New.\"\"\"\n").unwrap();
         assert_eq!(snippets.get("new").unwrap().code, "\"\"\"New.\"\"\"\n");
-        assert_eq!(snippets.list()[0].2, "New.");
+        assert_eq!(snippets.list()[0].description, "New.");
     }
 
     #[test]
@@ -250,9 +298,21 @@ mod tests {
     }
 
     #[test]
-    fn two_files_of_one_name_are_told_apart_by_nobody() {
-        let (_folder, snippets) = folder(&[("a.py", ""), ("a.js", "")]);
+    fn two_files_of_one_name_are_told_apart_by_nobody_and_not_listed() {
+        let (_folder, snippets) = folder(&[("a.py", ""), ("a-b.py", ""), ("a.js", "")]);
         assert!(matches!(snippets.get("a"), Err(SnippetError::Ambiguous { .. })));
+        let names: Vec<_> = snippets.list().into_iter().map(|snippet| snippet.name).collect();
+        assert_eq!(names, ["a-b"]);
+    }
+
+    #[test]
+    fn a_version_is_another_one_after_a_change() {
+        let (folder, snippets) = folder(&[("a.py", "1"), ("b.py", "1")]);
+        let before = snippets.versions();
+        assert_eq!(snippets.versions(), before);
+        fs::write(folder.path().join("prompts/a.py"), "12").unwrap();
+        let after = snippets.versions();
+        assert_eq!((after[0] == before[0], after[1] == before[1]), (false, true));
     }
 
     #[test]

@@ -337,8 +337,13 @@ async fn nobody_is_let_in_without_a_token_that_is_known_and_in_time() {
 #[tokio::test]
 async fn what_a_run_leaves_is_its_caller_s_alone() {
     let tokens = tokens(&[("one", &[]), ("two", &[])]);
-    let config = json!({ "results": { "detachAfter": "1s" } });
+    let config = json!({ "results": { "detachAfter": "5s" } });
     let server = Server::start_with(config, Some(&tokens)).await;
+    eventually("a sandbox waits", async || {
+        let ready = server.client.get(server.at("/readyz")).send().await.expect("an answer");
+        ready.status() == StatusCode::OK
+    })
+    .await;
     let stranger = bearer(&tokens.secrets[1]);
 
     let mut call = python("open('a', 'w').write('secret')");
@@ -352,7 +357,7 @@ async fn what_a_run_leaves_is_its_caller_s_alone() {
     let stolen = stolen.text().await.expect("a body");
     assert!(!stolen.contains("secret") && stolen.contains("another client's"), "{stolen}");
 
-    let call = python("import time; time.sleep(2); print('secret')");
+    let call = python("import time; time.sleep(6); print('secret')");
     let begun = answer(server.modern(call).send().await.expect("an answer")).await;
     let handle = &begun["result"]["structuredContent"]["handle"];
     assert!(handle.is_string(), "{begun}");

@@ -28,7 +28,8 @@
 //!
 //! - [`engine`]: what is asked of the software that makes sandboxes; [`docker`] answers it.
 //! - [`pools`]: the door for requests. Behind it [`admission`], [`pool`], the shelf, the reaper.
-//! - [`workspace`] → [`run`] → [`outcome`]: one request's way through one sandbox.
+//! - [`workspace`] → [`run`] → [`outcome`]: one request's way through one sandbox; [`output`] is what comes
+//!   meanwhile.
 //! - [`owner`], [`sweep`]: whose a sandbox is, and what becomes of the dead's.
 //! - [`preload`]: interpreters that are started ahead of their program.
 //! - [`images`]: how images come to be on an engine. [`store`]: images without a container engine. [`limits`]: what a sandbox may use.
@@ -43,6 +44,7 @@ pub mod images;
 pub mod limits;
 mod lock;
 pub mod outcome;
+pub mod output;
 pub mod owner;
 pub mod pool;
 pub mod pools;

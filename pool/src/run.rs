@@ -1,21 +1,20 @@
 //! A run: one request's job in one armed sandbox, which is gone afterwards.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use isolator_runner::wire::{
-    self, Exit, Failed, FailedCause, Job, KillReason, Kind, MAX_FILES, MAX_PATH, OutputLimits,
-    WantedFiles, WireError,
+    self, Exit, Failed, FailedCause, Job, KillReason, Kind, OutputLimits, WantedFiles, WireError,
 };
 
 use crate::connection::{ConnectionError, Frame};
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxState, bounded};
 use crate::limits::Resources;
-use crate::outcome::{Captured, ChangedFile, End, Outcome, Status};
+use crate::outcome::{End, Outcome, Status};
+use crate::output::{Output, Watch};
 use crate::sandbox::{Armed, Sandbox, SandboxError};
 use crate::workspace::Workspace;
 
@@ -47,26 +46,6 @@ pub struct RunRequest {
     pub files: Option<WantedFiles>,
     /// Told of the output's beginning while the program runs.
     pub watch: Option<Watch>,
-}
-
-/// Told what a program prints as it does, on either stream: as much as is kept of the beginning. It is
-/// called in the midst of a run and must not wait.
-#[derive(Clone)]
-pub struct Watch(Arc<Tell>);
-
-type Tell = dyn Fn(&[u8]) + Send + Sync;
-
-impl Watch {
-    /// One that does this.
-    pub fn new(tell: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watch")
-    }
 }
 
 /// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
@@ -259,66 +238,6 @@ enum Report {
     Late,
 }
 
-/// What the program prints and leaves, as it comes. The runner's word on limits is not trusted: output above
-/// them is lost, and more files than asked for are an error.
-struct Output {
-    limits: OutputLimits,
-    /// Whether the runner said that the program has started.
-    started: bool,
-    stdout: Captured,
-    stderr: Captured,
-    watch: Option<Watch>,
-    files: Vec<ChangedFile>,
-    /// Files that may still be listed, and bytes of their contents that may still come.
-    files_left: usize,
-    content_left: u64,
-}
-
-impl Output {
-    fn new(request: &RunRequest) -> Self {
-        Self {
-            limits: request.output,
-            started: false,
-            stdout: Captured::default(),
-            stderr: Captured::default(),
-            watch: request.watch.clone(),
-            files: Vec::new(),
-            files_left: request.files.as_ref().map_or(0, |_| MAX_FILES),
-            content_left: request.files.as_ref().map_or(0, |wanted| wanted.most),
-        }
-    }
-
-    /// Takes the name of a file, or more of its content; `None` if it has no business to come.
-    fn take_file(&mut self, kind: Kind, payload: &[u8]) -> Result<Option<()>, WireError> {
-        if kind == Kind::File {
-            let wire::ChangedFile { path, size, sent } = wire::parse_message(kind, payload)?;
-            let left = self.files_left.checked_sub(1).filter(|_| path.len() <= MAX_PATH);
-            let Some(left) = left else { return Ok(None) };
-            self.files_left = left;
-            self.files.push(ChangedFile { path, size, content: sent.then(Vec::new) });
-            return Ok(Some(()));
-        }
-        let content = self.files.last_mut().and_then(|file| file.content.as_mut());
-        let left = self.content_left.checked_sub(payload.len() as u64);
-        let (Some(content), Some(left)) = (content, left) else { return Ok(None) };
-        self.content_left = left;
-        content.extend_from_slice(payload);
-        Ok(Some(()))
-    }
-
-    fn push(&mut self, kind: Kind, bytes: &[u8]) {
-        let stream = if kind == Kind::Stdout { &mut self.stdout } else { &mut self.stderr };
-        let to_head = (self.limits.head - stream.head.len()).min(bytes.len());
-        let (head, rest) = bytes.split_at(to_head);
-        stream.head.extend_from_slice(head);
-        if let Some(Watch(tell)) = self.watch.as_ref().filter(|_| !head.is_empty()) {
-            tell(head);
-        }
-        let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
-        stream.tail.extend_from_slice(&rest[..to_tail]);
-    }
-}
-
 /// Thaws a sandbox that somebody froze while it was waiting.
 async fn thaw_if_frozen(engine: &dyn Engine, name: &SandboxName) {
     let thawed = match bounded(Call::State, engine.state(name)).await {
@@ -403,6 +322,8 @@ fn status(exit: &Exit) -> Status {
 
 /// The outcome of a run whose end nobody saw.
 fn unseen(status: Status, output: Output, wall: Duration) -> Outcome {
+    // Nobody has told of all of them, if they were asked for.
+    let more_files = output.may_have_more_files();
     Outcome {
         status,
         end: None,
@@ -414,9 +335,8 @@ fn unseen(status: Status, output: Output, wall: Duration) -> Outcome {
         oom_kills: 0,
         refused_forks: 0,
         full_disks: Vec::new(),
+        more_files,
         files: output.files,
-        // Nobody has told of all of them, if they were asked for.
-        more_files: output.files_left > 0,
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow};
 
 use crate::bench::chart;
 use crate::bench::engines::{Engines, Side};
@@ -96,11 +96,12 @@ async fn measure(
     machine: Machine,
 ) -> anyhow::Result<Results> {
     let mut session = Session::open(config, sides, program).await?;
+    let stop_signal = stop_signal()?;
     let ended = tokio::select! {
         ended = run(&mut session, config, until) => ended,
-        signal = stop_signal() => signal
-            .map_err(Into::into)
-            .and_then(|signal| bail!("stopped by signal {signal} before there were results")),
+        signal = stop_signal => {
+            Err(anyhow!("stopped by signal {signal} before there were results"))
+        }
     };
     let closed = session.close().await;
     let (schedule, throughput) = ended?;

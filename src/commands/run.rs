@@ -38,11 +38,12 @@ pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCo
         bail!("the policy for {name} forbids what is in the program, and it did not run:\n{found}");
     }
     let app = App::new(&config).await?;
+    let stop_signal = stop_signal()?;
     let pools = app.start_pools(&config, Ahead::Nothing);
     let client = Client::host();
     let ended = tokio::select! {
         executed = pools.execute(name, &client, &request.run) => Ok(executed),
-        signal = stop_signal() => Err(signal?),
+        signal = stop_signal => Err(signal),
     };
     let closed = pools.close(Duration::ZERO).await;
     let (outcome, _) = match ended {

@@ -13,11 +13,12 @@ use rmcp::service::ServerInitializeError;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{Ahead, App};
+use crate::calls::Clients;
 use crate::cli::ServeArguments;
 use crate::commands::signals::stop_signal;
 use crate::config::Config;
 use crate::http::{Ending, Http};
-use crate::server::{Clients, Server};
+use crate::server::Server;
 use crate::stdio::Stdio;
 
 /// How long running programs may go on when the host has gone or stops the server: it does not wait for
@@ -38,16 +39,21 @@ pub async fn serve(config: Config, arguments: ServeArguments) -> anyhow::Result<
 /// Serves the one host that started the process.
 async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
+    // Before there is anything that would be left behind.
+    let stop_signal = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
+    let changes = server.changes();
 
     let input_ended = CancellationToken::new();
     let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone())));
     let stop = async {
         tokio::select! {
-            signal = stop_signal() => tracing::info!(signal = signal?, "stopping"),
+            signal = stop_signal => tracing::info!(signal, "stopping"),
             () = input_ended.cancelled() => tracing::info!("the host has gone, stopping"),
         }
+        // Who waits for changes would otherwise be waited for.
+        changes.close();
         anyhow::Ok(pools.close(DRAIN).await?)
     };
     tokio::select! {
@@ -72,20 +78,25 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
     // What is wrong with it is told before anything is started.
     let http = Http::bind(address, &config).await?;
     let app = App::new(&config).await?;
+    let stop_signal = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, Ahead::AsConfigured));
     let config = Arc::new(config);
     let server = Server::new(Arc::clone(&config), Arc::clone(&pools), Clients::Several);
+    let changes = server.changes();
     tracing::info!(url = http.url(), "listening");
 
     let ending = Ending::default();
     let mut serving =
         std::pin::pin!(http.serve(server, Arc::clone(&pools), &config, ending.clone()));
     let stop = async {
-        let signal = stop_signal().await?;
+        let signal = stop_signal.await;
         tracing::info!(signal, "stopping");
         ending.draining.cancel();
+        changes.close();
         let closed = pools.close(config.http.drain).await;
         // Calls are refused by now, and those that were running have been answered.
+        ending.answers.close();
+        let _ = tokio::time::timeout(LAST_WORDS, ending.answers.wait()).await;
         ending.stop.cancel();
         closed?;
         anyhow::Ok(())

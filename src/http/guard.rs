@@ -21,6 +21,7 @@ use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::connections::Peer;
 use super::sessions::Sessions;
@@ -56,12 +57,14 @@ pub(super) struct Guard {
     bodies: Budget,
     /// Clients that have gone and may come back.
     absences: TaskTracker,
+    /// Answers that are not with their clients yet.
+    answers: TaskTracker,
 }
 
 impl Guard {
-    pub(super) fn new(tokens: Option<Tokens>, sessions: Sessions) -> Self {
+    pub(super) fn new(tokens: Option<Tokens>, sessions: Sessions, answers: TaskTracker) -> Self {
         let bodies = Budget::new(BODIES.0, BODIES.1);
-        Self { tokens, sessions, bodies, absences: TaskTracker::new() }
+        Self { tokens, sessions, bodies, absences: TaskTracker::new(), answers }
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -129,6 +132,8 @@ impl Guard {
         let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         let is_json = essence.trim().eq_ignore_ascii_case("application/json");
         let (body, _share) = self.receive(&parts.headers, body, &client).await?;
+        // What is asked for by GET is a stream that has no end.
+        let answer = (parts.method == Method::POST).then(|| self.answers.token());
         let gone = CancellationToken::new();
         parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
         let sent = body.clone();
@@ -142,9 +147,8 @@ impl Guard {
             self.sessions.add(&id, &client);
         }
         // Without a session the protocol's implementation notices by itself.
-        let Some(session) = session else { return Ok(response) };
-        let absence = Absence { guard: self, session, gone };
-        Ok(response.map(|body| Body::new(Watched { body, absence: Some(absence) })))
+        let absence = session.map(|session| Absence { guard: self, session, gone });
+        Ok(response.map(|body| Body::new(Watched { body, absence, _answer: answer })))
     }
 
     /// The whole body, and what it takes of the memory for bodies.
@@ -252,11 +256,12 @@ fn busy(message: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{message}\n")).into_response()
 }
 
-/// The answer to a request of a session.
+/// The answer to a request.
 struct Watched {
     body: Body,
     /// What to do if nobody reads it to its end.
     absence: Option<Absence>,
+    _answer: Option<TaskTrackerToken>,
 }
 
 struct Absence {

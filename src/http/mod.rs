@@ -24,6 +24,7 @@ use isolator_pool::pools::Pools;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub use tokens::{Token, TokensError};
 
@@ -64,6 +65,9 @@ pub struct Http {
 pub struct Ending {
     /// No more calls are taken, which `/readyz` tells.
     pub draining: CancellationToken,
+    /// The answers that are on their way. A stream is cut short when connections end, whatever is still to be
+    /// said on it.
+    pub answers: TaskTracker,
     /// No more connections are; what is left to be said is said.
     pub stop: CancellationToken,
     /// Now.
@@ -108,7 +112,8 @@ impl Http {
 
     /// Serves until the end.
     pub async fn serve(self, server: Server, pools: Arc<Pools>, config: &Config, ending: Ending) {
-        let guard = Guard::new(self.tokens, Sessions::new(config.limits.max_timeout));
+        let sessions = Sessions::new(config.limits.max_timeout);
+        let guard = Guard::new(self.tokens, sessions, ending.answers.clone());
         let protocol = StreamableHttpServerConfig::default()
             .with_sse_keep_alive(Some(SIGN_OF_LIFE))
             .with_max_request_body_bytes(MAX_MESSAGE)
@@ -118,7 +123,8 @@ impl Http {
             .with_json_response(true)
             .with_cancellation_token(ending.stop.clone());
         let manager = guard.sessions().manager();
-        let service = StreamableHttpService::new(move || Ok(server.clone()), manager, protocol);
+        let service =
+            StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
         let health = Health { pools, draining: ending.draining.clone() };
         let router = Router::new()
             .route_service("/mcp", service)

@@ -4,7 +4,6 @@
 //! The file is read again whenever it has changed: a token that is taken out of it is refused from then on.
 //! While it can't be read nobody is let in, because nobody knows who may be.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,6 +15,8 @@ use isolator_pool::admission::Client;
 use isolator_pool::quote::quoted;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+
+use crate::hex::hex;
 
 /// What tokens begin with, for those who look for secrets where none should be.
 const PREFIX: &str = "isolator_";
@@ -232,14 +233,6 @@ fn read(path: &Path) -> Result<Known, TokensError> {
 
 fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a text does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {

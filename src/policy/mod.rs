@@ -176,6 +176,11 @@ impl Policies {
         self.languages.contains_key(language)
     }
 
+    /// Names of the policies that programs in a language are held to.
+    pub fn names(&self, language: &str) -> &[String] {
+        self.languages.get(language).map_or(&[], |policy| &policy.names)
+    }
+
     /// Looks for what is forbidden in the files of a program. A file that can't be read in time is
     /// forbidden, too.
     pub async fn check(&self, language: &str, files: Vec<SourceFile>) -> Found {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::arguments::Arguments;
 use crate::config::Config;
 use crate::report::Report;
-use crate::snippets::Snippets;
+use crate::snippets::{Listed, Snippets};
 
 use super::object;
 
@@ -64,10 +64,15 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
         let mut description = String::from(
             "Name of a stored program to run instead of entrypoint_code; its arguments are args.",
         );
-        for (name, language, about) in &snippets {
+        for Listed { name, language, description: about, .. } in &snippets {
             description.push_str(&format!("\n- {name} ({language}): {about}"));
         }
         snippet.insert("description".to_owned(), Value::String(description));
+        // No value at all would fit an empty list.
+        if !snippets.is_empty() {
+            let names = snippets.into_iter().map(|snippet| snippet.name).collect();
+            snippet.insert("enum".to_owned(), names);
+        }
     }
     properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_bytes() >> 20);
     properties["cpus"]["maximum"] = json!(f64::from(config.limits.max_cpu.as_millis()) / 1000.0);
@@ -107,6 +112,22 @@ mod tests {
             assert!(argument["type"].is_string(), "{name} needs one plain type: {argument}");
             assert!(argument["description"].is_string(), "{name} has no description");
         }
+    }
+
+    #[test]
+    fn the_schema_lists_the_snippets_if_there_are_any() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::parse("{}", None, folder.path()).unwrap();
+        let snippet_name = || {
+            let schema = input_schema(&config, &Snippets::new(&config));
+            schema["properties"]["snippet_name"].clone()
+        };
+        assert!(snippet_name().get("enum").is_none());
+        std::fs::create_dir(folder.path().join("prompts")).unwrap();
+        for name in ["b.py", "a.js"] {
+            std::fs::write(folder.path().join("prompts").join(name), "").unwrap();
+        }
+        assert_eq!(snippet_name()["enum"], json!(["a", "b"]));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rmcp::model::{JsonObject, Tool};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::icon::icons;
 use crate::snippets::Snippets;
 
 pub use check_syntax::CHECK_SYNTAX;
@@ -40,7 +41,7 @@ pub fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
     if let Some(language) = &config.test_code {
         tools.push(test_code::test_code(config, language));
     }
-    tools
+    tools.into_iter().map(|tool| tool.with_icons(icons())).collect()
 }
 
 fn object(schema: Value) -> Arc<JsonObject> {

@@ -269,7 +269,10 @@ async fn the_kernel_holds_every_limit() {
         assert!(lines.iter().any(is_its), "{controller}: {of_first}");
     }
     for process in busy.groups.processes() {
-        assert_eq!(process.read("cgroup"), of_first, "{}", process.command());
+        let group = process.read("cgroup");
+        let command = process.command();
+        // One that is ending has no memory any more, and then leaves its groups one after the other.
+        assert!(group == of_first || command.is_empty(), "{command}: {group} and not {of_first}");
     }
     busy.stop().await;
 }

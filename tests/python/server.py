@@ -2,8 +2,9 @@
 
 import os
 import re
+import signal
 import subprocess
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -17,7 +18,7 @@ BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
 CONFIG = ROOT / "isolator_config.json"
 
 # What a host takes from its own environment and a server on another engine needs.
-_PASSED_ON = ["XDG_DATA_HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "RUST_LOG"]
+_PASSED_ON = ["HOME", "PATH", "XDG_DATA_HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "RUST_LOG"]
 
 
 class Isolator:
@@ -32,15 +33,23 @@ class Isolator:
         return await self.client.call_tool("execute_code", arguments)
 
 
+def command(config=CONFIG):
+    """What starts a server on standard input and output."""
+    return [BINARY, "--engine", engine.KIND, "--config", str(config), "serve"]
+
+
+def environment(state):
+    """What a server is given of the environment."""
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return passed_on | {"XDG_STATE_HOME": str(state)}
+
+
 @asynccontextmanager
-async def isolator(state, mode="auto", config=CONFIG, transport="stdio"):
+async def isolator(state, mode="auto", config=CONFIG, transport="stdio", on_message=None):
     """Starts a server, and asserts after its end that nothing of it is left."""
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    environment["XDG_STATE_HOME"] = str(state)
-    arguments = ["--engine", engine.KIND, "--config", str(config), "serve"]
     before = _instances(state)
-    async with TRANSPORTS[transport](arguments, environment) as place:
-        async with Client(place, mode=mode, read_timeout_seconds=60) as client:
+    async with TRANSPORTS[transport](command(config), environment(state)) as place:
+        async with Client(place, mode=mode, read_timeout_seconds=60, message_handler=on_message) as client:
             (instance,) = _instances(state) - before
             server = Isolator(client, state, instance)
             yield server
@@ -50,17 +59,22 @@ async def isolator(state, mode="auto", config=CONFIG, transport="stdio"):
 
 
 @asynccontextmanager
-async def _stdio(arguments, environment):
-    """What the client starts and ends by itself."""
-    yield StdioServerParameters(command=BINARY, args=arguments, env=environment)
+async def listening(state, config=CONFIG):
+    """The address of a server that clients reach over HTTP."""
+    async with _http(command(config), environment(state)) as url:
+        yield url
 
 
 @asynccontextmanager
-async def _http(arguments, environment):
+async def _stdio(command, environment):
+    """What the client starts and ends by itself."""
+    yield StdioServerParameters(command=command[0], args=command[1:], env=environment)
+
+
+@asynccontextmanager
+async def _http(command, environment):
     """A server that listens at any free port."""
-    command = [BINARY, *arguments, "--http", "127.0.0.1:0"]
-    # What the client gives a server that it starts itself.
-    environment = get_default_environment() | environment
+    command = [*command, "--http", "127.0.0.1:0"]
     async with await anyio.open_process(command, env=environment, stdin=subprocess.DEVNULL) as process:
         log = TextReceiveStream(process.stderr)
         said = ""
@@ -70,7 +84,9 @@ async def _http(arguments, environment):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_drain, log)
             yield url[1]
-            process.terminate()
+            # A test may have ended it. (Its own `terminate` would take the exit code away from `wait` then.)
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
             assert await process.wait() == 0
 
 

@@ -1,8 +1,11 @@
 """What a client sees before and beside the programs: versions, schemas, protocol errors."""
 
+import base64
+
 import jsonschema
 import pytest
 from mcp import MCPError
+from server import ROOT
 
 INVALID_PARAMS = -32602
 
@@ -15,6 +18,30 @@ async def test_both_eras_of_the_protocol_are_spoken(server):
     assert server.client.server_capabilities.tools is not None
 
 
+async def test_the_server_and_its_tools_say_what_they_are(server):
+    tools = (await server.client.list_tools()).tools
+    assert server.client.server_info.title == "Isolator"
+    assert [tool.title for tool in tools] == ["Execute code", "Check syntax", "Get the result of a long run"]
+    for tool in tools:
+        # Whatever a program does, it does to its own sandbox.
+        assert tool.annotations.read_only_hint and not tool.annotations.destructive_hint
+        assert not tool.annotations.open_world_hint
+    for shown in [server.client.server_info, *tools]:
+        (icon,) = shown.icons
+        kind, _, data = icon.src.partition(",")
+        assert (icon.mime_type, icon.sizes) == ("image/svg+xml", ["any"])
+        assert kind == "data:image/svg+xml;base64"
+        assert base64.b64decode(data) == (ROOT / "docs/icon.svg").read_bytes()
+
+
+async def test_changes_are_announced_and_prompts_are_not(server):
+    capabilities = server.client.server_capabilities
+    assert capabilities.tools.list_changed and capabilities.resources.list_changed
+    assert capabilities.resources.subscribe
+    assert capabilities.completions is not None
+    assert capabilities.prompts is None and capabilities.logging is None
+
+
 async def test_the_tools_have_valid_schemas(server):
     tools = (await server.client.list_tools()).tools
     assert [tool.name for tool in tools] == ["execute_code", "check_syntax", "get_result"]
@@ -24,6 +51,8 @@ async def test_the_tools_have_valid_schemas(server):
             assert schema["type"] == "object"
     tool = tools[0]
     assert tool.input_schema["properties"]["language"]["enum"] == ["go", "javascript", "python"]
+    snippets = sorted(path.stem for path in (ROOT / "prompts").iterdir())
+    assert tool.input_schema["properties"]["snippet_name"]["enum"] == snippets
     expected = {
         "language",
         "entrypoint_code",
@@ -93,3 +122,11 @@ async def test_an_unknown_tool_is_a_protocol_error(server):
         await server.client.call_tool("execute", {})
     assert raised.value.code == INVALID_PARAMS
     assert "execute_code" in raised.value.message
+
+
+async def test_a_list_has_one_page(server):
+    for page in [server.client.list_tools, server.client.list_resources]:
+        assert (await page()).next_cursor is None
+        with pytest.raises(MCPError) as raised:
+            await page(cursor="2")
+        assert raised.value.code == INVALID_PARAMS

@@ -1,0 +1,66 @@
+"""The official conformance suite. What it may find is in tests/node/excluded.yml, with reasons."""
+
+import re
+
+import node
+import pytest
+from server import ROOT, listening
+
+EXCLUDED = ROOT / "tests/node/excluded.yml"
+REVISIONS = ["2025-11-25", "2026-07-28"]
+
+# A few that need nothing of the suite's own, so that it can't pass by running nothing.
+PASSED = {
+    "2025-11-25": {"server-initialize", "ping"},
+    "2026-07-28": {"sep-2164-resource-not-found", "input-required-result-unsupported-methods"},
+}
+PASSED_BY_BOTH = {
+    "completion-complete",
+    "dns-rebinding-protection",
+    "resources-list",
+    "server-sse-multiple-streams",
+    "tools-list",
+}
+
+
+@pytest.fixture(scope="module")
+async def url(anyio_backend, tmp_path_factory):
+    async with listening(tmp_path_factory.mktemp("state")) as url:
+        yield url
+
+
+async def conformance(*arguments):
+    result = await node.run("conformance", *arguments)
+    return result.returncode, result.stdout.decode() + result.stderr.decode()
+
+
+async def check(url, *which):
+    code, said = await conformance(
+        "server", "--url", url, *which, "--expected-failures", str(EXCLUDED)
+    )
+    assert code == 0, said
+    return said
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_what_a_revision_demands_is_met_but_for_what_is_excluded(url, revision):
+    said = await check(url, "--requirements", revision)
+    passed = set(re.findall(r"✓ (\S+): [1-9]\d* passed, 0 failed", said))
+    assert PASSED[revision] | PASSED_BY_BOTH <= passed, said
+
+
+async def test_what_no_revision_demands_is_met_but_for_what_is_excluded(url):
+    everything = await scenarios("--server")
+    demanded = set()
+    for revision in REVISIONS:
+        demanded |= await scenarios("--requirements", revision)
+    beside = everything - demanded
+    assert {"http-header-validation", "server-session-lifecycle"} <= beside
+    for scenario in sorted(beside):
+        await check(url, "--scenario", scenario)
+
+
+async def scenarios(*which):
+    code, said = await conformance("list", *which)
+    assert code == 0, said
+    return set(re.findall(r"^  - (\S+)", said.partition("Client scenarios")[0], re.MULTILINE))

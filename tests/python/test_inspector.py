@@ -1,0 +1,97 @@
+"""The official Inspector, by its command line, which holds schemas to what all models and hosts take."""
+
+import json
+import re
+import subprocess
+from contextlib import asynccontextmanager
+
+import node
+import pytest
+from server import BINARY, command, environment, listening
+
+ERAS = ["legacy", "modern"]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A configuration that lets in who has the token, with every tool there is."""
+    folder = tmp_path_factory.mktemp("config")
+    line = subprocess.run([BINARY, "token", "inspector"], capture_output=True, check=True, text=True)
+    (folder / "tokens").write_text(line.stdout)
+    settings = {
+        "http": {"tokens": "tokens"},
+        "tools": {"testCode": {"enabled": True}},
+        "pool": {"size": 1, "hot": 1},
+    }
+    (folder / "prompts").mkdir()
+    (folder / "prompts/greet.py").write_text("# Greets.\nprint('hello')\n")
+    path = folder / "config.json"
+    path.write_text(json.dumps(settings))
+    (path.parent / "token").write_text(re.search(r"isolator_[0-9a-f]{64}", line.stderr)[0])
+    return path
+
+
+@asynccontextmanager
+async def over_stdio(config, state):
+    program, *arguments = command(config)
+    entry = {"command": program, "args": arguments, "env": environment(state)}
+    hosts = state / "mcp.json"
+    hosts.write_text(json.dumps({"mcpServers": {"isolator": entry}}))
+    yield ["--config", str(hosts), "--server", "isolator"]
+
+
+@asynccontextmanager
+async def over_http(config, state):
+    token = (config.parent / "token").read_text()
+    async with listening(state, config) as url:
+        yield [url, "--transport", "http", "--header", f"Authorization: Bearer {token}"]
+
+
+@pytest.fixture(scope="module", params=[over_stdio, over_http])
+async def server(request, anyio_backend, config, tmp_path_factory):
+    async with request.param(config, tmp_path_factory.mktemp("state")) as server:
+        yield server
+
+
+async def inspect(server, era, *arguments, code=0):
+    result = await node.run("inspector", "--cli", *server, "--protocol-era", era, "--quiet", *arguments)
+    assert result.returncode == code, result.stderr.decode()
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_schemas_suit_every_host(server, era):
+    tools = (await inspect(server, era, "--method", "tools/list", "--strict"))["tools"]
+    assert [tool["name"] for tool in tools] == ["execute_code", "check_syntax", "get_result", "test_code"]
+    assert tools[0]["inputSchema"]["properties"]["snippet_name"]["enum"] == ["greet"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_tools_are_called(server, era):
+    call = ["--method", "tools/call", "--tool-name", "execute_code", "--tool-args-json"]
+    result = await inspect(server, era, *call, '{"snippet_name": "greet"}')
+    assert result["structuredContent"]["stdout"] == "hello\n"
+    program = {"language": "python", "entrypoint_code": "raise SystemExit(3)"}
+    # Inspector's own code for a tool that says it has failed.
+    result = await inspect(server, era, *call, json.dumps(program), code=5)
+    assert result["structuredContent"]["exit_code"] == 3
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_resources_are_listed_and_read(server, era):
+    listed = (await inspect(server, era, "--method", "resources/list"))["resources"]
+    expected = ["isolator://languages", "isolator://pool", "snippet://greet"]
+    assert [resource["uri"] for resource in listed] == expected
+    templates = await inspect(server, era, "--method", "resources/templates/list")
+    assert templates["resourceTemplates"][0]["uriTemplate"] == "snippet://{name}"
+    for uri, text in {"snippet://greet": "print('hello')", "isolator://pool": '"hot"'}.items():
+        (content,) = (await inspect(server, era, "--method", "resources/read", "--uri", uri))["contents"]
+        assert content["uri"] == uri and text in content["text"]
+
+
+async def test_who_has_no_token_is_not_let_in(config, tmp_path):
+    async with listening(tmp_path, config) as url:
+        stranger = [url, "--transport", "http", "--stored-auth-only"]
+        result = await node.run("inspector", "--cli", *stranger, "--method", "tools/list")
+    assert result.returncode != 0
+    assert json.loads(result.stderr)["error"]["code"] == "auth_required", result.stderr.decode()
