@@ -12,20 +12,17 @@ import json
 import os
 import random
 import re
-import signal
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import engine
 import soak_laws
-from mcp import Client
 from programs import HELLO
-from server import CONFIG, command, environment, isolator, listening, until
-from test_hostile import CASES, TIMEOUT
+from server import until
+from test_hostile import CASES, POOL, TIMEOUT, serving
 from test_hostile import run as run_case
 
 # A sandbox that had served before would have these files, or other processes than the runner, its own, and process 1.
@@ -41,14 +38,10 @@ OTHERS = {
 }
 ENDLESS = "import time\nwhile True: time.sleep(1)"
 
-POOL = {"size": 4, "hot": 2}
 CLIENTS = 4
 CANARY_EVERY = 50
 HOSTILE_SHARE = 0.2
 SAMPLE_EVERY_S = 5
-
-# For the first and the last part of the memory's line to be of the same kind of work.
-WARM_UP_S = 60
 
 # Canaries without and with a hostile neighbour, and the time between them, in which a pool fills itself.
 CANARIES = 200
@@ -67,12 +60,12 @@ class Log:
 
 
 class Soak:
-    def __init__(self, server, clients, log, seed):
-        self.server, self.clients, self.log = server, clients, log
+    def __init__(self, server, log, seed):
+        self.server, self.log = server, log
         self.random = random.Random(seed)
         self.ids = itertools.count()
 
-    async def ask(self, kind, client, call):
+    async def ask(self, kind, call):
         """Makes a request, and writes down how it ends: once."""
         number = next(self.ids)
         self.log.write("asked", id=number, kind=kind)
@@ -93,7 +86,7 @@ class Soak:
             printed = (result.structured_content or {}).get("stdout")
             return None if printed == nonce else f"{nonce!r} was asked: {result.content[0].text[:500]}"
 
-        await self.ask("ordinary", client, call)
+        await self.ask("ordinary", call)
 
     async def canary(self, client, kind):
         async def call(number):
@@ -102,7 +95,7 @@ class Soak:
             printed = (result.structured_content or {}).get("stdout")
             return None if printed == f"{number}\n" else result.content[0].text[:500]
 
-        await self.ask(kind, client, call)
+        await self.ask(kind, call)
 
     async def hostile(self, client):
         case = self.random.choice(CASES)
@@ -110,7 +103,7 @@ class Soak:
         async def call(number):
             await run_case(Caller(client), case)
 
-        await self.ask(f"hostile {case.name}", client, call)
+        await self.ask(f"hostile {case.name}", call)
 
     async def given_up(self, client):
         """A call that nobody waits for, and whose end nobody is told."""
@@ -163,7 +156,8 @@ class Caller:
 def usage(pid):
     """What a server and its launchers hold; memory in KiB."""
     status = Path(f"/proc/{pid}/status").read_text()
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for thread in threads for child in thread.read_text().split()]
     return {
         "memory": int(re.search(r"VmRSS:\s+(\d+)", status)[1]),
         "engine": engine.memory(children),
@@ -172,7 +166,7 @@ def usage(pid):
     }
 
 
-async def neighbour(soak, client):
+async def neighbour(client):
     """Wants all of a core and of its memory, again and again."""
     greedy = "import os\nwhile True:\n    os.fork()\n    x = bytearray(1 << 20)"
     while True:
@@ -185,31 +179,16 @@ async def canaries(soak, client, kind):
         await anyio.sleep(PACE_S)
 
 
-@asynccontextmanager
-async def serving(folder, transport):
-    """A server and its clients, half of which speak the older revisions."""
-    config = json.loads(CONFIG.read_text())
-    config["pool"] = POOL
-    config["defaultCpus"] = 1
-    config["limits"]["killOutputMB"] = 8
-    config["results"] |= {"keepFor": "1s", "keptOutputKB": 128}
-    config["languageSettings"]["python"]["preload"] = {"modules": []}
-    path = folder / "config.json"
-    path.write_text(json.dumps(config))
-    async with isolator(folder, config=path, transport=transport) as server:
-        yield server
-
-
 async def soak(options, folder, log):
     log.write("machine", **machine())
     async with serving(folder, options.transport) as server:
-        work = Soak(server, None, log, options.seed)
+        work = Soak(server, log, options.seed)
         client = server.client
         for language in HELLO:
             await work.ordinary(client, language)
         await canaries(work, client, "idle canary")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(neighbour, work, client)
+            tasks.start_soon(neighbour, client)
             await canaries(work, client, "canary with a neighbour")
             tasks.cancel_scope.cancel()
 
