@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import socket
+from pathlib import Path
 from urllib.parse import quote
 
 from sandbox import Sandbox
@@ -46,6 +47,46 @@ def _get(path):
 
 def _labelled(instance):
     return "filters=" + quote(json.dumps({"label": [f"{LABEL}={instance}"]}))
+
+
+def _ask(method, path):
+    connection = _connect()
+    try:
+        connection.request(method, API + path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+FAULTS = ("killed", "thawed", "removed")
+
+
+def harm(sandbox, fault):
+    asks = {
+        "killed": ("POST", f"/containers/{sandbox}/kill"),
+        "thawed": ("POST", f"/containers/{sandbox}/unpause"),
+        "removed": ("DELETE", f"/containers/{sandbox}?force=1"),
+    }
+    # Whether it was there is of no interest.
+    _ask(*asks[fault])
+
+
+def _named(*names):
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if comm.read_text().rstrip() in names:
+                yield comm.parent
+        except OSError:
+            pass
+
+
+def memory(children):
+    status = [(process / "status").read_text() for process in _named("dockerd", "containerd")]
+    return sum(int(text.split("VmRSS:")[1].split()[0]) for text in status)
+
+
+def all_processes():
+    return _named("containerd-shim")
 
 
 def sandboxes(instance):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -65,6 +66,46 @@ def _image(groups):
             if target == "/" and (digest := re.search(r"/([0-9a-f]{64})/", root)):
                 return f"sha256:{digest[1]}"
     return ""
+
+
+FAULTS = ("killed", "thawed")
+
+
+def harm(sandbox, fault):
+    for hierarchy in _hierarchies():
+        for group in hierarchy.glob(f"**/{sandbox}"):
+            if fault == "thawed":
+                _write(group / "freezer.state", "THAWED")
+                _write(group / "cgroup.freeze", "0")
+            else:
+                for pid in _read(group / "cgroup.procs").split():
+                    _kill(int(pid))
+
+
+def _write(path, text):
+    try:
+        if path.exists():
+            path.write_text(text)
+    except OSError:
+        pass
+
+
+def _kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def memory(children):
+    status = [_read(f"/proc/{pid}/status") for pid in children]
+    return sum(int(text.split("VmRSS:")[1].split()[0]) for text in status if "VmRSS:" in text)
+
+
+def all_processes():
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and "isolator/instances/embedded" in _read(f"/proc/{entry.name}/mountinfo"):
+            yield entry.name
 
 
 def sandboxes(instance):

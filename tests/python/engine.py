@@ -25,6 +25,25 @@ def image_id(name):
     return _engine.image_id(name)
 
 
+# What may happen to a sandbox that waits, by somebody else's hand.
+FAULTS = _engine.FAULTS
+
+
+def harm(sandbox, fault):
+    """Does it to a sandbox, unless it has gone meanwhile."""
+    _engine.harm(sandbox.id, fault)
+
+
+def memory(children):
+    """Memory in KiB of what serves the engine's part: processes of its own, or the server's children."""
+    return _engine.memory(children)
+
+
+def all_processes():
+    """The processes on this machine that hold sandboxes, of any instance."""
+    return _engine.all_processes()
+
+
 def left(instance, state):
     """Everything of an instance, which keeps its state there, that is still to be found."""
     return _engine.left(instance, state)

@@ -1,0 +1,254 @@
+"""A long run of everything at once, and what must hold of it.
+
+Four out of five requests are ordinary ones that carry a number which has to come back, one in five is a case of the
+hostile suite or is given up half-way; every fiftieth is a canary, whose time counts; and every now and then
+something happens to the sandboxes that wait. All of it follows from a seed. What happens is written to a log
+outside of the server, and soak_laws.py holds that against the laws.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import anyio
+import engine
+import soak_laws
+from programs import HELLO
+from server import until
+from test_hostile import CASES, POOL, TIMEOUT, serving
+from test_hostile import run as run_case
+
+# A sandbox that had served before would have these files, or other processes than the runner, its own, and process 1.
+ORDINARY = """\
+import os, sys
+open("/tmp/served", "x"); open("/dev/shm/served", "x"); open("/workspace/served", "x")
+assert sorted(os.listdir("/workspace")) == ["main.py", "served"], os.listdir("/workspace")
+print(sys.stdin.read(), end="")
+"""
+OTHERS = {
+    "javascript": "process.stdout.write(require('fs').readFileSync(0))",
+    "go": 'package main\nimport ("io"; "os")\nfunc main() { io.Copy(os.Stdout, os.Stdin) }',
+}
+ENDLESS = "import time\nwhile True: time.sleep(1)"
+
+CLIENTS = 4
+CANARY_EVERY = 50
+HOSTILE_SHARE = 0.2
+SAMPLE_EVERY_S = 5
+
+# Canaries without and with a hostile neighbour, and the time between them, in which a pool fills itself.
+CANARIES = 200
+PACE_S = 0.25
+
+
+class Log:
+    """What happens, one line each."""
+
+    def __init__(self, path):
+        self.file = open(path, "w")
+        self.began = time.monotonic()
+
+    def write(self, what, **more):
+        print(json.dumps({"at": time.monotonic() - self.began, "what": what} | more), file=self.file, flush=True)
+
+
+class Soak:
+    def __init__(self, server, log, seed):
+        self.server, self.log = server, log
+        self.random = random.Random(seed)
+        self.ids = itertools.count()
+
+    async def ask(self, kind, call):
+        """Makes a request, and writes down how it ends: once."""
+        number = next(self.ids)
+        self.log.write("asked", id=number, kind=kind)
+        began = time.monotonic()
+        try:
+            wrong = await call(number)
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {error}"
+        took = time.monotonic() - began
+        self.log.write("answered", id=number, kind=kind, took=took, wrong=wrong)
+
+    async def ordinary(self, client, language="python"):
+        async def call(number):
+            nonce = f"{number}-{self.random.random()}"
+            code = ORDINARY if language == "python" else OTHERS[language]
+            arguments = {"language": language, "entrypoint_code": code, "stdin": nonce, "timeout": TIMEOUT}
+            result = await client.call_tool("execute_code", arguments)
+            printed = (result.structured_content or {}).get("stdout")
+            return None if printed == nonce else f"{nonce!r} was asked: {result.content[0].text[:500]}"
+
+        await self.ask("ordinary", call)
+
+    async def canary(self, client, kind):
+        async def call(number):
+            code = f"print({number})"
+            result = await client.call_tool("execute_code", {"language": "python", "entrypoint_code": code})
+            printed = (result.structured_content or {}).get("stdout")
+            return None if printed == f"{number}\n" else result.content[0].text[:500]
+
+        await self.ask(kind, call)
+
+    async def hostile(self, client):
+        case = self.random.choice(CASES)
+
+        async def call(number):
+            await run_case(Caller(client), case)
+
+        await self.ask(f"hostile {case.name}", call)
+
+    async def given_up(self, client):
+        """A call that nobody waits for, and whose end nobody is told."""
+        number = next(self.ids)
+        self.log.write("asked", id=number, kind="given up")
+        with anyio.move_on_after(self.random.uniform(0.001, 0.5)):
+            await client.call_tool("execute_code", {"language": "python", "entrypoint_code": ENDLESS, "timeout": "30s"})
+        self.log.write("cancelled", id=number)
+
+    async def client(self, client, until_s):
+        for count in itertools.count(1):
+            if time.monotonic() > until_s:
+                return
+            dice = self.random.random()
+            if count % CANARY_EVERY == 0:
+                await self.canary(client, "canary")
+            elif dice < HOSTILE_SHARE / 4:
+                await self.given_up(client)
+            elif dice < HOSTILE_SHARE:
+                await self.hostile(client)
+            else:
+                language = self.random.choices(list(HELLO), weights=[18, 2, 1])[0]
+                await self.ordinary(client, language)
+
+    async def samples(self):
+        while True:
+            self.log.write("sample", **usage(self.server.pid))
+            await anyio.sleep(SAMPLE_EVERY_S)
+
+    async def faults(self, every_s):
+        while True:
+            await anyio.sleep(self.random.uniform(0.5, 1.5) * every_s)
+            waiting = [box for box in engine.sandboxes(self.server.instance) if box.state == "paused"]
+            if waiting:
+                fault = self.random.choice(engine.FAULTS)
+                engine.harm(self.random.choice(waiting), fault)
+                self.log.write("fault", kind=fault)
+
+
+class Caller:
+    """What the hostile suite calls a server."""
+
+    def __init__(self, client):
+        self.client = client
+
+    async def call(self, **arguments):
+        return await self.client.call_tool("execute_code", arguments)
+
+
+def usage(pid):
+    """What a server and its launchers hold; memory in KiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for thread in threads for child in thread.read_text().split()]
+    return {
+        "memory": int(re.search(r"VmRSS:\s+(\d+)", status)[1]),
+        "engine": engine.memory(children),
+        "files": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(re.search(r"Threads:\s+(\d+)", status)[1]),
+    }
+
+
+async def neighbour(client):
+    """Wants all of a core and of its memory, again and again."""
+    greedy = "import os\nwhile True:\n    os.fork()\n    x = bytearray(1 << 20)"
+    while True:
+        await client.call_tool("execute_code", {"language": "python", "entrypoint_code": greedy, "timeout": "1s"})
+
+
+async def canaries(soak, client, kind):
+    for _ in range(CANARIES):
+        await soak.canary(client, kind)
+        await anyio.sleep(PACE_S)
+
+
+async def soak(options, folder, log):
+    log.write("machine", **machine())
+    async with serving(folder, options.transport) as server:
+        work = Soak(server, log, options.seed)
+        client = server.client
+        for language in HELLO:
+            await work.ordinary(client, language)
+        await canaries(work, client, "idle canary")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(neighbour, client)
+            await canaries(work, client, "canary with a neighbour")
+            tasks.cancel_scope.cancel()
+
+        log.write("soak", pid=server.pid)
+        async with anyio.create_task_group() as background:
+            background.start_soon(work.samples)
+            background.start_soon(work.faults, options.faults)
+            async with anyio.create_task_group() as clients:
+                for _ in range(CLIENTS):
+                    clients.start_soon(work.client, client, time.monotonic() + options.time)
+            background.cancel_scope.cancel()
+        pooled = len(HELLO) * POOL["size"]
+        await until(lambda: len(engine.sandboxes(server.instance)) == pooled, 120, f"{pooled} sandboxes, all pooled")
+        log.write("sample", **usage(server.pid))
+        log.write("pooled", sandboxes=pooled)
+    # That nothing of the server is left is asserted at its end.
+    log.write("ended")
+    await anyio.sleep(2)
+    log.write("machine", **machine())
+
+
+def machine():
+    """What a server could have left of itself on the machine."""
+    processes = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    states = [state for pid in processes if (state := _state(pid))]
+    return {
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "zombies": states.count("Z"),
+        "sandboxes": len(list(engine.all_processes())),
+        "groups": sum(len(folders) for _, folders, _ in os.walk("/sys/fs/cgroup")),
+    }
+
+
+def _state(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+def duration(text):
+    units = {"s": 1, "m": 60, "h": 3600}
+    return float(text[:-1]) * units[text[-1]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--time", type=duration, default="20m", help="such as 90s, 20m or 8h")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--transport", choices=["stdio", "http"], default="http")
+    parser.add_argument("--faults", type=duration, default="60s", help="time between two, more or less")
+    parser.add_argument("--log", type=Path, default=Path("soak.jsonl"))
+    options = parser.parse_args()
+    print(f"{engine.KIND} over {options.transport} for {options.time:.0f} s, seed {options.seed}, log {options.log}")
+    log = Log(options.log)
+    with tempfile.TemporaryDirectory() as folder:
+        anyio.run(soak, options, Path(folder), log)
+    broken = soak_laws.check(options.log)
+    sys.exit("\n".join(broken))
+
+
+if __name__ == "__main__":
+    main()
