@@ -134,7 +134,7 @@ impl Walk<'_> {
         if !metadata.is_file() || is_given {
             return Ok(());
         }
-        let path_text = path.to_string_lossy().into_owned();
+        let path_text = text(&path);
         if self.listed == MAX_FILES || path_text.len() > MAX_PATH {
             self.is_complete = false;
             return Ok(());
@@ -144,7 +144,10 @@ impl Walk<'_> {
         self.to_server.put_message(Kind::File, &ChangedFile { path: path_text, size, sent })?;
         if sent {
             self.left -= size;
+            let began = Instant::now();
             self.content(file, size)?;
+            // How fast that is is the server's doing, and it has a limit of its own.
+            self.until += began.elapsed();
         }
         Ok(())
     }
@@ -169,6 +172,18 @@ impl Walk<'_> {
         self.is_complete &= !is_over;
         is_over
     }
+}
+
+/// A path as text, with bytes that are not UTF-8 as `\xff`: no two names may become one.
+fn text(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
 }
 
 /// What is to be sent.
@@ -331,7 +346,7 @@ mod tests {
             let name = std::ffi::OsStr::from_bytes(b"\xff\n\x1b[31m");
             File::create(workdir.join(name)).unwrap();
         });
-        assert_eq!(paths(&files), [("\u{fffd}\n\u{1b}[31m", 0, true)]);
+        assert_eq!(paths(&files), [("\\xff\n\u{1b}[31m", 0, true)]);
         assert!(!is_complete);
     }
 }

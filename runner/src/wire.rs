@@ -211,7 +211,7 @@ pub struct WantedFiles {
 /// A file that the program created or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedFile {
-    /// Its path below the workspace. What is not UTF-8 in it is replaced.
+    /// Its path below the workspace. Bytes that are not UTF-8 are written as `\xff`.
     pub path: String,
     /// Its size in bytes.
     pub size: u64,

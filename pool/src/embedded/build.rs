@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use super::cgroup::Cgroup;
 use super::host::Host;
 use super::launcher::{Created, Launcher};
-use super::protocol::{Kind, Places};
+use super::protocol::{Devices, Kind, Places};
 use super::{EmbeddedEngine, live, refused, spec};
 use crate::engine::{Call, EngineError, Progress};
 use crate::store::{Description, Stored};
@@ -80,6 +80,7 @@ impl EmbeddedEngine {
             shared: self.shared(),
             groups: host.second_version.clone(),
             building: Some(staged.root()),
+            devices: Devices::Host,
         };
         let launcher = Launcher::start(&self.settings.program, places, None, &self.tasks).await;
         let launcher = launcher.map_err(|error| failed(&error))?;

@@ -10,7 +10,6 @@
 //! namespace. It dies itself when the server's end of its socket is closed, however that came about.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,8 +23,8 @@ use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError, default};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
-    mount_change, mount_remount, unmount,
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    mount_remount,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -39,7 +38,8 @@ use serde_json::Value;
 use super::cgroup::PLACE;
 use super::guest::Guest;
 use super::loopback;
-use super::protocol::{self, Answer, Kind, Layer, Places, Request};
+use super::protocol::{self, Answer, Devices, Kind, Places, Request};
+use super::root::Mounted;
 use crate::causes::chain;
 use crate::seccomp;
 
@@ -59,7 +59,7 @@ const VIEW: &str = "/tmp";
 /// Directory of all unpacked images in the launcher's view.
 pub(super) const IMAGES: &str = "/tmp/images";
 
-/// Directory of the runner and its like in the launcher's view.
+/// What lies over every image in the launcher's view: the runner and its like.
 pub(super) const SHARED: &str = "/tmp/shared";
 
 /// The root in which an image is built in the launcher's view.
@@ -74,8 +74,8 @@ const BUNDLES: &str = "/tmp/bundles";
 /// The most of a failed sandbox's log that is passed on, in bytes.
 const LONGEST_LOG: usize = 2048;
 
-/// Roots of sandboxes that can be written, while these are being made.
-const ROOTS: &str = "/tmp/roots";
+/// Roots of sandboxes, while these are being made.
+pub(super) const ROOTS: &str = "/tmp/roots";
 
 /// Runs the launcher, if the process was started to be one, and returns when it is done. `arguments` are
 /// those of the process without its name, and `log` lets the log be written. Must be called while the
@@ -159,7 +159,8 @@ fn inner() -> io::Result<()> {
     arrange(&places)?;
     let programs = seccomp::kernel_programs().map_err(io::Error::other)?;
     protocol::send(&server, &Answer::Ready, &[])?;
-    Launcher { server, programs: programs.into(), sandboxes: BTreeMap::new() }.serve()
+    let devices = places.devices;
+    Launcher { server, programs: programs.into(), devices, sandboxes: BTreeMap::new() }.serve()
 }
 
 /// Mounts what is needed where it is looked for. Sandboxes have users of their own, for whom the way to a
@@ -204,6 +205,7 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 struct Launcher {
     server: OwnedFd,
     programs: Rc<[BpfProgram]>,
+    devices: Devices,
     /// Process 1 of every sandbox that lives.
     sandboxes: BTreeMap<String, (Pid, OwnedFd)>,
 }
@@ -277,15 +279,19 @@ impl Launcher {
     fn create_kind(
         &self,
         name: &str,
-        mut spec: Value,
+        spec: Value,
         kind: Kind,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let Kind::Writable(layer) = kind else { return self.try_create(name, &spec, kind) };
-        let failed = |error: io::Error| format!("its root can't be made writable: {error}");
-        let root = WritableRoot::mount(name, &mut spec, layer).map_err(failed)?;
-        let created = self.try_create(name, &spec, kind);
-        // It is mounted in the sandbox's own namespace now.
-        drop(root);
+        let Kind::Image { image, layer } = kind else { return self.try_create(name, &spec, true) };
+        let files = Mounted::new(name, &image, layer);
+        let files = files.and_then(|files| match self.devices {
+            Devices::Own => files.with_devices(),
+            Devices::Host => Ok(files),
+        });
+        let files = files.map_err(|error| format!("its files can't be mounted: {error}"))?;
+        let created = self.try_create(name, &spec, false);
+        // They are mounted in the sandbox's own namespace now.
+        drop(files);
         created
     }
 
@@ -295,9 +301,8 @@ impl Launcher {
         &self,
         name: &str,
         spec: &Value,
-        kind: Kind,
+        is_build: bool,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let is_build = kind == Kind::Build;
         let programs = if is_build { Rc::default() } else { Rc::clone(&self.programs) };
         let bundle = Path::new(BUNDLES).join(name);
         let prepare = || -> io::Result<_> {
@@ -346,43 +351,6 @@ impl Launcher {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
         forget(name);
-    }
-}
-
-/// A root that is mounted for a sandbox.
-struct WritableRoot(PathBuf);
-
-impl WritableRoot {
-    /// Lays a layer over the root of a specification.
-    fn mount(name: &str, spec: &mut Value, layer: Layer) -> io::Result<Self> {
-        let place = Self(PathBuf::from(ROOTS).join(name));
-        fs::create_dir_all(&place.0)?;
-        let Layer { size, inodes } = layer;
-        let options = CString::new(format!("mode=755,size={size},nr_inodes={inodes}"))?;
-        mount("tmpfs", &place.0, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, &*options)?;
-        let [upper, work, root] = ["upper", "work", "root"].map(|name| place.0.join(name));
-        for directory in [&upper, &work, &root] {
-            fs::create_dir(directory)?;
-        }
-        let lower = spec["root"]["path"].as_str().unwrap_or_default().to_owned();
-        let options = CString::new(format!(
-            "lowerdir={lower},upperdir={},workdir={}",
-            upper.display(),
-            work.display()
-        ))?;
-        mount("overlay", &root, "overlay", MountFlags::NODEV | MountFlags::NOSUID, &*options)?;
-        spec["root"]["path"] = root.to_string_lossy().into();
-        Ok(place)
-    }
-}
-
-impl Drop for WritableRoot {
-    fn drop(&mut self) {
-        // One that was not mounted can't be unmounted. What stays goes with this process.
-        for mounted in [self.0.join("root"), self.0.clone()] {
-            let _ = unmount(&mounted, UnmountFlags::DETACH);
-        }
-        let _ = fs::remove_dir(&self.0);
     }
 }
 

@@ -16,6 +16,7 @@ mod launcher;
 mod live;
 mod loopback;
 mod protocol;
+mod root;
 mod rootless;
 mod spec;
 
@@ -33,10 +34,10 @@ use tokio_util::task::TaskTracker;
 pub use self::build::ImageBuild;
 use self::cgroup::Cgroup;
 use self::host::Host;
-use self::launch::{IMAGES, SHARED};
+use self::launch::IMAGES;
 use self::launcher::Launcher;
 use self::live::Live;
-use self::protocol::{Kind, Layer, Places};
+use self::protocol::{Devices, Kind, Layer, Places};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
     SandboxState, Warning, Whose,
@@ -105,15 +106,15 @@ impl EmbeddedEngine {
         self.settings.state.join(&self.instance)
     }
 
-    /// Writes what all sandboxes see and none can change.
+    /// Writes what lies over every image.
     fn write_shared(&self) -> io::Result<()> {
         let shared = self.shared();
-        let runner = shared.join(RUNNER);
+        let directory = shared.join(place::DIRECTORY.trim_start_matches('/'));
         for file in place::files(self.settings.runner) {
-            write(&runner.join(file.path), file.content, file.mode)?;
+            write(&shared, &directory.join(file.path), file.content, file.mode)?;
         }
         for (name, _, content) in spec::FILES {
-            write(&shared.join(name), content.as_bytes(), 0o644)?;
+            write(&shared, &directory.join(name), content.as_bytes(), 0o644)?;
         }
         Ok(())
     }
@@ -129,6 +130,7 @@ impl EmbeddedEngine {
                 shared: self.shared(),
                 groups: host.second_version.clone(),
                 building: None,
+                devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
             };
             let program = &self.settings.program;
             let launcher = Launcher::start(program, places, host.grant.as_ref(), &self.tasks).await;
@@ -176,9 +178,6 @@ impl EmbeddedEngine {
     }
 }
 
-/// Directory of the runner in the shared one.
-const RUNNER: &str = "runner";
-
 #[async_trait]
 impl Engine for EmbeddedEngine {
     async fn check(&self) -> Result<String, EngineError> {
@@ -223,20 +222,17 @@ impl Engine for EmbeddedEngine {
         made.map_err(|error| store_refused(Call::Create, error))?;
         let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
         let parts = spec::Parts {
-            root: &Path::new(IMAGES).join(held.image().relative_root()),
-            runner: &Path::new(SHARED).join(RUNNER),
-            files: Path::new(SHARED),
+            root: &root::place(name.as_str()),
             host,
             cgroup: cgroup.as_ref(),
             env: &held.image().description.env,
             ids: host.next_ids(),
         };
         let oci = spec::sandbox(spec, &parts);
-        let kind = if spec.readonly_root {
-            Kind::ReadOnly
-        } else {
-            let size = spec.limits.tmp.as_bytes();
-            Kind::Writable(Layer { size, inodes: spec.limits.inodes })
+        let layer = Layer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
+        let kind = Kind::Image {
+            image: Path::new(IMAGES).join(held.image().relative_root()),
+            layer: (!spec.readonly_root).then_some(layer),
         };
         let beside = cgroup.as_ref().and_then(Cgroup::beside);
         let launcher = self.launcher().await?;
@@ -377,11 +373,20 @@ fn store_refused(call: Call, error: StoreError) -> EngineError {
     }
 }
 
-fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+/// Writes a file below a directory, for all to read. One that is there already is left alone: sandboxes that
+/// have it must not see it change.
+fn write(shared: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|found| found == content) {
+        return Ok(());
+    }
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
+        for directory in parent.ancestors().take_while(|directory| directory.starts_with(shared)) {
+            // Whatever mask this process was given for new files.
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+        }
     }
-    // Another name first: a program that runs can't be written.
+    // Another name first: half of a file is never to be seen.
     let new = path.with_extension("new");
     fs::write(&new, content)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;

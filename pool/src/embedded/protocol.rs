@@ -25,21 +25,35 @@ pub(super) const DESCRIPTORS: usize = 3;
 pub(super) struct Places {
     /// The directory of all unpacked images.
     pub(super) images: PathBuf,
-    /// The directory of the runner and of the files that are the same in all sandboxes.
+    /// What lies over every image: the runner, and files that are the same in all sandboxes.
     pub(super) shared: PathBuf,
     /// Where control groups of version 2 are mounted, if sandboxes have those.
     pub(super) groups: Option<PathBuf>,
     /// The root in which an image is being built.
     pub(super) building: Option<PathBuf>,
+    /// Where the devices of sandboxes come from.
+    pub(super) devices: Devices,
+}
+
+/// Whose device nodes sandboxes have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Devices {
+    /// Each its own.
+    Own,
+    /// Those of the host, as nobody but root can make others.
+    Host,
 }
 
 /// What kind of sandbox to make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// One that can't write to its root.
-    ReadOnly,
-    /// One that can, on a layer of its own.
-    Writable(Layer),
+    /// One of an image.
+    Image {
+        /// The image's root in the launcher's view.
+        image: PathBuf,
+        /// Where it writes what it writes to its root, if it may.
+        layer: Option<Layer>,
+    },
     /// One in which an image is built, by a script that is not hostile.
     Build,
 }

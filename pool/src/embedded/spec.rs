@@ -17,7 +17,7 @@ use crate::limits::ByteSize;
 /// Users of a sandbox's own user namespace, and groups: as many as 16 bits can name.
 pub(super) const IDS: u32 = 1 << 16;
 
-/// Files that the engine puts over those of the image, by their names in the shared directory.
+/// Files that the engine puts over those of the image, by their names in the runner's directory.
 pub(super) const FILES: [(&str, &str, &str); 3] = [
     ("hosts", "/etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n"),
     ("hostname", "/etc/hostname", "sandbox\n"),
@@ -26,12 +26,8 @@ pub(super) const FILES: [(&str, &str, &str); 3] = [
 
 /// Where everything is that a sandbox is made of, as the launcher sees it.
 pub(super) struct Parts<'a> {
-    /// The unpacked image.
+    /// The image with the runner's directory over it.
     pub(super) root: &'a Path,
-    /// The runner and what it needs.
-    pub(super) runner: &'a Path,
-    /// The [`FILES`].
-    pub(super) files: &'a Path,
     /// What the machine lets sandboxes have.
     pub(super) host: &'a Host,
     /// The sandbox's groups, where it has some.
@@ -49,7 +45,7 @@ pub(super) fn files() -> Vec<PathBuf> {
 
 /// Directories that are.
 pub(super) fn directories(spec: &SandboxSpec) -> Vec<PathBuf> {
-    let fixed = ["/proc", "/dev", "/sys", "/tmp", place::DIRECTORY];
+    let fixed = ["/proc", "/dev", "/sys", "/tmp"];
     let own = spec.image.volumes.iter().map(String::as_str).chain([spec.workdir.as_str()]);
     fixed.into_iter().chain(own).map(PathBuf::from).collect()
 }
@@ -269,9 +265,9 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     // Programs are started from both (a compiled program lies in `/tmp`), so both are executable.
     mounts.push(tmpfs("/tmp", options(spec.limits.tmp, "exec")));
     mounts.push(tmpfs(&spec.workdir, options(spec.limits.workspace, "exec")));
-    mounts.push(bind(parts.runner, place::DIRECTORY, &["nosuid", "nodev"]));
+    let own = parts.root.join(place::DIRECTORY.trim_start_matches('/'));
     for (name, path, _) in FILES {
-        mounts.push(bind(&parts.files.join(name), path, &["nosuid", "nodev", "noexec"]));
+        mounts.push(bind(&own.join(name), path, &["nosuid", "nodev", "noexec"]));
     }
     mounts
 }
