@@ -10,7 +10,7 @@ ON_ENGINES := $(addprefix --test ,bad_input check_syntax cli execute_code files 
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
 
-.PHONY: help run test bench lint fmt build bundle images engine engines toolchain unit pytest clean
+.PHONY: help run test bench soak lint fmt build bundle images engine engines toolchain unit pytest clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ unit: engines # The tests in Rust, those of what an engine does on each
 
 pytest: engines # The official clients and the conformance suite against the release binary, on each engine
 	for engine in docker embedded; do ISOLATOR_TEST_ENGINE=$$engine scripts/python -m pytest tests/python || exit; done
+
+soak: engines ## Run ordinary and hostile requests for long and hold the log to laws; SOAK="--time 8h --seed 7" says how
+	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \
+		ISOLATOR_TEST_ENGINE=$$engine scripts/python tests/python/soak.py $(SOAK) || exit; done
 
 clean: ## Remove what was built here; images stay on the engine
 	$(CARGO) clean && rm -rf .venv tests/node/node_modules

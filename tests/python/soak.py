@@ -22,7 +22,7 @@ import engine
 import soak_laws
 from programs import HELLO
 from server import until
-from test_hostile import CASES, POOL, TIMEOUT, serving
+from test_hostile import CASES, POOL, PYTHON_POOL, TIMEOUT, serving
 from test_hostile import run as run_case
 
 # A sandbox that had served before would have these files, or other processes than the runner, its own, and process 1.
@@ -200,7 +200,7 @@ async def soak(options, folder, log):
                 for _ in range(CLIENTS):
                     clients.start_soon(work.client, client, time.monotonic() + options.time)
             background.cancel_scope.cancel()
-        pooled = len(HELLO) * POOL["size"]
+        pooled = PYTHON_POOL["size"] + (len(HELLO) - 1) * POOL["size"]
         await until(lambda: len(engine.sandboxes(server.instance)) == pooled, 120, f"{pooled} sandboxes, all pooled")
         log.write("sample", **usage(server.pid))
         log.write("pooled", sandboxes=pooled)

@@ -54,6 +54,10 @@ CALL = {"language", "args", "stdin", "env", "timeout", "memory_mb", "output_file
 GROWTH_KIB = 64 * 1024
 GROWTH_FILES = 16
 
+# What waits has to go when the client does, within the seconds that it gives a server for that.
+POOL = {"size": 1, "hot": 1}
+PYTHON_POOL = {"size": 4, "hot": 2}
+
 # Cases at a time over HTTP, where clients share a server.
 AT_ONCE = 4
 
@@ -209,14 +213,13 @@ def check(case, result):
 @asynccontextmanager
 async def serving(folder, transport):
     config = json.loads(CONFIG.read_text())
-    # What waits has to go when the client does, within the seconds that it gives a server for that.
-    config["pool"] = {"size": 1, "hot": 1}
+    config["pool"] = POOL
     config["defaultCpus"] = 1
     # As little of output and results as shows that there is a bound.
     config["limits"]["killOutputMB"] = 8
     config["results"] |= {"keepFor": "1s", "keptOutputKB": 128, "maxFilesKB": 1024}
     # Importing ahead what no program here uses would only make sandboxes scarce.
-    config["languageSettings"]["python"] |= {"preload": {"modules": []}, "pool": {"size": 4, "hot": 2}}
+    config["languageSettings"]["python"] |= {"preload": {"modules": []}, "pool": PYTHON_POOL}
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     async with isolator(folder, config=path, transport=transport) as server:
