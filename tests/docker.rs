@@ -3,10 +3,12 @@
 mod common;
 
 use std::collections::HashMap;
+use std::fs;
 
 use common::engine::{Kind, docker};
+use common::process::Process;
 use common::server::Server;
-use common::{config, run, write_config};
+use common::{config, eventually, run, write_config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -72,6 +74,96 @@ async fn the_engine_was_asked_for_every_restriction() {
         assert!(labels.contains_key(label), "{label}: {labels:?}");
     }
     assert_eq!(labels["isolator.instance"], server.instance);
+    server.stop().await;
+}
+
+/// What limits a process, by the name that one of the versions of control groups has for it.
+fn limit(process: Process, names: &[&str]) -> Option<String> {
+    let groups = process.read("cgroup");
+    let paths: Vec<_> = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).collect();
+    let this = Process::find(std::process::id()).expect("this process").mounts();
+    for hierarchy in this.iter().filter(|mount| mount.kind.starts_with("cgroup")) {
+        for (path, name) in paths.iter().flat_map(|path| names.iter().map(move |name| (path, name)))
+        {
+            if let Ok(found) = fs::read_to_string(format!("{}{path}/{name}", hierarchy.target)) {
+                return Some(found.trim().to_owned());
+            }
+        }
+    }
+    None
+}
+
+#[tokio::test]
+async fn the_kernel_holds_what_the_engine_was_asked_for() {
+    let server = Server::start(&on_docker(json!({}))).await;
+    let sandboxes = server.wait_until_ready().await;
+    let code = "import time\n\
+                open('/proc/self/comm', 'w').write('the-program')\n\
+                time.sleep(600)";
+    let call = server.begin(json!({ "language": "python", "entrypoint_code": code })).await;
+    let bystander = docker::Bystander::new().await;
+    let mut containers = Vec::new();
+    for sandbox in &sandboxes {
+        containers.extend(bystander.inspect(sandbox).await.id);
+    }
+    let is_in = |process: &Process, container: &String| process.read("cgroup").contains(container);
+    let mut found = None;
+    eventually("the program runs", async || {
+        let mut programs = Process::all().into_iter();
+        let program = programs.find(|process| {
+            process.read("comm") == "the-program\n" && containers.iter().any(|c| is_in(process, c))
+        });
+        found = program;
+        found.is_some()
+    })
+    .await;
+    let program = found.expect("it was found");
+    let container = containers.iter().find(|container| is_in(&program, container)).unwrap();
+
+    let this = Process::find(std::process::id()).expect("this process");
+    let all: Vec<_> = Process::all().into_iter().filter(|it| is_in(it, container)).collect();
+    assert!(all.len() >= 3, "process 1, the runner and the program, not {all:?}");
+    for process in all {
+        let status = process.status();
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(status[set], "0000000000000000", "{set} of {}", process.command());
+        }
+        assert_eq!(status["NoNewPrivs"], "1", "{}", process.command());
+        assert_eq!(status["Seccomp"], "2", "{}", process.command());
+        for kind in ["pid", "mnt", "net", "ipc", "uts"] {
+            assert_ne!(process.namespace(kind), this.namespace(kind), "{kind}");
+        }
+    }
+    assert_eq!(program.descriptors().into_keys().collect::<Vec<_>>(), [0, 1, 2]);
+    let limits = program.read("limits");
+    for (name, promised) in [("Max open files", "1024"), ("Max core file size", "0")] {
+        let line = limits.lines().find(|line| line.starts_with(name)).expect("a limit");
+        let found: Vec<_> = line[name.len()..].split_whitespace().take(2).collect();
+        assert_eq!(found, [promised, promised], "{name}");
+    }
+
+    let memory = ((256 + MODULES) << 20).to_string();
+    let of_memory = limit(program, &["memory.limit_in_bytes", "memory.max"]);
+    assert_eq!(of_memory, Some(memory));
+    assert_eq!(limit(program, &["pids.max"]).as_deref(), Some("64"));
+    let cpu = limit(program, &["cpu.max"]).or_else(|| {
+        let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"];
+        Some(format!("{} {}", limit(program, &[quota])?, limit(program, &[period])?))
+    });
+    assert_eq!(cpu.as_deref(), Some("100000 100000"));
+
+    for mount in program.mounts() {
+        let is_root = mount.target == "/";
+        let is_own = ["/workspace", "/tmp", "/dev/shm"].contains(&mount.target.as_str());
+        assert!(!is_root || mount.has("ro"), "{mount:?}");
+        assert!(!is_own || (mount.kind == "tmpfs" && mount.has("nosuid")), "{mount:?}");
+        // Nothing of the host but what Docker puts into each container, and the runner.
+        let is_disk = !["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"]
+            .contains(&mount.kind.as_str());
+        let places = ["/", "/.isolator", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
+        assert!(!is_disk || places.contains(&mount.target.as_str()), "{mount:?}");
+    }
+    call.cancel(None).await.expect("it can be cancelled");
     server.stop().await;
 }
 
