@@ -2,8 +2,8 @@
 //!
 //! Clients share what there is. A slot that becomes free goes to the one with the fewest running requests
 //! among those who wait, and a queue that is full takes one who has fewer places in it than another, whose
-//! last request is refused for it. So whoever floods the server is in nobody's way but its own, and who is
-//! alone has everything. (The second rule is known from packet queues as "longest queue drop".)
+//! last request is refused for it; and none may run more than its limit. So whoever floods the server is in
+//! nobody's way but its own. (The second rule is known from packet queues as "longest queue drop".)
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -19,6 +19,9 @@ use crate::lock::lock;
 pub struct AdmissionLimits {
     /// Requests that run at the same time.
     pub running: usize,
+    /// Those of them that may be of one client, where a server has several: whatever one of them runs, and for
+    /// however long, something is left for the others.
+    pub running_of_one: usize,
     /// Requests that may wait for one of those to end.
     pub queue: usize,
     /// Longest wait.
@@ -59,7 +62,9 @@ pub enum AdmissionError {
         queue: usize,
     },
     /// The request waited as long as it may.
-    #[error("{running} requests are running and none ended within {wait:?}: try again later")]
+    #[error(
+        "{running} requests are running and it was not this one's turn within {wait:?}: try again later"
+    )]
     WaitedTooLong {
         /// Requests that run.
         running: usize,
@@ -72,7 +77,7 @@ pub enum AdmissionError {
 }
 
 /// The gate in front of the pools.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Admission {
     limits: AdmissionLimits,
     turns: Arc<Mutex<Turns>>,
@@ -105,7 +110,7 @@ struct Waiting {
 /// The right to run; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    turns: Arc<Mutex<Turns>>,
+    admission: Admission,
     client: Client,
 }
 
@@ -121,9 +126,9 @@ impl Admission {
             if turns.is_closed {
                 return Err(AdmissionError::Closed);
             }
-            if turns.running < self.limits.running {
-                // Nobody waits: a slot does not become free without being handed on.
-                return Ok(turns.admit(&self.turns, client));
+            if turns.running < self.limits.running && turns.may_have_more(client, self.limits) {
+                // Nobody waits who may run: a slot does not become free without being handed on.
+                return Ok(turns.admit(self, client));
             }
             if turns.waiting >= self.limits.queue {
                 self.make_room(turns, client)?;
@@ -136,10 +141,12 @@ impl Admission {
         match answer {
             Ok(answer) => answer.unwrap_or(Err(AdmissionError::Closed)),
             // It may have come in the very moment.
-            Err(_) => turn.try_recv().unwrap_or(Err(AdmissionError::WaitedTooLong {
-                running: self.limits.running,
-                wait: self.limits.wait,
-            })),
+            Err(_) => turn.try_recv().unwrap_or_else(|_| {
+                Err(AdmissionError::WaitedTooLong {
+                    running: self.running(),
+                    wait: self.limits.wait,
+                })
+            }),
         }
     }
 
@@ -163,9 +170,8 @@ impl Admission {
 
     /// Refuses the last request of the client with the longest queue, unless that is this one.
     fn make_room(&self, turns: &mut Turns, client: &Client) -> Result<(), AdmissionError> {
-        let full =
-            AdmissionError::QueueFull { running: self.limits.running, queue: self.limits.queue };
-        let Turns { clients, waiting, .. } = turns;
+        let Turns { clients, waiting, running, .. } = turns;
+        let full = AdmissionError::QueueFull { running: *running, queue: self.limits.queue };
         let own = clients.get(client).map_or(0, |share| share.waiting.len());
         let longest = clients.values_mut().max_by_key(|share| share.waiting.len());
         match longest {
@@ -203,16 +209,23 @@ impl Admission {
 }
 
 impl Turns {
-    fn admit(&mut self, turns: &Arc<Mutex<Self>>, client: &Client) -> Admitted {
+    fn admit(&mut self, admission: &Admission, client: &Client) -> Admitted {
         self.running += 1;
         self.clients.entry(client.clone()).or_default().running += 1;
-        Admitted { turns: Arc::clone(turns), client: client.clone() }
+        Admitted { admission: admission.clone(), client: client.clone() }
     }
 
-    /// Whose turn it is: who has the fewest running, and of those who came first.
-    fn next(&mut self) -> Option<(Client, Waiting)> {
+    fn may_have_more(&self, client: &Client, limits: AdmissionLimits) -> bool {
+        let running = self.clients.get(client).map_or(0, |share| share.running);
+        *client == Client::host() || running < limits.running_of_one
+    }
+
+    /// Whose turn it is: of those who may have one more who has the fewest running, and of those who came
+    /// first.
+    fn next(&mut self, limits: AdmissionLimits) -> Option<(Client, Waiting)> {
         let waiting = self.clients.iter().filter_map(|(client, share)| {
-            share.waiting.front().map(|first| (share.running, first.number, client))
+            let first = share.waiting.front()?;
+            self.may_have_more(client, limits).then_some((share.running, first.number, client))
         });
         let client = waiting.min_by_key(|(running, number, _)| (*running, *number))?.2.clone();
         let first = self.clients.get_mut(&client)?.waiting.pop_front()?;
@@ -231,13 +244,13 @@ impl Turns {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut turns = lock(&self.turns);
+        let mut turns = lock(&self.admission.turns);
         turns.running -= 1;
         if let Some(share) = turns.clients.get_mut(&self.client) {
             share.running -= 1;
         }
-        let handed_on = turns.next().map(|(client, waiting)| {
-            let admitted = turns.admit(&self.turns, &client);
+        let handed_on = turns.next(self.admission.limits).map(|(client, waiting)| {
+            let admitted = turns.admit(&self.admission, &client);
             waiting.turn.send(Ok(admitted))
         });
         turns.tidy(&self.client);
@@ -273,7 +286,7 @@ mod tests {
 
     fn admission(running: usize, queue: usize) -> Arc<Admission> {
         let wait = Duration::from_secs(5);
-        Arc::new(Admission::new(AdmissionLimits { running, queue, wait }))
+        Arc::new(Admission::new(AdmissionLimits { running, running_of_one: running, queue, wait }))
     }
 
     #[tokio::test(start_paused = true)]
@@ -348,6 +361,36 @@ mod tests {
         assert!(last <= 7, "{ran:?}");
         assert_eq!((ran.len(), admission.running(), admission.waiting()), (53, 0, 0));
         assert!(lock(&admission.turns).clients.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_leaves_something_to_the_others_unless_it_is_the_host() {
+        let wait = Duration::from_secs(5);
+        let limits = AdmissionLimits { running: 4, running_of_one: 3, queue: 10, wait };
+        let admission = Admission::new(limits);
+        let (one, other) = (Client::named("one"), Client::named("other"));
+        let mut running = Vec::new();
+        for _ in 0..3 {
+            running.push(admission.enter(&one).await.unwrap());
+        }
+        let mut fourth = Box::pin(admission.enter(&one));
+        assert!(futures_util::poll!(&mut fourth).is_pending());
+        // The other does not wait behind it, and what it gives back is not for the one.
+        drop(admission.enter(&other).await.unwrap());
+        assert!(futures_util::poll!(&mut fourth).is_pending());
+        assert_eq!((admission.running(), admission.waiting()), (3, 1));
+        running.pop();
+        running.push(fourth.await.unwrap());
+        let refused = admission.enter(&one).await.unwrap_err();
+        assert_eq!(refused, AdmissionError::WaitedTooLong { running: 3, wait });
+        drop(running);
+
+        let host = Client::host();
+        let mut all = Vec::new();
+        for _ in 0..4 {
+            all.push(admission.enter(&host).await.unwrap());
+        }
+        assert_eq!(admission.running(), 4);
     }
 
     #[tokio::test(start_paused = true)]

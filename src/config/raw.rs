@@ -297,6 +297,8 @@ pub(super) struct RawPool {
 pub(super) struct RawRequests {
     /// Requests that run at the same time. Default: 8.
     pub(super) max_running: Option<usize>,
+    /// Those of them that may be of one client over HTTP. Default: three quarters.
+    pub(super) max_running_per_client: Option<usize>,
     /// Requests that may wait for one of those to end. Default: 256.
     pub(super) max_queue: Option<usize>,
     /// Longest wait, such as "30s". Default: "30s".

@@ -97,6 +97,10 @@ fn zeroes_and_absurd_sizes_are_refused_with_what_is_allowed() {
         (r#"{"defaultTimeoutSeconds": 0}"#, "defaultTimeoutSeconds"),
         (r#"{"defaultTimeoutSeconds": -1}"#, "defaultTimeoutSeconds"),
         (r#"{"requests": {"maxRunning": 0}}"#, "requests.maxRunning"),
+        (
+            r#"{"requests": {"maxRunning": 4, "maxRunningPerClient": 5}}"#,
+            "requests.maxRunningPerClient",
+        ),
         (r#"{"requests": {"refills": 0}}"#, "requests.refills"),
         (r#"{"limits": {"maxFiles": 0}}"#, "limits.maxFiles"),
         (r#"{"limits": {"maxFilesKB": 0}}"#, "limits.maxFilesKB"),

@@ -365,10 +365,15 @@ fn test_code(
 
 fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {
     let running = raw.max_running.unwrap_or(MAX_RUNNING);
+    let running = check.within("requests.maxRunning", running, 1, 10_000, MAX_RUNNING);
+    // A quarter at least is for the others, if there is more than one place.
+    let most = (running - running.div_ceil(4)).max(1);
+    let of_one = raw.max_running_per_client.unwrap_or(most);
     let refills = raw.refills.unwrap_or(REFILLS);
     PoolsLimits {
         admission: AdmissionLimits {
-            running: check.within("requests.maxRunning", running, 1, 10_000, MAX_RUNNING),
+            running,
+            running_of_one: check.within("requests.maxRunningPerClient", of_one, 1, running, most),
             queue: raw.max_queue.unwrap_or(MAX_QUEUE),
             wait: check.duration("requests.queueTimeout", raw.queue_timeout, QUEUE_TIMEOUT),
         },

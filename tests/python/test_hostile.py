@@ -25,7 +25,7 @@ What is expected. A list has everything that is right, anything else is exactly 
     left, left_count        the paths of the files that it left, and how many they are
     returned, pictures      of the files whose content comes back, how it does, and how many are shown
     contents                what each text that comes back may be
-    within_s                the longest that the program may take; who waits for it longer has lost
+    within_s                the longest that the program may take, if it has the machine for itself
     docker, embedded        what differs on an engine
 """
 
@@ -52,7 +52,8 @@ CALL = {"language", "args", "stdin", "env", "timeout", "memory_mb", "output_file
 
 # A program may cost the server's allocator some pages once, but not each time.
 GROWTH_KIB = 64 * 1024
-GROWTH_FILES = 16
+# (Connections to an engine are kept for a minute and a half, as many as calls were made at once.)
+GROWTH_FILES = 64
 
 # What waits has to go when the client does, within the seconds that it gives a server for that.
 POOL = {"size": 1, "hot": 1}
@@ -157,10 +158,10 @@ def shortened(value):
     return text if len(text) < 2000 else f"{text[:1000]} … {text[-1000:]}"
 
 
-async def run(server, case):
+async def run(server, case, is_alone=False):
     """Runs the program, and sees that the server still serves."""
     async with beside(server, case):
-        check(case, await server.call(**case.call))
+        check(case, await server.call(**case.call), is_alone)
     nonce = uuid.uuid4().hex
     canary = await server.call(language="python", entrypoint_code=f"print('{nonce}')")
     assert canary.structured_content["stdout"] == f"{nonce}\n", canary.content
@@ -190,7 +191,7 @@ async def beside(server, case):
         calls.cancel_scope.cancel()
 
 
-def check(case, result):
+def check(case, result, is_alone):
     """Holds what came back against what has to."""
     data = result.structured_content
     assert data, f"{case.name}: {result.content}"
@@ -202,6 +203,8 @@ def check(case, result):
     assert (result.is_error, result.content[0].text) == (is_failure, text), told
     data["contents"] = [block.resource.text for block in result.content if block.type == "resource"]
     for key, expected in case.expected.items():
+        if key == "within_s" and not is_alone:
+            continue
         try:
             is_right = CHECKS[key](data, expected)
         except ValueError:
@@ -249,7 +252,7 @@ async def http(anyio_backend, tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_one_at_a_time(stdio, case):
-    await run(stdio, case)
+    await run(stdio, case, is_alone=True)
 
 
 @pytest.mark.parametrize("topic", sorted({case.topic for case in CASES}))

@@ -99,6 +99,7 @@ impl World {
         let limits = PoolsLimits {
             admission: AdmissionLimits {
                 running: setup.running,
+                running_of_one: setup.running,
                 queue: setup.queue,
                 wait: setup.wait,
             },
