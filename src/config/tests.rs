@@ -1,3 +1,6 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
 use super::*;
 
 fn parse(text: &str) -> Result<Config, Vec<Problem>> {
@@ -285,4 +288,108 @@ fn what_is_applied_to_a_language_that_is_off_waits_for_it() {
     let off = r#"{"languageSettings": {"python": {"enabled": false}},
         "policies": {"apply": {"python": ["strict"]}}}"#;
     assert!(!parse(off).unwrap().policies.apply_to("python"));
+}
+
+/// All keys that the schema has, as pointers; of maps one entry, for Python.
+fn pointers(schema: &Value, part: &Value, at: &str) -> Vec<String> {
+    let part = match part.get("$ref").and_then(Value::as_str) {
+        Some(reference) => schema.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => part,
+    };
+    let named = part.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let entry = part.get("additionalProperties").filter(|it| it.is_object());
+    let entry = entry.map(|entry| ("python", entry));
+    let inside = named.map(|(name, part)| (name.as_str(), part)).chain(entry);
+    let mut found = vec![at.to_owned()];
+    found.extend(inside.flat_map(|(name, part)| pointers(schema, part, &format!("{at}/{name}"))));
+    found
+}
+
+fn set(value: &mut Value, pointer: &str, to: Value) {
+    let mut place = value;
+    for name in pointer.split('/').skip(1) {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = place.as_object_mut().unwrap().entry(name).or_insert(Value::Null);
+    }
+    *place = to;
+}
+
+/// Right somewhere and wrong in most places.
+const WORDS: [&str; 22] = [
+    "",
+    "0s",
+    "1ms",
+    "5m",
+    "900000000y",
+    "-1s",
+    "none",
+    "bridge",
+    "docker",
+    "embedded",
+    "ALL",
+    "/",
+    "/tmp",
+    "/a/../b",
+    "relative",
+    "python",
+    "strict",
+    "{file}",
+    ".py",
+    "(",
+    "\0",
+    "always",
+];
+
+fn any_value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any::<bool>().prop_map(Value::from),
+        (-2_i64..600).prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        prop::sample::select(&WORDS[..]).prop_map(Value::from),
+        prop::collection::vec(prop::sample::select(&WORDS[..]), 0..3).prop_map(Value::from),
+        Just(Value::Null),
+        Just(json!({})),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_written_is_refused_with_a_reason_or_within_all_bounds(
+        keys in prop::collection::vec((any::<prop::sample::Index>(), any_value()), 1..6)
+    ) {
+        let schema = schema();
+        let pointers = pointers(&schema, &schema, "");
+        let mut settings = json!({});
+        for (key, value) in keys {
+            set(&mut settings, &pointers[key.index(pointers.len())], value);
+        }
+        let config = match parse(&settings.to_string()) {
+            Ok(config) => config,
+            Err(problems) => {
+                prop_assert!(!problems.is_empty());
+                for problem in problems {
+                    prop_assert!(!problem.message.is_empty() && problem.message.len() < 2000);
+                }
+                return Ok(());
+            }
+        };
+        let limits = &config.limits;
+        prop_assert!(!limits.default_timeout.is_zero());
+        prop_assert!(limits.default_timeout <= limits.max_timeout);
+        let admission = config.pools.admission;
+        prop_assert!((1..=admission.running).contains(&admission.running_of_one));
+        prop_assert!(config.pools.refills >= 1);
+        for language in config.languages.values() {
+            let SandboxSpec { resources, workdir, .. } = &language.sandbox;
+            prop_assert!(resources.memory >= ByteSize::mib(16));
+            prop_assert!(resources.memory <= limits.max_memory);
+            prop_assert!(resources.cpu > CpuShare::millis(0) && resources.cpu <= limits.max_cpu);
+            prop_assert!(workdir.starts_with('/') && workdir.len() > 1 && !workdir.contains(".."));
+            prop_assert!(!language.pool.max_age.is_zero());
+            prop_assert!(!language.command.is_empty() && !language.extensions.is_empty());
+        }
+    }
 }
