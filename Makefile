@@ -10,7 +10,7 @@ ON_ENGINES := $(addprefix --test ,bad_input check_syntax cli execute_code files 
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
 
-.PHONY: help run test bench soak lint fmt build bundle images engine engines toolchain unit pytest clean
+.PHONY: help run test bench soak lint fmt build bundle images engine engines toolchain unit fuzz pytest clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,18 +18,19 @@ help: ## List the targets
 run: images ## Set everything up, check it, and run programs in sandboxes over MCP
 	"$(ISOLATOR_BIN)" --config isolator_config.json doctor && scripts/demo
 
-test: lint unit pytest ## Set everything up and run all checks and tests
+test: lint unit fuzz pytest ## Set everything up and run all checks and tests
 
 bench: engines ## Measure starts beside the plain Docker API, bursts, refills and layers
 	$(CARGO) bench --locked
 
 lint: ## Check formatting, lints and dependencies; needs no engine
 	@scripts/toolchain fmt clippy
-	$(CARGO) fmt --all --check && $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) fmt --all --check && $(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/deny
 
 fmt: ## Format the code
-	$(CARGO) fmt --all
+	$(CARGO) fmt --all && $(CARGO) fmt --all --manifest-path fuzz/Cargo.toml
 
 build: toolchain ## Build the release binary
 	$(CARGO) build --release --locked
@@ -51,6 +52,9 @@ toolchain: # Stop early, and say what to do, where cargo or a linker is missing
 
 unit: engines # The tests in Rust, those of what an engine does on each
 	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --workspace --locked $(ON_ENGINES)
+
+fuzz: toolchain ## Fuzz what strangers can reach, each target for FUZZ_SECONDS (20)
+	scripts/fuzz
 
 pytest: engines # The official clients and the conformance suite against the release binary, on each engine
 	for engine in docker embedded; do ISOLATOR_TEST_ENGINE=$$engine scripts/python -m pytest tests/python || exit; done

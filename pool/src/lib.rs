@@ -35,11 +35,16 @@
 //! - [`images`]: how images come to be on an engine. [`store`]: images without a container engine. [`limits`]: what a sandbox may use.
 
 pub mod admission;
+#[cfg(not(fuzzing))]
 mod causes;
 mod connection;
+#[cfg(not(fuzzing))]
 pub mod docker;
+#[cfg(not(fuzzing))]
 pub mod embedded;
 pub mod engine;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod images;
 pub mod limits;
 mod lock;
@@ -54,6 +59,7 @@ pub mod quote;
 mod reaper;
 pub mod run;
 mod sandbox;
+#[cfg(not(fuzzing))]
 mod seccomp;
 mod shelf;
 pub mod store;

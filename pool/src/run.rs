@@ -11,7 +11,7 @@ use isolator_runner::wire::{
 };
 
 use crate::connection::{ConnectionError, Frame};
-use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxState, bounded};
+use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
 use crate::limits::Resources;
 use crate::outcome::{End, Outcome, Status};
 use crate::output::{Output, Watch};
@@ -125,7 +125,7 @@ pub(crate) async fn run(
                 preloaded: exit.preloaded,
                 ..times
             };
-            Ok((from_exit(exit, output), times))
+            Ok((from_exit(exit, output, &disks(&sandbox.spec)), times))
         }
         Report::Failed(failed) => Err(from_failed(failed)),
         Report::Late => match sandbox.state().await? {
@@ -210,7 +210,7 @@ fn encode(
         argv: request.argv.clone(),
         env: request.env.clone(),
         workdir: sandbox.spec.workdir.clone(),
-        disks: vec![sandbox.spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()],
+        disks: disks(&sandbox.spec),
         deadline: request.timeout,
         cpu_time: request.cpu_time,
         output: request.output,
@@ -224,6 +224,11 @@ fn encode(
     wire::push_bytes(&mut message, Kind::Stdin, &request.stdin);
     message.extend_from_slice(&wire::header(Kind::Go, 0));
     Ok(message)
+}
+
+/// What a program can fill.
+fn disks(spec: &SandboxSpec) -> Vec<String> {
+    vec![spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()]
 }
 
 /// How the conversation ended.
@@ -287,7 +292,10 @@ fn listen(
     Ok(None)
 }
 
-fn from_exit(exit: Exit, output: Output) -> Outcome {
+/// What the runner names as full is told to the caller, and must be one of the disks that it was asked about.
+fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Outcome {
+    exit.full_disks.retain(|disk| disks.contains(disk));
+    exit.full_disks.truncate(disks.len());
     let status = status(&exit);
     let Output { mut stdout, mut stderr, files, .. } = output;
     stdout.dropped = exit.stdout.dropped;

@@ -112,6 +112,13 @@ async fn bytes_that_are_no_frames_are_the_sandbox_s_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_disks_that_the_runner_was_asked_about_can_be_full() {
+    let (outcome, _) = outcome(&request(&["full", "call this number", "/tmp", ""])).await.unwrap();
+    assert_eq!(outcome.full_disks, ["/tmp"]);
+    assert_eq!(outcome.status, Status::Success);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reported_failure_is_an_error_of_its_own_kind() {
     type Expected = fn(&RunError) -> bool;
     let causes: [(&str, Expected); 4] = [

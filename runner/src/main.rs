@@ -15,6 +15,7 @@ mod park;
 mod preload;
 mod process;
 mod program;
+mod request;
 mod unpack;
 mod usage;
 

@@ -7,16 +7,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{
-    self, Exit, Failed, FailedCause, Job, Kind, Preload, Ready, VERSION, WireError,
-};
+use isolator_runner::wire::{Exit, Failed, FailedCause, Kind, Ready, VERSION};
 use rustix::process::{DumpableBehavior, Pid, set_child_subreaper, set_dumpable_behavior};
 
 use crate::outbox::Outbox;
 use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
-use crate::unpack::Given;
+use crate::request::{First, NoRequest, Request, receive, receive_first};
 use crate::{NAME, cgroup, changes, program, unpack};
 
 /// How long process 1 is given to become what it will be.
@@ -24,22 +22,6 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the runner stays when all is said.
 const LINGER: Duration = Duration::from_millis(50);
-
-/// Everything that was said before *go*.
-struct Request {
-    job: Job,
-    stdin: Vec<u8>,
-    given: Given,
-    unpack: Duration,
-}
-
-/// Why there is nothing to run.
-enum NoRequest {
-    /// The server closed the stream without a job: the sandbox is not needed any more.
-    Closed,
-    /// The job can't be done, and the server shall know.
-    Failed(Failed),
-}
 
 /// Waits for one job and does it.
 ///
@@ -114,48 +96,6 @@ fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
             return Err(io::Error::other(message));
         }
         std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// What the server begins with.
-enum First {
-    Preload(Preload),
-    Job(Job),
-}
-
-fn receive_first(stream: &mut impl io::Read) -> Result<First, NoRequest> {
-    match wire::read_frame(stream).map_err(protocol)? {
-        None => Err(NoRequest::Closed),
-        Some((kind @ Kind::Preload, payload)) => {
-            wire::parse_message(kind, &payload).map(First::Preload).map_err(protocol)
-        }
-        Some((kind @ Kind::Job, payload)) => {
-            wire::parse_message(kind, &payload).map(First::Job).map_err(protocol)
-        }
-        Some((kind, _)) => Err(protocol(WireError::Unexpected(kind))),
-    }
-}
-
-fn protocol(error: WireError) -> NoRequest {
-    NoRequest::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
-}
-
-fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NoRequest> {
-    let began = Instant::now();
-    let mut frames = unpack::TarFrames::new(stream);
-    let given = unpack::unpack(&mut frames, &job.workdir).map_err(NoRequest::Failed)?;
-    let unpack = began.elapsed();
-
-    let mut stdin = Vec::new();
-    let mut next = frames.finish().map_err(protocol)?;
-    loop {
-        match next {
-            Some((Kind::Stdin, payload)) => stdin.extend_from_slice(&payload),
-            Some((Kind::Go, _)) => return Ok(Request { job, stdin, given, unpack }),
-            Some((kind, _)) => return Err(protocol(WireError::Unexpected(kind))),
-            None => return Err(NoRequest::Closed),
-        }
-        next = wire::read_frame(stream).map_err(protocol)?;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use isolator_runner::wire::{self, Failed, FailedCause, Kind, WireError};
@@ -90,8 +90,9 @@ impl Given {
 
 /// Unpacks the tar into `workdir`. No tar at all leaves the workspace empty.
 ///
-/// The server has checked the names, and the workspace is new and empty: there is nothing in it that
-/// a name could be led astray by.
+/// The server packs nothing but files whose names it has checked; whatever else comes is refused, and so is a
+/// name that leads out of the workspace. That is new and empty: there is nothing in it that a name could be led
+/// astray by.
 pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed> {
     let workdir = Path::new(workdir);
     let mut archive = tar::Archive::new(tar);
@@ -101,11 +102,21 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed
         let mut entry = entry.map_err(|error| failed(workdir, &error))?;
         let name = entry.path().map_err(|error| failed(workdir, &error))?.into_owned();
         let path = workdir.join(&name);
+        if !is_below(&name) || !entry.header().entry_type().is_file() {
+            let error = io::Error::new(io::ErrorKind::InvalidData, "it is no file of a workspace");
+            return Err(failed(&path, &error));
+        }
         let size = write_file(&path, &mut entry, given.modified, &mut made)
             .map_err(|error| failed(&path, &error))?;
         given.sizes.insert(name, size);
     }
     Ok(given)
+}
+
+/// Whether a name leads nowhere but below where it begins.
+fn is_below(name: &Path) -> bool {
+    let mut parts = name.components();
+    parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn write_file(
@@ -139,4 +150,57 @@ pub(crate) fn is_full(path: impl AsRef<Path>) -> bool {
     rustix::fs::statvfs(path.as_ref()).is_ok_and(|disk| {
         disk.f_blocks > 0 && (disk.f_bavail == 0 || (disk.f_files > 0 && disk.f_favail == 0))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tar::EntryType;
+
+    use super::*;
+
+    /// Unpacks one entry into a new workspace; the error, and what is in and beside the workspace then.
+    fn unpack_one(name: &[u8], kind: EntryType) -> (Option<String>, Vec<String>) {
+        let outside = tempfile::tempdir().unwrap();
+        let workdir = outside.path().join("workdir");
+        fs::create_dir(&workdir).unwrap();
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(3);
+        // The crate's own ways to set a name refuse what is tried here.
+        header.as_old_mut().name[..name.len()].copy_from_slice(name);
+        header.set_cksum();
+        let mut tar = tar::Builder::new(Vec::new());
+        tar.append(&header, &b"abc"[..]).unwrap();
+        let tar = tar.into_inner().unwrap();
+        let done = unpack(&mut &tar[..], workdir.to_str().unwrap());
+        let found = [outside.path(), &workdir].into_iter().flat_map(|folder| {
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name())
+        });
+        let found = found.map(|name| name.into_string().unwrap()).collect();
+        (done.err().map(|failed| failed.message), found)
+    }
+
+    #[test]
+    fn a_name_that_leads_out_of_the_workspace_is_refused() {
+        let absolute = std::env::temp_dir().join("isolator-runner-leads-out");
+        let absolute = absolute.to_str().unwrap().as_bytes();
+        for name in [b"../x".as_slice(), b"a/../../x", b"..", b".", b"/", absolute] {
+            let (error, found) = unpack_one(name, EntryType::Regular);
+            assert!(error.is_some_and(|error| error.contains("no file of a workspace")));
+            assert_eq!(found, ["workdir"]);
+        }
+        assert_eq!(
+            unpack_one(b"x", EntryType::Regular),
+            (None, vec!["workdir".into(), "x".into()])
+        );
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        for kind in [EntryType::Directory, EntryType::Symlink, EntryType::GNUSparse] {
+            let (error, found) = unpack_one(b"x", kind);
+            assert!(error.is_some(), "{kind:?}");
+            assert_eq!(found, ["workdir"]);
+        }
+    }
 }

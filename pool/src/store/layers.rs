@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// Unpacks one layer and checks both of its digests, all in one reading.
-    fn unpack(
+    pub(super) fn unpack(
         &self,
         unpacker: &mut Unpacker<'_>,
         label: &str,

@@ -6,7 +6,7 @@
 pub struct Limits {
     /// Bytes of all files of all layers together, also of those that a later layer replaces.
     pub bytes: u64,
-    /// Entries of all layers together.
+    /// Entries of all layers together, with the directories that they need and no entry tells of.
     pub entries: u64,
     /// Bytes of one path, and of where a link leads.
     pub path: usize,

@@ -34,11 +34,14 @@ mod check;
 mod compression;
 mod content;
 mod copy;
+#[cfg(not(fuzzing))]
 mod credentials;
 mod description;
 mod digest;
 mod entries;
 mod error;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod import;
 mod layers;
 mod layout;
@@ -46,6 +49,7 @@ mod limits;
 mod names;
 mod path;
 mod places;
+#[cfg(not(fuzzing))]
 mod pull;
 mod remove;
 mod stage;

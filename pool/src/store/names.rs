@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use oci_client::Reference;
+use oci_spec::distribution::{ParseError, Reference};
 
 use super::error::{Doing, StoreError};
 
@@ -18,8 +18,9 @@ pub(super) type Names = BTreeMap<String, String>;
 /// Reads a name as container engines do, so that each image has one: `python` is
 /// `docker.io/library/python:latest`. With a digest a tag means nothing.
 pub(super) fn reference(name: &str) -> Result<Reference, StoreError> {
-    let reference: Reference = name.parse().map_err(|error: oci_client::ParseError| {
-        StoreError::Name { name: name.to_owned(), message: error.to_string() }
+    let reference: Reference = name.parse().map_err(|error: ParseError| StoreError::Name {
+        name: name.to_owned(),
+        message: error.to_string(),
     })?;
     Ok(match reference.digest() {
         Some(digest) => Reference::with_digest(

@@ -15,6 +15,12 @@ pub(super) struct Steps {
 }
 
 impl Steps {
+    /// Of work that nobody listens to.
+    #[cfg(fuzzing)]
+    pub(super) fn unheard() -> Self {
+        Self { lines: unbounded_channel().0, given_up: Arc::default() }
+    }
+
     /// Says what is done now. That nobody listens is no error.
     pub(super) fn say(&self, line: impl Into<String>) {
         let _ = self.lines.send(line.into());

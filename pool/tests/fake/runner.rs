@@ -157,6 +157,7 @@ impl Runner {
                 self.exit().await
             }
             "second-time" => self.exit().await,
+            "full" => self.exit_with(argv[1..].to_vec()).await,
             "flood" => {
                 for _ in 0..number(1) {
                     self.print(Kind::Stdout, &vec![b'o'; number(2) as usize]).await?;
@@ -213,6 +214,10 @@ impl Runner {
     }
 
     pub(super) async fn exit(&mut self) -> std::io::Result<()> {
+        self.exit_with(Vec::new()).await
+    }
+
+    async fn exit_with(&mut self, full_disks: Vec<String>) -> std::io::Result<()> {
         let exit = Exit {
             end: End::Code(0),
             killed: None,
@@ -221,7 +226,7 @@ impl Runner {
             peak_memory: None,
             oom_kills: 0,
             refused_forks: 0,
-            full_disks: Vec::new(),
+            full_disks,
             stdout: StreamCount::default(),
             stderr: StreamCount::default(),
             more_files: false,

@@ -28,6 +28,8 @@ fn layers() -> Vec<(&'static str, Vec<Tar>, &'static str)> {
     let own = (0..30).fold(tar(), |tar, index| tar.file(&format!("{index}"), ""));
     let costly = vec![(0..3).fold(own, |tar, _| tar.file(".wh..wh..opq", ""))];
     let deep = "d/".repeat(45) + "f";
+    let roads = "d/".repeat(40) + "f";
+    let roads = (0..3).fold(tar(), |tar, index| tar.file(&format!("{index}/{roads}"), ""));
     let zeros = vec![0; 2 << 20];
     vec![
         ("absolute", vec![raw(b"/x")], "absolute"),
@@ -109,6 +111,7 @@ fn layers() -> Vec<(&'static str, Vec<Tar>, &'static str)> {
         ("two sizes", vec![tar().pax("size", b"1000").file("a", "x")], "two sizes"),
         ("many entries", vec![many], "entries"),
         ("costly whiteouts", costly, "entries"),
+        ("directories that no entry tells of", vec![roads], "entries"),
         ("long path", vec![tar().file(&"a/".repeat(150), "")], "long"),
         (
             "long name",

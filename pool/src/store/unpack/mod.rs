@@ -146,7 +146,8 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Counts what is to be done: also a whiteout costs as much as the directory has names.
+    /// Counts what is to be done: also a whiteout costs as much as the directory has names, and a path as much
+    /// as it needs directories.
     fn count(&mut self, entries: usize) -> Result<(), Fault> {
         self.entries = self.entries.saturating_add(entries as u64);
         if self.entries <= self.limits.entries {
@@ -170,6 +171,7 @@ impl<'a> Unpacker<'a> {
             return Ok(place);
         }
         let place = self.root.directory(path, Missing::Make)?;
+        self.count(place.made.len())?;
         for inode in &place.made {
             self.directories.insert(*inode, Finish { mode: DIRECTORY_MODE, times: None });
         }

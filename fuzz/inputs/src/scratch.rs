@@ -1,0 +1,76 @@
+//! A directory to unpack into, and one beside it that nothing may touch.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// A directory to work in, and beside it what nothing that works there may touch.
+#[derive(Debug)]
+pub struct Scratch {
+    outer: TempDir,
+    canary: Vec<State>,
+}
+
+/// What changes when somebody writes to, links to or renames something, or changes its rights or times.
+type State = (PathBuf, u64, i64, i64, u64);
+
+const WORK: &str = "work";
+const CANARY: &str = "canary";
+
+impl Scratch {
+    /// Makes the directories. Where the fuzzer ends the process, they stay.
+    ///
+    /// # Panics
+    ///
+    /// If the system does not let it; so do all of its methods.
+    pub fn new() -> Self {
+        let outer = tempfile::tempdir().expect("a directory can be made");
+        let canary = outer.path().join(CANARY);
+        fs::create_dir_all(canary.join("directory")).expect("directories can be made");
+        fs::write(canary.join("file"), "a canary").expect("a file can be made");
+        fs::create_dir(outer.path().join(WORK)).expect("a directory can be made");
+        let canary = states(outer.path());
+        Self { outer, canary }
+    }
+
+    /// Where to work.
+    pub fn work(&self) -> PathBuf {
+        self.outer.path().join(WORK)
+    }
+
+    /// Makes an empty directory to work in of one that has been removed.
+    pub fn renew(&self) -> PathBuf {
+        fs::create_dir(self.work()).expect("a directory can be made");
+        self.work()
+    }
+
+    /// Checks that everything but what is in the directory to work in is as it was.
+    pub fn check(&self) {
+        let mut names: Vec<_> = fs::read_dir(self.outer.path())
+            .expect("the directory can be read")
+            .map(|entry| entry.expect("the directory can be read").file_name())
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, [CANARY, WORK], "something was made outside, or removed");
+        assert_eq!(states(self.outer.path()), self.canary, "something outside was touched");
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn states(outer: &Path) -> Vec<State> {
+    let canary = outer.join(CANARY);
+    let mut paths = vec![canary.clone(), canary.join("file"), canary.join("directory")];
+    paths.sort_unstable();
+    let state = |path: PathBuf| {
+        let found = fs::symlink_metadata(&path).expect("the canary is there");
+        (path, found.ino(), found.ctime(), found.ctime_nsec(), found.size())
+    };
+    paths.into_iter().map(state).collect()
+}

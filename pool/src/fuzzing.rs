@@ -1,0 +1,35 @@
+//! What a fuzzer (`fuzz/`) calls of the insides, each from where strangers reach it. Nobody else sees this.
+
+use std::sync::Arc;
+
+use tokio_util::task::TaskTracker;
+
+use crate::engine::{Engine, SandboxName, SandboxSpec};
+use crate::outcome::Outcome;
+use crate::quiet::Quiet;
+use crate::reaper::Reaper;
+use crate::run::{RunError, RunRequest, RunTimes, run};
+use crate::sandbox::Sandbox;
+
+pub use crate::store::fuzzing::{clear, unpack};
+
+/// Takes a sandbox of an engine through all of its states, the last of which is one request.
+///
+/// # Errors
+///
+/// As a pool's and a run's.
+pub async fn execute(
+    engine: Arc<dyn Engine>,
+    spec: Arc<SandboxSpec>,
+    request: &RunRequest,
+) -> Result<(Outcome, RunTimes), RunError> {
+    let tasks = TaskTracker::new();
+    let reaper = Reaper::start(Arc::clone(&engine), Arc::new(Quiet::new()), &tasks);
+    let lease = reaper.lease(SandboxName::new("fuzzed"));
+    let mut sandbox = Sandbox::create(engine, lease, spec, &tasks, || {}).await?;
+    while sandbox.missing().is_some() {
+        sandbox.preload().await?;
+    }
+    let sandbox = sandbox.pause().await?.begin_to_resume(&tasks);
+    run(sandbox, request, false).await
+}

@@ -1,0 +1,46 @@
+//! What a fuzzer calls of the store.
+
+use std::path::Path;
+
+use super::Store;
+use super::digest::Digest;
+use super::error::{Doing, StoreError};
+use super::limits::Limits;
+use super::steps::Steps;
+use super::tree::{self, Root};
+use super::unpack::Unpacker;
+
+/// Unpacks layers, one over the other, into a directory that is empty. Returns the size of the files. What
+/// the digests of the layers should be, nobody has said.
+///
+/// # Errors
+///
+/// As of [`Store::import`].
+pub fn unpack(directory: &Path, layers: &[Vec<u8>], limits: Limits) -> Result<u64, StoreError> {
+    let store = Store::new("").with_limits(limits);
+    let root = Root::open(directory).at("open", directory)?;
+    let steps = Steps::unheard();
+    let mut unpacker = Unpacker::new(&root, limits, &steps);
+    for layer in layers {
+        let of_nothing = Digest::of(b"");
+        match store.unpack(&mut unpacker, "a layer", layer.as_slice(), None, &of_nothing) {
+            // It is checked when all of the layer is there.
+            Ok(()) | Err(StoreError::Digest { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    unpacker.finish()
+}
+
+/// Removes a directory, as the store does, whatever is in it.
+///
+/// # Errors
+///
+/// [`StoreError::Io`].
+pub fn clear(directory: &Path) -> Result<u64, StoreError> {
+    let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
+        return Ok(0);
+    };
+    let parent = Root::open(parent).at("open", parent)?;
+    tree::remove(parent.fd(), name).at("remove", directory)
+}
