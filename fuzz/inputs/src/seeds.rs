@@ -103,7 +103,15 @@ fn runner_says() -> Seeds {
                 .sign(Kind::Started)
                 .bytes(Kind::Stdout, "äöü".repeat(40).as_bytes())
                 .bytes(Kind::Stderr, &[0xff; 200])
-                .say(Kind::Exit, &Exit { end: End::Signal(9), oom_kills: 1, ..exit.clone() })
+                .say(
+                    Kind::Exit,
+                    &Exit {
+                        end: End::Signal(9),
+                        oom_kills: 1,
+                        full_disks: vec!["/of another".to_owned()],
+                        ..exit.clone()
+                    },
+                )
                 .0,
         ),
         ("silence", with([0x3f, 7, 0x43]).sign(Kind::Started).bytes(Kind::Stdout, b"x").0),
@@ -220,6 +228,15 @@ fn hostile() -> Vec<Member> {
     ]
 }
 
+/// More directories than there may be entries.
+fn roads() -> Vec<Member> {
+    let road = |number: usize| {
+        let name = format!("{number}/{}f", "d/".repeat(45));
+        Member::new(EntryType::Regular, name.as_bytes(), b"", b"")
+    };
+    (0..6).map(road).collect()
+}
+
 fn layers() -> Seeds {
     let stream = |layers: &[Vec<u8>]| {
         let frames = layers.iter().fold(Stream::default(), |all, it| all.bytes(Kind::Tar, it));
@@ -231,6 +248,7 @@ fn layers() -> Seeds {
         ("tree", stream(&[tar(tree())])),
         ("over", stream(&[tar(tree()), tar(over())])),
         ("odd", stream(&[tar(odd()), tar(over()), tar(tree())])),
+        ("roads", stream(&[tar(roads())])),
         ("hostile", stream(&[tar(hostile())])),
         ("packed", stream(&[gzip(&tar(tree())), zstd(tar(over()))])),
     ]
