@@ -78,7 +78,7 @@ fn out_of_memory(context: &Context<'_>) -> String {
     let limit = context.resources.memory;
     let most = context.config.limits.max_memory;
     let advice = if limit < most {
-        format!("use less, or ask for more with memory_mb (at most {})", most.as_bytes() >> 20)
+        format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
     } else {
         "this is the most that the operator allows: use less".to_owned()
     };
@@ -167,20 +167,7 @@ mod tests {
     fn explain(language: &str, change: impl FnOnce(&mut Outcome)) -> Option<String> {
         let config = Config::parse("{}", None, Path::new("")).unwrap();
         let language = &config.languages[language];
-        let mut outcome = Outcome {
-            status: Status::Error,
-            end: Some(End::Code(1)),
-            stdout: Captured::default(),
-            stderr: Captured::default(),
-            wall: Duration::ZERO,
-            cpu: Duration::ZERO,
-            peak_memory: None,
-            oom_kills: 0,
-            refused_forks: 0,
-            full_disks: Vec::new(),
-            files: Vec::new(),
-            more_files: false,
-        };
+        let mut outcome = Outcome { end: Some(End::Code(1)), ..Outcome::of(Status::Error) };
         change(&mut outcome);
         let timeout = Duration::from_secs(5);
         let resources = language.sandbox.resources;

@@ -22,6 +22,11 @@ impl ByteSize {
         self.0
     }
 
+    /// The amount in whole mebibytes.
+    pub const fn as_mib(self) -> u64 {
+        self.0 >> 20
+    }
+
     /// The amount in bytes as the signed number that engines take; saturating.
     pub fn as_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
@@ -59,6 +64,11 @@ impl CpuShare {
         self.0
     }
 
+    /// The share in cores.
+    pub fn as_cores(self) -> f64 {
+        f64::from(self.0) / 1000.0
+    }
+
     /// The share in billionths of one core, the engine's unit.
     pub fn as_nano_cpus(self) -> i64 {
         i64::from(self.0) * 1_000_000
@@ -67,7 +77,7 @@ impl CpuShare {
 
 impl fmt::Display for CpuShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} CPU", f64::from(self.0) / 1000.0)
+        write!(f, "{} CPU", self.as_cores())
     }
 }
 

@@ -171,6 +171,24 @@ const TIMED_OUT: i32 = 124;
 const SIGNALLED: i32 = 128;
 
 impl Outcome {
+    /// One of which nothing is known but the verdict.
+    pub fn of(status: Status) -> Self {
+        Self {
+            status,
+            end: None,
+            stdout: Captured::default(),
+            stderr: Captured::default(),
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            peak_memory: None,
+            oom_kills: 0,
+            refused_forks: 0,
+            full_disks: Vec::new(),
+            files: Vec::new(),
+            more_files: false,
+        }
+    }
+
     /// The exit code that a shell would tell: 124 after a timeout, 128 and the number of the signal that
     /// ended it. Where everything was killed, that was the one that can't be caught.
     pub fn shell_code(&self) -> i32 {

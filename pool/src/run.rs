@@ -332,20 +332,8 @@ fn status(exit: &Exit) -> Status {
 fn unseen(status: Status, output: Output, wall: Duration) -> Outcome {
     // Nobody has told of all of them, if they were asked for.
     let more_files = output.may_have_more_files();
-    Outcome {
-        status,
-        end: None,
-        stdout: output.stdout,
-        stderr: output.stderr,
-        wall,
-        cpu: Duration::ZERO,
-        peak_memory: None,
-        oom_kills: 0,
-        refused_forks: 0,
-        full_disks: Vec::new(),
-        more_files,
-        files: output.files,
-    }
+    let Output { stdout, stderr, files, .. } = output;
+    Outcome { stdout, stderr, wall, files, more_files, ..Outcome::of(status) }
 }
 
 fn from_failed(failed: Failed) -> RunError {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use isolator_pool::limits::{ByteSize, CpuShare};
 use isolator_pool::pools::Pools;
 use serde::Serialize;
 
@@ -59,8 +58,8 @@ pub(super) fn of<'a>(config: &'a Config, pools: &Pools) -> Languages<'a> {
     let limits = &config.limits;
     let requests = Requests {
         max_timeout_seconds: limits.max_timeout.as_secs_f64(),
-        max_memory_mb: mib(limits.max_memory),
-        max_cpus: cores(limits.max_cpu),
+        max_memory_mb: limits.max_memory.as_mib(),
+        max_cpus: limits.max_cpu.as_cores(),
         max_files: limits.files.files,
         max_file_bytes: limits.files.total,
         max_output_bytes: limits.output.head + limits.output.tail,
@@ -92,20 +91,12 @@ fn one<'a>(
         network: &sandbox.network,
         limits: Limits {
             timeout_seconds: timeout.as_secs_f64(),
-            memory_mb: mib(sandbox.resources.memory),
-            cpus: cores(sandbox.resources.cpu),
+            memory_mb: sandbox.resources.memory.as_mib(),
+            cpus: sandbox.resources.cpu.as_cores(),
             processes: sandbox.limits.pids,
             open_files: sandbox.limits.open_files,
-            workspace_mb: mib(sandbox.limits.workspace),
-            tmp_mb: mib(sandbox.limits.tmp),
+            workspace_mb: sandbox.limits.workspace.as_mib(),
+            tmp_mb: sandbox.limits.tmp.as_mib(),
         },
     }
-}
-
-fn mib(size: ByteSize) -> u64 {
-    size.as_bytes() >> 20
-}
-
-fn cores(share: CpuShare) -> f64 {
-    f64::from(share.as_millis()) / 1000.0
 }

@@ -228,18 +228,10 @@ mod tests {
     fn outcome(exit: i32, stdout: &str, stderr: &str) -> Outcome {
         let captured = |text: &str| Captured { head: text.into(), ..Captured::default() };
         Outcome {
-            status: if exit == 0 { Status::Success } else { Status::Error },
             end: Some(End::Code(exit)),
             stdout: captured(stdout),
             stderr: captured(stderr),
-            wall: Duration::ZERO,
-            cpu: Duration::ZERO,
-            peak_memory: None,
-            oom_kills: 0,
-            refused_forks: 0,
-            full_disks: Vec::new(),
-            files: Vec::new(),
-            more_files: false,
+            ..Outcome::of(if exit == 0 { Status::Success } else { Status::Error })
         }
     }
 

@@ -74,8 +74,8 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
             snippet.insert("enum".to_owned(), names);
         }
     }
-    properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_bytes() >> 20);
-    properties["cpus"]["maximum"] = json!(f64::from(config.limits.max_cpu.as_millis()) / 1000.0);
+    properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
+    properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
     properties["cpus"]["exclusiveMinimum"] = json!(0);
     object(schema)
 }

@@ -137,7 +137,7 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
     properties["timeout"]["maximum"] = json!(seconds);
     properties["timeout"]["exclusiveMinimum"] = json!(0);
     properties["cpu_limit_sec"]["maximum"] = json!(seconds.ceil());
-    properties["memory_limit_mb"]["maximum"] = json!(config.limits.max_memory.as_bytes() >> 20);
+    properties["memory_limit_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
     input["required"] = json!(["code"]);
     let mut output = schemars::schema_for!(AnyTested).to_value();
     output["required"] = json!(["phase"]);
