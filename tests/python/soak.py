@@ -1,9 +1,10 @@
 """A long run of everything at once, and what must hold of it.
 
 Four out of five requests are ordinary ones that carry a number which has to come back, one in five is a case of the
-hostile suite or is given up half-way; every fiftieth is a canary, whose time counts; and every now and then
-something happens to the sandboxes that wait. All of it follows from a seed. What happens is written to a log
-outside of the server, and soak_laws.py holds that against the laws.
+hostile suite or is given up half-way; every fiftieth is a canary, whose time counts. Once a minute all of them hold
+their breath: when the pools are full again it is seen what the server holds, and something happens to a sandbox that
+waits. All of it follows from a seed. What happens is written to a log outside of the server, and soak_laws.py holds
+that against the laws.
 """
 
 import argparse
@@ -41,7 +42,11 @@ ENDLESS = "import time\nwhile True: time.sleep(1)"
 CLIENTS = 4
 CANARY_EVERY = 50
 HOSTILE_SHARE = 0.2
-SAMPLE_EVERY_S = 5
+
+# Results are kept for a second; after two nothing of a request is left for a reason.
+SETTLE_S = 2
+FULL_WITHIN_S = 120
+POOLED = PYTHON_POOL["size"] + (len(HELLO) - 1) * POOL["size"]
 
 # Canaries without and with a hostile neighbour, and the time between them, in which a pool fills itself.
 CANARIES = 200
@@ -64,6 +69,10 @@ class Soak:
         self.server, self.log = server, log
         self.random = random.Random(seed)
         self.ids = itertools.count()
+        self.until = None
+        self.at_work = 0
+        self.may_work = anyio.Event()
+        self.may_work.set()
 
     async def ask(self, kind, call):
         """Makes a request, and writes down how it ends: once."""
@@ -113,34 +122,46 @@ class Soak:
             await client.call_tool("execute_code", {"language": "python", "entrypoint_code": ENDLESS, "timeout": "30s"})
         self.log.write("cancelled", id=number)
 
-    async def client(self, client, until_s):
+    async def client(self, client):
         for count in itertools.count(1):
-            if time.monotonic() > until_s:
+            await self.may_work.wait()
+            if time.monotonic() > self.until:
                 return
-            dice = self.random.random()
-            if count % CANARY_EVERY == 0:
-                await self.canary(client, "canary")
-            elif dice < HOSTILE_SHARE / 4:
-                await self.given_up(client)
-            elif dice < HOSTILE_SHARE:
-                await self.hostile(client)
-            else:
-                language = self.random.choices(list(HELLO), weights=[18, 2, 1])[0]
-                await self.ordinary(client, language)
+            self.at_work += 1
+            await self.request(client, count)
+            self.at_work -= 1
 
-    async def samples(self):
-        while True:
-            self.log.write("sample", **usage(self.server.pid))
-            await anyio.sleep(SAMPLE_EVERY_S)
+    async def request(self, client, count):
+        dice = self.random.random()
+        if count % CANARY_EVERY == 0:
+            await self.canary(client, "canary")
+        elif dice < HOSTILE_SHARE / 4:
+            await self.given_up(client)
+        elif dice < HOSTILE_SHARE:
+            await self.hostile(client)
+        else:
+            language = self.random.choices(list(HELLO), weights=[18, 2, 1])[0]
+            await self.ordinary(client, language)
 
-    async def faults(self, every_s):
+    async def breaths(self, every_s):
         while True:
-            await anyio.sleep(self.random.uniform(0.5, 1.5) * every_s)
-            waiting = [box for box in engine.sandboxes(self.server.instance) if box.state == "paused"]
-            if waiting:
-                fault = self.random.choice(engine.FAULTS)
-                engine.harm(self.random.choice(waiting), fault)
-                self.log.write("fault", kind=fault)
+            await anyio.sleep(every_s)
+            self.may_work = anyio.Event()
+            await self.breath()
+            fault = self.random.choice(engine.FAULTS)
+            engine.harm(self.random.choice(engine.sandboxes(self.server.instance)), fault)
+            self.log.write("fault", kind=fault)
+            self.may_work.set()
+
+    def pooled(self):
+        return len(engine.sandboxes(self.server.instance))
+
+    async def breath(self):
+        """What there is when nobody works: as many sandboxes as wait, and nothing of what was."""
+        await until(lambda: self.at_work == 0, FULL_WITHIN_S, "the last requests end")
+        await anyio.sleep(SETTLE_S)
+        await until(lambda: self.pooled() == POOLED, FULL_WITHIN_S, f"{POOLED} sandboxes, all of them pooled")
+        self.log.write("breath", sandboxes=POOLED, **usage(self.server.pid))
 
 
 class Caller:
@@ -192,18 +213,15 @@ async def soak(options, folder, log):
             await canaries(work, client, "canary with a neighbour")
             tasks.cancel_scope.cancel()
 
-        log.write("soak", pid=server.pid)
+        await work.breath()
+        work.until = time.monotonic() + options.time
         async with anyio.create_task_group() as background:
-            background.start_soon(work.samples)
-            background.start_soon(work.faults, options.faults)
+            background.start_soon(work.breaths, options.breath)
             async with anyio.create_task_group() as clients:
                 for _ in range(CLIENTS):
-                    clients.start_soon(work.client, client, time.monotonic() + options.time)
+                    clients.start_soon(work.client, client)
             background.cancel_scope.cancel()
-        pooled = PYTHON_POOL["size"] + (len(HELLO) - 1) * POOL["size"]
-        await until(lambda: len(engine.sandboxes(server.instance)) == pooled, 120, f"{pooled} sandboxes, all pooled")
-        log.write("sample", **usage(server.pid))
-        log.write("pooled", sandboxes=pooled)
+        await work.breath()
     # That nothing of the server is left is asserted at its end.
     log.write("ended")
     await anyio.sleep(2)
@@ -239,7 +257,7 @@ def main():
     parser.add_argument("--time", type=duration, default="20m", help="such as 90s, 20m or 8h")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--transport", choices=["stdio", "http"], default="http")
-    parser.add_argument("--faults", type=duration, default="60s", help="time between two, more or less")
+    parser.add_argument("--breath", type=duration, default="60s", help="time between two, and their faults")
     parser.add_argument("--log", type=Path, default=Path("soak.jsonl"))
     options = parser.parse_args()
     print(f"{engine.KIND} over {options.transport} for {options.time:.0f} s, seed {options.seed}, log {options.log}")

@@ -9,7 +9,7 @@ from statistics import fmean, quantiles
 SLOWER = 3
 
 # The first part of the run is that in which caches and allocators fill.
-WARM_UP = 0.25
+WARM_UP = 0.2
 
 # KiB an hour that nobody has to look for, and how many standard errors make a slope out of noise.
 NEGLIGIBLE_PER_HOUR = 1024
@@ -68,11 +68,11 @@ def machine(of):
 
 
 def slope(of, what):
-    """Whether memory grows with time, by the line of least squares."""
-    samples = [(event["at"], event[what]) for event in of["sample"]]
+    """Whether memory grows with time, by the line of least squares through what is held when nothing runs."""
+    samples = [(event["at"], event[what]) for event in of["breath"]]
     samples = samples[int(len(samples) * WARM_UP) :]
-    if len(samples) < 10:
-        return [f"too few samples of {what}"]
+    if len(samples) < 4:
+        return [f"too few breaths to tell whether {what} grows"]
     times, values = zip(*samples)
     mean_time, mean = fmean(times), fmean(values)
     spread = sum((time - mean_time) ** 2 for time in times)
@@ -87,7 +87,7 @@ def slope(of, what):
 
 def steady(of):
     """Descriptors and threads at the end are what they were when the work had begun."""
-    first, last = of["sample"][1], of["sample"][-1]
+    first, last = of["breath"][0], of["breath"][-1]
     for what, more in (("files", 8), ("threads", 8)):
         print(f"{what}: {first[what]} in the beginning, {last[what]} at the end")
         if last[what] > first[what] + more:
