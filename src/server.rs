@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::request::Parts;
 use isolator_pool::admission::Client;
 use isolator_pool::pools::Pools;
+use isolator_pool::quote::quoted;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
     CustomResult, ErrorCode, ErrorData, Implementation, ListPromptsRequestMethod,
@@ -252,7 +253,8 @@ impl ServerHandler for Server {
             let data = json!({ "field": "params", "message": message });
             return Err(ErrorData::invalid_params(message, Some(data)));
         }
-        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
+        let message = format!("there is no method {}", quoted(&request.method));
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None))
     }
 
     async fn call_tool(

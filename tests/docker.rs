@@ -69,6 +69,7 @@ async fn the_engine_was_asked_for_every_restriction() {
 
     let container = found.config.unwrap();
     assert_eq!(container.user.as_deref(), Some("1000:1000"));
+    assert_eq!(container.stop_signal.as_deref(), Some("SIGKILL"), "an engine stops at once");
     let labels = container.labels.unwrap();
     for label in ["isolator.instance", "isolator.machine", "isolator.boot", "isolator.process"] {
         assert!(labels.contains_key(label), "{label}: {labels:?}");

@@ -213,6 +213,7 @@ impl Pools {
         self.shared.stop.cancel();
         self.admission.close();
         self.close_pools();
+        self.shared.reaper.hurry();
         let idle = async {
             while self.admission.running() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{Call, Engine, SandboxName, bounded};
@@ -53,6 +54,7 @@ impl Drop for Lease {
 pub(crate) struct Reaper {
     queue: mpsc::UnboundedSender<SandboxName>,
     known: Arc<Known>,
+    hurry: CancellationToken,
 }
 
 /// Names that are leased or still being removed.
@@ -88,8 +90,10 @@ impl Reaper {
     pub(crate) fn start(engine: Arc<dyn Engine>, quiet: Arc<Quiet>, tasks: &TaskTracker) -> Self {
         let (queue, names) = mpsc::unbounded_channel();
         let known = Arc::new(Known { names: Mutex::default(), counts: watch::Sender::default() });
-        tasks.spawn(reap(engine, quiet, names, Arc::clone(&known), tasks.clone()));
-        Self { queue, known }
+        let hurry = CancellationToken::new();
+        let reaping = reap(engine, quiet, names, Arc::clone(&known), hurry.clone(), tasks.clone());
+        tasks.spawn(reaping);
+        Self { queue, known, hurry }
     }
 
     /// Leases a name. Must happen before the engine is asked to make the sandbox.
@@ -115,6 +119,11 @@ impl Reaper {
         self.known.wait_for(|counts| counts.known == 0).await;
     }
 
+    /// Has what could not be removed tried again at once, and as if for the first time: somebody waits for it.
+    pub(crate) fn hurry(&self) {
+        self.hurry.cancel();
+    }
+
     /// Waits until so few sandboxes are waiting to be removed that another may be made.
     pub(crate) async fn has_room(&self) {
         self.known.wait_for(|counts| counts.leaving < BACKLOG).await;
@@ -131,6 +140,7 @@ async fn reap(
     quiet: Arc<Quiet>,
     mut names: mpsc::UnboundedReceiver<SandboxName>,
     known: Arc<Known>,
+    hurry: CancellationToken,
     tasks: TaskTracker,
 ) {
     let slots = Arc::new(Semaphore::new(AT_ONCE));
@@ -139,6 +149,7 @@ async fn reap(
         let quiet = Arc::clone(&quiet);
         let known = Arc::clone(&known);
         let slots = Arc::clone(&slots);
+        let hurry = hurry.clone();
         tasks.spawn(async move {
             // The answer of the request that had it is on its way.
             quiet.over().await;
@@ -146,11 +157,17 @@ async fn reap(
             // can't be removed must not hold up the others.
             let mut slot = slots.acquire_owned().await.ok();
             let mut pause = RETRY.0;
+            let mut is_hurried = false;
             while let Err(error) = bounded(Call::Remove, engine.remove(&name)).await {
                 tracing::warn!(sandbox = %name, %error, "a sandbox could not be removed yet");
                 slot.take();
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY.1);
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY.1),
+                    () = hurry.cancelled(), if !is_hurried => {
+                        is_hurried = true;
+                        pause = RETRY.0;
+                    }
+                }
             }
             drop(slot);
             known.change(|names, leaving| {

@@ -105,6 +105,20 @@ async fn removals_that_fail_a_few_times_are_tried_again_before_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn removals_that_failed_for_long_are_tried_again_at_once_at_the_end() {
+    let world = World::full(Setup::default()).await;
+    world.engine.fault(Call::Remove, Fault::Broken);
+    started(world.run(&run_for(5)).await);
+    // By now they are tried every twenty seconds, and not soon.
+    tokio::time::sleep(secs(50)).await;
+    world.engine.heal();
+    let began = Instant::now();
+    world.close(secs(1)).await.unwrap();
+    assert!(began.elapsed() < secs(1), "a host does not wait for longer: {:?}", began.elapsed());
+    world.assert_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_end_that_could_not_remove_everything_says_so() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::Remove, Fault::Broken);

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use isolator_pool::engine::{Call, bounded};
+use isolator_pool::pools::Pools;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use tokio_util::sync::CancellationToken;
@@ -54,11 +56,11 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
         }
         // Who waits for changes would otherwise be waited for.
         changes.close();
-        anyhow::Ok(pools.close(DRAIN).await?)
+        close(&pools, DRAIN).await
     };
     tokio::select! {
         ended = &mut session => {
-            pools.close(DRAIN).await?;
+            close(&pools, DRAIN).await?;
             ended?;
         }
         // The session goes on meanwhile: what still ends within the drain is answered.
@@ -93,13 +95,12 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
         tracing::info!(signal, "stopping");
         ending.draining.cancel();
         changes.close();
-        let closed = pools.close(config.http.drain).await;
+        let closed = close(&pools, config.http.drain).await;
         // Calls are refused by now, and those that were running have been answered.
         ending.answers.close();
         let _ = tokio::time::timeout(LAST_WORDS, ending.answers.wait()).await;
         ending.stop.cancel();
-        closed?;
-        anyhow::Ok(())
+        closed
     };
     tokio::select! {
         () = &mut serving => anyhow::bail!("nothing is listened for any more"),
@@ -114,6 +115,12 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
         never = look_around(&app) => match never {},
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends what runs, and removes everything.
+async fn close(pools: &Pools, drain: Duration) -> anyhow::Result<()> {
+    let closed = pools.close(drain).await;
+    closed.context("something is left, which the next start or `isolator gc` removes")
 }
 
 /// Says which engine is there and sweeps what dead instances left. Never ends by itself.

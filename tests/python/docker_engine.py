@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 from urllib.parse import quote
@@ -13,11 +14,12 @@ from sandbox import Sandbox
 API = "/v1.41"
 LABEL = "isolator.instance"
 DEADLINE_S = 20
+SAVED_WITHIN_S = 240
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("engine", timeout=DEADLINE_S)
+    def __init__(self, path, timeout):
+        super().__init__("engine", timeout=timeout)
         self._path = path
 
     def connect(self):
@@ -26,15 +28,21 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _connect():
-    address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+def named():
+    """The address of the engine that the environment names."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def connect(address=None, timeout=DEADLINE_S):
+    """A connection to the engine at an address, or to the one that the environment names."""
+    address = address or named()
     if address.startswith("unix://"):
-        return _UnixConnection(address.removeprefix("unix://"))
-    return http.client.HTTPConnection(address.split("://", 1)[1], timeout=DEADLINE_S)
+        return _UnixConnection(address.removeprefix("unix://"), timeout)
+    return http.client.HTTPConnection(address.split("://", 1)[1], timeout=timeout)
 
 
 def _get(path):
-    connection = _connect()
+    connection = connect()
     try:
         connection.request("GET", API + path)
         response = connection.getresponse()
@@ -45,12 +53,18 @@ def _get(path):
         connection.close()
 
 
+def remove_image(name):
+    status = ask("DELETE", f"/images/{quote(name)}?force=1")
+    assert status == 200, status
+
+
 def _labelled(instance):
     return "filters=" + quote(json.dumps({"label": [f"{LABEL}={instance}"]}))
 
 
-def _ask(method, path):
-    connection = _connect()
+def ask(method, path):
+    """The status of an answer."""
+    connection = connect()
     try:
         connection.request(method, API + path)
         return connection.getresponse().status
@@ -58,7 +72,23 @@ def _ask(method, path):
         connection.close()
 
 
+def save(image, file, address=None):
+    """Writes an image into a file. The older version of HTTP has no chunks, each of which would cost time."""
+    connection = connect(address, SAVED_WITHIN_S)
+    connection.connect()
+    with connection.sock, connection.sock.makefile("rb") as answer:
+        connection.sock.sendall(f"GET {API}/images/{image}/get HTTP/1.0\r\n\r\n".encode())
+        status = answer.readline()
+        assert b" 200 " in status, status
+        while answer.readline() not in (b"\r\n", b""):
+            pass
+        shutil.copyfileobj(answer, file, 1 << 20)
+
+
 FAULTS = ("killed", "thawed", "removed")
+
+# And what may happen to one that runs.
+RUNNING_FAULTS = ("killed", "paused", "removed", "restarted")
 
 
 def harm(sandbox, fault):
@@ -66,9 +96,11 @@ def harm(sandbox, fault):
         "killed": ("POST", f"/containers/{sandbox}/kill"),
         "thawed": ("POST", f"/containers/{sandbox}/unpause"),
         "removed": ("DELETE", f"/containers/{sandbox}?force=1"),
+        "paused": ("POST", f"/containers/{sandbox}/pause"),
+        "restarted": ("POST", f"/containers/{sandbox}/restart?t=0"),
     }
     # Whether it was there is of no interest.
-    _ask(*asks[fault])
+    ask(*asks[fault])
 
 
 def _named(*names):

@@ -70,6 +70,9 @@ def _image(groups):
 
 FAULTS = ("killed", "thawed")
 
+# And what may happen to one that runs.
+RUNNING_FAULTS = ("killed", "paused")
+
 
 def harm(sandbox, fault):
     for hierarchy in _hierarchies():
@@ -77,6 +80,9 @@ def harm(sandbox, fault):
             if fault == "thawed":
                 _write(group / "freezer.state", "THAWED")
                 _write(group / "cgroup.freeze", "0")
+            elif fault == "paused":
+                # Where there are both versions, the server freezes and looks by the second.
+                _write(group / "cgroup.freeze", "1")
             else:
                 for pid in _read(group / "cgroup.procs").split():
                     _kill(int(pid))

@@ -27,6 +27,7 @@ def image_id(name):
 
 # What may happen to a sandbox that waits, by somebody else's hand.
 FAULTS = _engine.FAULTS
+RUNNING_FAULTS = _engine.RUNNING_FAULTS
 
 
 def harm(sandbox, fault):

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import anyio
 import engine
 from anyio.streams.text import TextReceiveStream
 from mcp import Client, StdioServerParameters
-from mcp.client.stdio import get_default_environment
+from mcp.client.stdio import stdio_client
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
@@ -27,7 +28,7 @@ class Isolator:
     def __init__(self, client, state, instance):
         self.client = client
         self.instance = instance
-        self.pid = _process_with(f"XDG_STATE_HOME={state}")
+        self.pid = process_with(f"XDG_STATE_HOME={state}")
 
     async def call(self, **arguments):
         return await self.client.call_tool("execute_code", arguments)
@@ -45,12 +46,12 @@ def environment(state):
 
 
 @asynccontextmanager
-async def isolator(state, mode="auto", config=CONFIG, transport="stdio", on_message=None):
+async def isolator(state, mode="auto", config=CONFIG, transport="stdio", on_message=None, log=sys.stderr):
     """Starts a server, and asserts after its end that nothing of it is left."""
-    before = _instances(state)
-    async with TRANSPORTS[transport](command(config), environment(state)) as place:
+    before = instances(state)
+    async with TRANSPORTS[transport](command(config), environment(state), log) as place:
         async with Client(place, mode=mode, read_timeout_seconds=60, message_handler=on_message) as client:
-            (instance,) = _instances(state) - before
+            (instance,) = instances(state) - before
             server = Isolator(client, state, instance)
             yield server
     # It was waited for, so there is nothing to wait for.
@@ -61,28 +62,28 @@ async def isolator(state, mode="auto", config=CONFIG, transport="stdio", on_mess
 @asynccontextmanager
 async def listening(state, config=CONFIG):
     """The address of a server that clients reach over HTTP."""
-    async with _http(command(config), environment(state)) as url:
+    async with _http(command(config), environment(state), sys.stderr) as url:
         yield url
 
 
 @asynccontextmanager
-async def _stdio(command, environment):
+async def _stdio(command, environment, log):
     """What the client starts and ends by itself."""
-    yield StdioServerParameters(command=command[0], args=command[1:], env=environment)
+    yield stdio_client(StdioServerParameters(command=command[0], args=command[1:], env=environment), log)
 
 
 @asynccontextmanager
-async def _http(command, environment):
+async def _http(command, environment, log):
     """A server that listens at any free port."""
     command = [*command, "--http", "127.0.0.1:0"]
     async with await anyio.open_process(command, env=environment, stdin=subprocess.DEVNULL) as process:
-        log = TextReceiveStream(process.stderr)
+        stream = TextReceiveStream(process.stderr)
         said = ""
         with anyio.fail_after(30):
             while not (url := re.search(r'url="([^"]+)"', said)):
-                said += await log.receive()
+                said += await stream.receive()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_drain, log)
+            tasks.start_soon(_pass_on, stream, log)
             yield url[1]
             # A test may have ended it. (Its own `terminate` would take the exit code away from `wait` then.)
             with suppress(ProcessLookupError):
@@ -90,10 +91,10 @@ async def _http(command, environment):
             assert await process.wait() == 0
 
 
-async def _drain(log):
-    """Reads what nobody wants to know, for the server not to be kept from saying it."""
-    async for _ in log:
-        pass
+async def _pass_on(stream, log):
+    """Reads what the server says, for it not to be kept from saying it."""
+    async for text in stream:
+        log.write(text)
 
 
 TRANSPORTS = {"stdio": _stdio, "http": _http}
@@ -108,12 +109,12 @@ async def until(condition, seconds, what):
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
-def _instances(state):
+def instances(state):
     """The instances that have a lock file; its name is what is on the labels."""
     return {lock.stem for lock in state.glob("isolator/instances/*.lock")}
 
 
-def _process_with(variable):
+def process_with(variable):
     """The process that has this in its environment."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     found = {pid for pid in pids if variable.encode() in _environment(pid)}

@@ -29,6 +29,8 @@ pub(super) fn body(
         user: Some(format!("{uid}:{gid}")),
         working_dir: Some(spec.workdir.clone()),
         hostname: Some("sandbox".to_owned()),
+        // Process 1 does not listen to any other, and an engine that is stopped would wait for ten seconds.
+        stop_signal: Some("SIGKILL".to_owned()),
         // An image's own health check would start processes beside the program.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),

@@ -19,7 +19,7 @@ impl Translate<'_> {
             | Error::DockerStreamError { error: message } => refused(call, message),
             error => {
                 if is_unreachable(&error) {
-                    let message = whole_story(&error);
+                    let message = first_cause(&error);
                     return EngineError::Unreachable { address: self.address.to_owned(), message };
                 }
                 refused(call, whole_story(&error))
@@ -75,6 +75,15 @@ fn whole_story(error: &Error) -> String {
         cause = error.source();
     }
     story
+}
+
+/// What the system said, which is at the bottom of what the library makes of it.
+fn first_cause(error: &Error) -> String {
+    let mut first: &dyn std::error::Error = error;
+    while let Some(cause) = first.source() {
+        first = cause;
+    }
+    first.to_string()
 }
 
 fn is_unreachable(error: &Error) -> bool {

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecResults};
-use bollard::models::{ContainerStateStatusEnum, ContainerUpdateBody};
+use bollard::models::{ContainerState, ContainerStateStatusEnum, ContainerUpdateBody};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
 };
@@ -227,7 +227,10 @@ impl Engine for DockerEngine {
             Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
             Err(error) => return Err(self.translate(Call::State).error(error)),
         };
-        Ok(match inspected.state.and_then(|state| state.status) {
+        let state = inspected.state.unwrap_or_default();
+        Ok(match state.status {
+            // One that was started again is not what it was.
+            _ if has_ended(&state) => SandboxState::Stopped,
             Some(ContainerStateStatusEnum::RUNNING) => SandboxState::Running,
             Some(ContainerStateStatusEnum::PAUSED) => SandboxState::Paused,
             _ => SandboxState::Stopped,
@@ -294,6 +297,12 @@ impl DockerEngine {
         }
         Err(self.translate(call).error(error))
     }
+}
+
+/// Whether a container's process 1 has ended, now or before a restart. Until then the time of its end is the first
+/// of all times.
+fn has_ended(state: &ContainerState) -> bool {
+    state.finished_at.as_ref().is_some_and(|at| !at.is_empty() && !at.starts_with("0001-"))
 }
 
 /// Whether this runc is one of those that were seen to leave execs stuck: 1.3.0 to 1.3.5.

@@ -45,7 +45,7 @@ use crate::engine::{
 use crate::limits::Resources;
 use crate::lock::lock;
 use crate::owner::{LABEL, Owner, PROCESS};
-use crate::store::{Held, Store, StoreError};
+use crate::store::{self, Held, Store, StoreError};
 
 /// Launchers side by side. Each makes one sandbox at a time, and a core can make no more.
 const LAUNCHERS: usize = 2;
@@ -117,6 +117,15 @@ impl EmbeddedEngine {
             write(&shared, &directory.join(name), content.as_bytes(), 0o644)?;
         }
         Ok(())
+    }
+
+    /// Says where there was no writing.
+    fn not_written(&self, error: &io::Error) -> EngineError {
+        let message = format!("{} can't be written: {error}", self.shared().display());
+        match store::is_full(error) {
+            true => EngineError::DiskFull(message),
+            false => refused(Call::Prepare, message),
+        }
     }
 
     /// The launcher that has the least to do, of as many as there shall be.
@@ -199,7 +208,7 @@ impl Engine for EmbeddedEngine {
         {
             // Two pools at once would write the same files.
             let _launchers = self.launchers.lock().await;
-            self.write_shared().map_err(|error| refused(Call::Prepare, error))?;
+            self.write_shared().map_err(|error| self.not_written(&error))?;
         }
         self.launcher().await.map(|_| ())
     }

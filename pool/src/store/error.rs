@@ -81,7 +81,7 @@ impl StoreError {
 }
 
 /// Whether an error says that there is no more space, which is nobody's fault but the disk's.
-pub(super) fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
