@@ -160,8 +160,6 @@ fn signal_name(signal: i32) -> String {
 mod tests {
     use std::path::Path;
 
-    use isolator_pool::outcome::Captured;
-
     use super::*;
 
     fn explain(language: &str, change: impl FnOnce(&mut Outcome)) -> Option<String> {
