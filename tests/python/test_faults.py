@@ -54,15 +54,14 @@ MOMENT_S = 3
 # An engine that is not there refuses at once.
 REFUSED_WITHIN_S = 20
 
-on_docker = pytest.mark.skipif(engine.KIND != "docker", reason="of Docker alone")
-on_embedded = pytest.mark.skipif(engine.KIND != "embedded", reason="of the embedded engine alone")
+on_docker = pytest.mark.only_on("docker")
+on_embedded = pytest.mark.only_on("embedded")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_engine(tmp_path_factory):
     """An engine that nobody else uses: a daemon, or a folder of images."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can have an engine of its own")
+    assert os.geteuid() == 0, "only root can have an engine of its own: run these tests as root"
     folder = tmp_path_factory.mktemp("engine")
     with pytest.MonkeyPatch.context() as environment:
         if engine.KIND == "embedded":
@@ -70,10 +69,7 @@ def own_engine(tmp_path_factory):
             environment.setenv("XDG_DATA_HOME", str(folder))
             yield folder
             return
-        if shutil.which("dockerd") is None:
-            pytest.skip("there is no dockerd on this machine")
-        from dockerd import own_dockerd
-
+        assert shutil.which("dockerd"), "there is no dockerd here, and a server's own can't be harmed: make engine"
         with own_dockerd(folder, IMAGES) as daemon:
             environment.setenv("DOCKER_HOST", daemon.host)
             yield daemon
