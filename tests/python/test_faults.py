@@ -482,6 +482,7 @@ def output(answer):
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
+LONG = b"i" * (1 << 20)
 
 # Lines, and the identifier under which they are answered, if they have one.
 LINES = {
@@ -506,6 +507,7 @@ LINES = {
     "another revision": (b'{"jsonrpc":"1.0","id":"one","method":"ping"}', "one"),
     "an unknown method": (b'{"jsonrpc":"2.0","id":"method","method":"no/such"}', "method"),
     "a long method": (b'{"jsonrpc":"2.0","id":"long","method":"' + b"m" * (1 << 20) + b'"}', "long"),
+    "a long identifier": (b'{"jsonrpc":"2.0","id":"' + LONG + b'","method":"no/such"}', LONG.decode()),
     "a method that is a number": (b'{"jsonrpc":"2.0","id":"number","method":5}', "number"),
     "parameters that are a list": (b'{"jsonrpc":"2.0","id":"list","method":"tools/call","params":[1]}', "list"),
     "no parameters": (b'{"jsonrpc":"2.0","id":"bare","method":"tools/call"}', "bare"),
@@ -566,7 +568,7 @@ async def test_what_is_no_message_is_refused_over_http(tmp_path):
 
 # Calls at once, of which most find no place.
 CALLS = 1000
-PLACES = {"maxRunning": 4, "maxQueue": 8, "queueTimeout": "30s"}
+PLACES = {"maxRunning": 4, "maxRunningPerClient": 4, "maxQueue": 8, "queueTimeout": "30s"}
 MOST_KIB = 128 * 1024
 
 
