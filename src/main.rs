@@ -75,8 +75,10 @@ fn log_errors_to_stderr() {
 /// Standard output belongs to the protocol and to programs; the log goes to standard error.
 fn log_to_stderr(cli: &Cli) {
     let quiet = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
-    // At "warn" rmcp repeats what clients are answered, with identifiers of theirs that may have any length.
-    let usual = format!("warn,rmcp=error,isolator={quiet},isolator_pool={quiet}");
+    // What that says is about clients: each answer with an error, with an identifier of any length, and each answer
+    // that nobody waits for any more.
+    const OF_CLIENTS: &str = "rmcp=error,rmcp::service=off";
+    let usual = format!("warn,{OF_CLIENTS},isolator={quiet},isolator_pool={quiet}");
     let filter =
         tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| usual.into());
     tracing_subscriber::fmt()
