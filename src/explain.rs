@@ -29,6 +29,7 @@ pub struct Context<'a> {
 pub fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
     Some(match outcome.status {
         Status::Success => return None,
+        Status::Timeout if outcome.end.is_none() => unreported(context),
         Status::Timeout => timeout(context),
         Status::OutOfMemory => out_of_memory(context),
         Status::Killed => {
@@ -72,6 +73,15 @@ fn timeout(context: &Context<'_>) -> String {
         "this is the longest that the operator allows: do less at a time".to_owned()
     };
     format!("still running after {limit} and killed; {advice}")
+}
+
+/// Nobody saw how it ended, or whether it did.
+fn unreported(context: &Context<'_>) -> String {
+    let limit = humantime::format_duration(context.timeout);
+    format!(
+        "no report of its end came within {limit}, nor soon after, and everything was killed: a process of it, which \
+         it may have left behind, kept the sandbox from reporting; what was printed until then is below"
+    )
 }
 
 fn out_of_memory(context: &Context<'_>) -> String {
@@ -184,6 +194,8 @@ mod tests {
     #[test]
     fn each_limit_is_named_with_what_to_do() {
         let timeout = explain("python", |outcome| outcome.status = Status::Timeout).unwrap();
+        let unseen = |outcome: &mut Outcome| *outcome = Outcome::of(Status::Timeout);
+        assert!(explain("python", unseen).unwrap().starts_with("no report of its end came"));
         assert!(timeout.contains("after 5s") && timeout.contains("at most 5m"), "{timeout}");
         let memory = explain("python", |outcome| outcome.status = Status::OutOfMemory).unwrap();
         assert!(memory.contains("256 MiB") && memory.contains("at most 1024"), "{memory}");

@@ -40,6 +40,10 @@ async fn the_engine_was_asked_for_every_restriction() {
     assert!(host.cap_add.unwrap_or_default().is_empty());
     assert_eq!(host.privileged, Some(false));
     assert_eq!(host.readonly_rootfs, Some(true));
+    let read_only = host.readonly_paths.unwrap();
+    for path in ["/proc/sys", "/proc/sysrq-trigger", "/proc/pressure"] {
+        assert!(read_only.iter().any(|found| found == path), "{path}: {read_only:?}");
+    }
     assert_eq!(host.memory, Some((256 + MODULES) << 20));
     assert_eq!(host.memory_swap, host.memory, "no swap beside the memory");
     assert_eq!(host.nano_cpus, Some(1_000_000_000));

@@ -25,13 +25,14 @@ const MODULES: u64 = 128;
 const NAMESPACES: [&str; 7] = ["pid", "mnt", "net", "ipc", "uts", "cgroup", "user"];
 
 /// What tells of the host, and is hidden where the host has it.
-const HIDDEN: [&str; 11] = [
+const HIDDEN: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
     "/proc/kcore",
     "/proc/keys",
     "/proc/latency_stats",
+    "/proc/pressure",
     "/proc/sched_debug",
     "/proc/scsi",
     "/proc/timer_list",

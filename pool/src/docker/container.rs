@@ -72,6 +72,12 @@ pub(super) fn runner_mount(
     }
 }
 
+/// What can't be written in `/proc`: what Docker says by itself, and the pressure on the machine. Whoever opens
+/// that for writing is told of it, by a watch that takes the kernel a moment to remove: thousands of them keep a
+/// killed container alive for minutes.
+const READ_ONLY: [&str; 6] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"];
+
 fn host_config(
     spec: &SandboxSpec,
     volume: &str,
@@ -84,6 +90,7 @@ fn host_config(
         cap_drop: Some(spec.cap_drop.clone()),
         security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
         readonly_rootfs: Some(spec.readonly_root),
+        readonly_paths: Some(READ_ONLY.map(str::to_owned).to_vec()),
         runtime: spec.runtime.clone(),
         memory: Some(resources.memory.as_i64()),
         // Memory and swap together: no swap is added.

@@ -350,7 +350,7 @@ impl Cgroup {
     }
 
     /// Kills every process, frozen ones as well: with version 1 these die when they are thawed.
-    fn kill(&self) -> io::Result<()> {
+    pub(super) fn kill(&self) -> io::Result<()> {
         let mut failed = None;
         let pids = self.pids()?;
         let is_empty = pids.is_empty();

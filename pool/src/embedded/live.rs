@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,6 +22,9 @@ use crate::store::Held;
 
 /// How long a process that was killed may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long it takes if nothing is in its way.
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// What is read from a runner at once.
 const READ: usize = 64 * 1024;
@@ -96,8 +99,14 @@ pub(super) fn remove(process: Option<Arc<OwnedFd>>, cgroup: Option<Cgroup>) -> i
         // What is frozen by the first version's freezer dies when it is thawed. An error means that the
         // groups are gone.
         let _ = cgroup.as_ref().map(Cgroup::thaw);
-        if !has_ended(&process, PATIENCE) {
-            return Err(io::Error::other("its process 1 could not be killed"));
+        let killed = Instant::now();
+        while !has_ended(&process, MOMENT) {
+            if killed.elapsed() > PATIENCE {
+                return Err(io::Error::other("its process 1 could not be killed"));
+            }
+            // It may be waiting in the kernel for another, which would otherwise die only after it: one that
+            // sleeps with the lock of a pipe that the runner reads, for one.
+            let _ = cgroup.as_ref().map(Cgroup::kill);
         }
     }
     cgroup.map_or(Ok(()), |cgroup| cgroup.remove())

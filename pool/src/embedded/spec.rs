@@ -192,8 +192,9 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     let mut limits = json!({ "devices": [{ "allow": false, "access": "rwm" }] });
     if host.limits("memory") {
         let memory = resources.memory.as_i64();
-        // Memory and swap together: no swap is added.
-        limits["memory"] = json!({ "limit": memory, "swap": memory });
+        // Memory and swap together: no swap is added. The first version counts buffers of sockets beside it, and
+        // only if they have a limit.
+        limits["memory"] = json!({ "limit": memory, "swap": memory, "kernelTCP": memory });
     }
     if host.limits("cpu") {
         let period = cgroup::CPU_PERIOD.as_micros() as u64;
@@ -205,14 +206,17 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     limits
 }
 
-/// Paths that tell of the host or change it; those that Docker masks.
-const MASKED: [&str; 11] = [
+/// Paths that tell of the host or change it: those that Docker masks, and the pressure on the machine. Whoever
+/// opens that for writing is told of it, by a watch that takes the kernel a moment to remove: thousands of them
+/// keep a killed sandbox alive for minutes.
+const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
     "/proc/kcore",
     "/proc/keys",
     "/proc/latency_stats",
+    "/proc/pressure",
     "/proc/sched_debug",
     "/proc/scsi",
     "/proc/timer_list",
@@ -234,7 +238,8 @@ fn system_mounts() -> Vec<Value> {
             "/dev/pts",
             "devpts",
             "devpts",
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+            // Terminals are counted for all sandboxes and containers of the machine together.
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"],
         ),
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
