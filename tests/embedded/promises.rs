@@ -236,6 +236,9 @@ async fn the_kernel_holds_every_limit() {
     let swap = limit(&["memory.memsw.limit_in_bytes", "memory.swap.max"]);
     let swap = swap.as_deref().unwrap_or("0");
     assert!([memory.as_str(), "0"].contains(&swap), "{swap}");
+    // Buffers of sockets have a limit of their own with version 1, as long as the kernel has it.
+    let sockets = limit(&["memory.kmem.tcp.limit_in_bytes"]).unwrap_or_else(|| memory.clone());
+    assert_eq!(sockets, memory);
     assert_eq!(limit(&["pids.max"]).as_deref(), Some("64"));
     let cpu = limit(&["cpu.max"]).or_else(|| {
         Some(format!("{} {}", limit(&["cpu.cfs_quota_us"])?, limit(&["cpu.cfs_period_us"])?))

@@ -116,6 +116,13 @@ impl Hierarchies {
         Cgroup { hierarchies: self.clone(), path: self.root().join(instance).join(name) }
     }
 
+    /// Whether buffers of sockets are counted apart from memory, and only if they have a limit: with version 1 as
+    /// long as the kernel does.
+    pub(super) fn count_sockets_apart(&self) -> bool {
+        let file = |mount: &Path| mount.join("memory.kmem.tcp.limit_in_bytes");
+        self.version == Version::One && self.mount("memory").is_ok_and(|mount| file(mount).exists())
+    }
+
     /// The version of the freezer, and the name of its hierarchy.
     fn freezer(&self) -> (Version, &'static str) {
         match self.version {

@@ -8,7 +8,7 @@ use isolator_runner::place;
 use serde_json::{Value, json};
 
 use super::build::{CONTEXT, NETWORK};
-use super::cgroup::{self, Cgroup, PLACE};
+use super::cgroup::{self, Cgroup, Hierarchies, PLACE};
 use super::host::{Host, Ids};
 use super::launch::BUILDING;
 use crate::engine::SandboxSpec;
@@ -192,9 +192,11 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     let mut limits = json!({ "devices": [{ "allow": false, "access": "rwm" }] });
     if host.limits("memory") {
         let memory = resources.memory.as_i64();
-        // Memory and swap together: no swap is added. The first version counts buffers of sockets beside it, and
-        // only if they have a limit.
-        limits["memory"] = json!({ "limit": memory, "swap": memory, "kernelTCP": memory });
+        // Memory and swap together: no swap is added.
+        limits["memory"] = json!({ "limit": memory, "swap": memory });
+        if host.groups.as_ref().is_some_and(Hierarchies::count_sockets_apart) {
+            limits["memory"]["kernelTCP"] = memory.into();
+        }
     }
     if host.limits("cpu") {
         let period = cgroup::CPU_PERIOD.as_micros() as u64;
