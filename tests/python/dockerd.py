@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import docker_engine
@@ -117,9 +117,11 @@ class Dockerd:
                 self._process.wait(STOPPED_WITHIN_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        # A daemon that was killed may leave its own behind.
-        if pid := self._containerd():
-            os.kill(pid, signal.SIGKILL)
+        # A daemon that was killed may leave its own behind, and that those that hold containers, and the containers.
+        for pid in filter(None, [self._containerd(), *self._shims()]):
+            for each in [*_children(pid), pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
         # What containers have had, and then the disk.
         unmount_below(self.folder)
 
@@ -134,6 +136,14 @@ class Dockerd:
         except (OSError, ValueError):
             return None
 
+    def _shims(self):
+        """The processes that hold containers of this daemon."""
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                command = entry.read_text()
+                if "containerd-shim" in command and f"{self.folder}/" in command:
+                    yield int(entry.parent.name)
+
     def _answers(self):
         connection = docker_engine.connect(self.host)
         try:
@@ -143,6 +153,14 @@ class Dockerd:
             return False
         finally:
             connection.close()
+
+
+def _children(pid):
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, children.read_text().split())
+    return found
 
 
 @contextmanager
