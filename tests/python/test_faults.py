@@ -22,6 +22,7 @@ import engine
 import pytest
 from by_hand import by_hand, cancel, post, python, request, run
 from disk import Disk
+from dockerd import own_dockerd
 from faults import (
     ANSWERED_WITHIN_S,
     FIGURES,
