@@ -528,7 +528,8 @@ async fn answers_are_never_mixed_up() {
 async fn who_floods_does_not_starve_the_others() {
     const FLOOD: usize = 12;
     let tokens = tokens(&[("flood", &[]), ("other", &[])]);
-    let settings = json!({ "requests": { "maxRunning": 2 }, "pool": { "size": 0 } });
+    let requests = json!({ "maxRunning": 2, "maxRunningPerClient": 2 });
+    let settings = json!({ "requests": requests, "pool": { "size": 0 } });
     let server = Server::start_with(settings, Some(&tokens)).await;
     let began = Instant::now();
     let call = async |token: &str| {
@@ -545,6 +546,27 @@ async fn who_floods_does_not_starve_the_others() {
     flood.sort();
     let before = flood.iter().filter(|time| **time < other).count();
     assert!(before <= 5, "{before} of {FLOOD} were served first");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_runs_for_long_leaves_a_place_to_the_others() {
+    let tokens = tokens(&[("slow", &[]), ("other", &[])]);
+    let settings = json!({ "requests": { "maxRunning": 2 }, "pool": { "size": 0 } });
+    let server = Server::start_with(settings, Some(&tokens)).await;
+    let call = async |token: &str, code: &str| {
+        let call = server.modern(python(code)).headers(bearer(token));
+        answer(call.send().await.expect("an answer")).await
+    };
+    let slow = join_all((0..3).map(|_| call(&tokens.secrets[0], "import time; time.sleep(600)")));
+    let other = async {
+        eventually("the slow one runs", async || server.running().await == 1).await;
+        output(&call(&tokens.secrets[1], "print('x')").await)
+    };
+    tokio::select! {
+        answers = slow => panic!("the slow ones have ended: {answers:?}"),
+        printed = other => assert_eq!(printed, "x\n"),
+    }
     server.stop().await;
 }
 
