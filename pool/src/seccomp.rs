@@ -558,9 +558,9 @@ mod tests {
     }
 
     #[test]
-    fn typing_into_a_terminal_is_the_only_ioctl_refused() {
+    fn terminals_take_no_typing_and_no_line_discipline() {
         const HIGH: u64 = 0xdead_beef << 32;
-        let refused = [0x5412, 0x541c];
+        let refused = [0x5412, 0x541c, 0x5423];
         let neighbours = 0x5400..=0x54ff;
         let one_bit_off = (0..32).flat_map(|bit| refused.map(|request| request ^ (1 << bit)));
         for request in neighbours.chain(one_bit_off) {
