@@ -91,6 +91,24 @@ impl Process {
         fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
     }
 
+    /// One of its own limits, soft and hard, by the name that `limits` has for it.
+    pub(crate) fn limit(self, name: &str) -> [String; 2] {
+        let limits = self.read("limits");
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).expect("a limit");
+        let mut values = line.split_whitespace().map(str::to_owned);
+        [(); 2].map(|()| values.next().expect("a value"))
+    }
+
+    pub(crate) fn assert_has_no_privileges(self) {
+        let status = self.status();
+        let of = |field: &str| format!("{field} of {}: {status:?}", self.command());
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(status[set], "0000000000000000", "{}", of(set));
+        }
+        assert_eq!(status["NoNewPrivs"], "1", "{}", of("NoNewPrivs"));
+        assert_eq!(status["Seccomp"], "2", "{}", of("Seccomp"));
+    }
+
     /// Its number in the innermost process namespace.
     pub(crate) fn inner_pid(self) -> Option<u32> {
         self.status().get("NSpid")?.split_whitespace().last()?.parse().ok()

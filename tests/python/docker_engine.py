@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from urllib.parse import quote
 
+import processes
 from sandbox import Sandbox
 
 # Old enough for every engine that is supported.
@@ -113,8 +114,7 @@ def _named(*names):
 
 
 def memory(children):
-    status = [(process / "status").read_text() for process in _named("dockerd", "containerd")]
-    return sum(int(text.split("VmRSS:")[1].split()[0]) for text in status)
+    return sum(processes.status(process.name, "VmRSS") for process in _named("dockerd", "containerd"))
 
 
 def all_processes():

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import docker_engine
+import processes
 from disk import Disk, unmount_below
 
 # Enough for an image three times: loading one needs the archive, what is in that, and the layers.
@@ -119,9 +120,10 @@ class Dockerd:
                 self.kill()
         # A daemon that was killed may leave its own behind, and that those that hold containers, and the containers.
         for pid in filter(None, [self._containerd(), *self._shims()]):
-            for each in [*_children(pid), pid]:
-                with suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
+            with suppress(FileNotFoundError):
+                for each in [*processes.children(pid), pid]:
+                    with suppress(ProcessLookupError):
+                        os.kill(each, signal.SIGKILL)
         # What containers have had, and then the disk.
         unmount_below(self.folder)
 
@@ -153,14 +155,6 @@ class Dockerd:
             return False
         finally:
             connection.close()
-
-
-def _children(pid):
-    found = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found += map(int, children.read_text().split())
-    return found
 
 
 @contextmanager

@@ -62,8 +62,8 @@ def _image(groups):
     pids = {pid for group in groups for pid in _read(group / "cgroup.procs").split()}
     for pid in pids:
         for mount in _read(f"/proc/{pid}/mountinfo").splitlines():
-            root, target = mount.split()[3:5]
-            if target == "/" and (digest := re.search(r"/([0-9a-f]{64})/", root)):
+            # The image lies below an overlay, and is named in its options.
+            if mount.split()[4] == "/" and (digest := re.search(r"/([0-9a-f]{64})/", mount)):
                 return f"sha256:{digest[1]}"
     return ""
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import anyio
 import engine
+from processes import cpu_seconds
 from programs import HELLO
 from server import BINARY, CONFIG, environment, isolator, until
-from test_lifetime import cpu_seconds
 
 IMAGES = ["isolator/base", "isolator/python"]
 

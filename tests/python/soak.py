@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import random
-import re
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import anyio
 import engine
+import processes
 import soak_laws
 from programs import HELLO
 from server import until
@@ -90,64 +90,64 @@ class Soak:
         took = time.monotonic() - began
         self.log.write("answered", id=number, kind=kind, took=took, wrong=wrong)
 
-    async def ordinary(self, client, language="python"):
+    async def ordinary(self, language="python"):
         async def call(number):
             nonce = f"{number}-{self.random.random()}"
             code = ORDINARY if language == "python" else OTHERS[language]
             arguments = {"language": language, "entrypoint_code": code, "stdin": nonce, "timeout": TIMEOUT}
-            result = await client.call_tool("execute_code", arguments)
+            result = await self.server.call(**arguments)
             printed = (result.structured_content or {}).get("stdout")
             return None if printed == nonce else f"{nonce!r} was asked: {result.content[0].text[:500]}"
 
         await self.ask("ordinary", call)
 
-    async def canary(self, client, kind):
+    async def canary(self, kind):
         async def call(number):
             code = f"print({number})"
-            result = await client.call_tool("execute_code", {"language": "python", "entrypoint_code": code})
+            result = await self.server.call(language="python", entrypoint_code=code)
             printed = (result.structured_content or {}).get("stdout")
             return None if printed == f"{number}\n" else result.content[0].text[:500]
 
         await self.ask(kind, call)
 
-    async def hostile(self, client):
+    async def hostile(self):
         case = copy.copy(self.random.choice(CASES))
         if case.call["timeout"] == TIMEOUT:
             case.call = case.call | {"timeout": PATIENCE}
 
         async def call(number):
-            await run_case(Caller(client), case)
+            await run_case(self.server, case)
 
         await self.ask(f"hostile {case.name}", call)
 
-    async def given_up(self, client):
+    async def given_up(self):
         """A call that nobody waits for, and whose end nobody is told."""
         number = next(self.ids)
         self.log.write("asked", id=number, kind="given up")
         with anyio.move_on_after(self.random.uniform(0.001, 0.5)):
-            await client.call_tool("execute_code", {"language": "python", "entrypoint_code": ENDLESS, "timeout": "30s"})
+            await self.server.call(language="python", entrypoint_code=ENDLESS, timeout="30s")
         self.log.write("cancelled", id=number)
 
-    async def client(self, client):
+    async def client(self):
         for count in itertools.count(1):
             await self.may_work.wait()
             if time.monotonic() > self.until:
                 return
             self.at_work += 1
-            await self.request(client, count)
+            await self.request(count)
             self.at_work -= 1
 
-    async def request(self, client, count):
+    async def request(self, count):
         dice = self.random.random()
         if count % CANARY_EVERY == 0:
-            await self.canary(client, "canary")
+            await self.canary("canary")
         elif dice < HOSTILE_SHARE / 4:
-            await self.given_up(client)
+            await self.given_up()
         elif dice < HOSTILE_SHARE:
-            await self.hostile(client)
+            await self.hostile()
         else:
             language = self.random.choices(list(HELLO), weights=[18, 2, 1])[0]
-            await self.ordinary(client, language)
+            await self.ordinary(language)
 
     async def breaths(self, every_s):
         while True:
@@ -170,39 +170,26 @@ class Soak:
         self.log.write("breath", sandboxes=POOLED, **usage(self.server.pid))
 
 
-class Caller:
-    """What the hostile suite calls a server."""
-
-    def __init__(self, client):
-        self.client = client
-
-    async def call(self, **arguments):
-        return await self.client.call_tool("execute_code", arguments)
-
-
 def usage(pid):
     """What a server and its launchers hold; memory in KiB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [child for thread in threads for child in thread.read_text().split()]
     return {
-        "memory": int(re.search(r"VmRSS:\s+(\d+)", status)[1]),
-        "engine": engine.memory(children),
-        "files": len(os.listdir(f"/proc/{pid}/fd")),
-        "threads": int(re.search(r"Threads:\s+(\d+)", status)[1]),
+        "memory": processes.status(pid, "VmRSS"),
+        "engine": engine.memory(processes.children(pid)),
+        "files": processes.open_files(pid),
+        "threads": processes.status(pid, "Threads"),
     }
 
 
-async def neighbour(client):
+async def neighbour(server):
     """Wants all of a core and of its memory, again and again."""
     greedy = "import os\nwhile True:\n    os.fork()\n    x = bytearray(1 << 20)"
     while True:
-        await client.call_tool("execute_code", {"language": "python", "entrypoint_code": greedy, "timeout": "1s"})
+        await server.call(language="python", entrypoint_code=greedy, timeout="1s")
 
 
-async def canaries(soak, client, kind):
+async def canaries(soak, kind):
     for _ in range(CANARIES):
-        await soak.canary(client, kind)
+        await soak.canary(kind)
         await anyio.sleep(PACE_S)
 
 
@@ -210,13 +197,12 @@ async def soak(options, folder, log):
     log.write("machine", **machine())
     async with serving(folder, options.transport) as server:
         work = Soak(server, log, options.seed)
-        client = server.client
         for language in HELLO:
-            await work.ordinary(client, language)
-        await canaries(work, client, "idle canary")
+            await work.ordinary(language)
+        await canaries(work, "idle canary")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(neighbour, client)
-            await canaries(work, client, "canary with a neighbour")
+            tasks.start_soon(neighbour, server)
+            await canaries(work, "canary with a neighbour")
             tasks.cancel_scope.cancel()
 
         await work.breath()
@@ -225,7 +211,7 @@ async def soak(options, folder, log):
             background.start_soon(work.breaths, options.breath)
             async with anyio.create_task_group() as clients:
                 for _ in range(CLIENTS):
-                    clients.start_soon(work.client, client)
+                    clients.start_soon(work.client)
             background.cancel_scope.cancel()
         await work.breath()
     # That nothing of the server is left is asserted at its end.
@@ -236,8 +222,8 @@ async def soak(options, folder, log):
 
 def machine():
     """What a server could have left of itself on the machine."""
-    processes = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    states = [state for pid in processes if (state := _state(pid))]
+    pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    states = [state for pid in pids if (state := _state(pid))]
     return {
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
         "zombies": states.count("Z"),

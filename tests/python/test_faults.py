@@ -8,17 +8,16 @@ it ends.
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import signal
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import anyio
 import docker_engine
 import engine
+import processes
 import pytest
 from by_hand import by_hand, cancel, post, python, request, run
 from disk import Disk
@@ -216,14 +215,9 @@ async def test_docker_s_disk_is_full(tmp_path, dockerd):
 def launchers(pid):
     """The processes of a server that make sandboxes, each the child of another."""
     found = []
-    for outer in children(pid):
-        found += [outer, *children(outer)]
+    for outer in processes.children(pid):
+        found += [outer, *processes.children(outer)]
     return found
-
-
-def children(pid):
-    tasks = os.listdir(f"/proc/{pid}/task")
-    return [int(child) for task in tasks for child in open(f"/proc/{pid}/task/{task}/children").read().split()]
 
 
 def signal_all(pids, signal):
@@ -585,8 +579,7 @@ def check_all(answers, pid):
             assert output(answer) == f"{number}\n", answer
             served += 1
     assert served >= PLACES["maxRunning"] + PLACES["maxQueue"], f"{served} were served"
-    status = Path(f"/proc/{pid}/status").read_text()
-    peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1])
+    peak = processes.status(pid, "VmHWM")
     FIGURES.info("%d of %d served, %d KiB at most", served, len(answers), peak)
     assert peak < MOST_KIB, f"{peak} KiB"
 

@@ -38,6 +38,7 @@ from pathlib import Path
 
 import anyio
 import engine
+import processes
 import pytest
 from programs import HELLO
 from server import CONFIG, isolator
@@ -234,8 +235,7 @@ async def serving(folder, transport):
 
 def usage(server):
     """Memory in KiB, and open files."""
-    status = Path(f"/proc/{server.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]), len(os.listdir(f"/proc/{server.pid}/fd"))
+    return processes.status(server.pid, "VmRSS"), processes.open_files(server.pid)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import engine
 import pytest
+from processes import cpu_seconds
 from programs import HELLO
 from server import isolator, until
 
@@ -102,12 +103,6 @@ async def test_what_a_killed_server_left_is_swept_by_the_next(tmp_path):
         async with isolator(tmp_path) as server:
             await until(lambda: not engine.left(instance, tmp_path), 30, "the sweep")
             await until(is_full(server.instance), FILLED_WITHIN_S, "full pools")
-
-
-def cpu_seconds(pid):
-    """User and system time of a process; its name may have blanks, so fields count from its end."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_gone(pid):

@@ -37,6 +37,8 @@ enum Users {
 pub(super) struct Host {
     /// Control groups, unless there are none for this user.
     pub(super) groups: Option<Hierarchies>,
+    /// Whether buffers of sockets have a limit of their own.
+    pub(super) counts_sockets_apart: bool,
     /// Controllers whose limits sandboxes don't have.
     missing: Vec<&'static str>,
     /// Why there are no groups.
@@ -66,10 +68,11 @@ impl Host {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let users =
             users_of_root(&read("/proc/self/uid_map"), &read("/proc/sys/user/max_user_namespaces"));
+        let counts_sockets_apart = groups.count_sockets_apart();
         let is_second = groups.version == Version::Two;
         let second_version = if is_second { cgroup::second_version().ok() } else { None };
         let (groups, why, grant) = (Some(groups), None, None);
-        Ok(Self { groups, missing, why, grant, second_version, users })
+        Ok(Self { groups, counts_sockets_apart, missing, why, grant, second_version, users })
     }
 
     fn without_root() -> Result<Self, String> {
@@ -88,7 +91,9 @@ impl Host {
              root; as root, run: mount -t cgroup2 cgroup2 /sys/fs/cgroup"
         })?);
         let (grant, users) = (Some(grant), Users::Granted);
-        Ok(Self { groups, missing, why, grant, second_version, users })
+        // The second version counts them as memory.
+        let counts_sockets_apart = false;
+        Ok(Self { groups, counts_sockets_apart, missing, why, grant, second_version, users })
     }
 
     /// The users of the next sandbox.
@@ -182,7 +187,15 @@ mod tests {
         let users = users_of_root("         0          0 4294967295\n", "96343\n");
         assert!(matches!(users, Users::OfMachine(_)));
         let (groups, missing, why, grant, second_version) = (None, vec![], None, None, None);
-        let host = Host { groups, missing, why, grant, second_version, users };
+        let host = Host {
+            groups,
+            counts_sockets_apart: false,
+            missing,
+            why,
+            grant,
+            second_version,
+            users,
+        };
         let (one, other) = (host.next_ids().unwrap(), host.next_ids().unwrap());
         assert!(one.first.abs_diff(other.first) >= IDS, "{one:?} {other:?}");
         assert!(one.first >= FIRST && one.first + one.count <= LAST);

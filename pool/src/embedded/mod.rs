@@ -109,7 +109,7 @@ impl EmbeddedEngine {
     /// Writes what lies over every image.
     fn write_shared(&self) -> io::Result<()> {
         let shared = self.shared();
-        let directory = shared.join(place::DIRECTORY.trim_start_matches('/'));
+        let directory = spec::runner(&shared);
         for file in place::files(self.settings.runner) {
             write(&shared, &directory.join(file.path), file.content, file.mode)?;
         }

@@ -24,7 +24,6 @@ pub(super) fn place(name: &str) -> PathBuf {
 
 /// The files of a sandbox that is being made. They are mounted in its own namespace as soon as it is there;
 /// dropping this unmounts them in the launcher's.
-#[derive(Default)]
 pub(super) struct Mounted {
     /// Mount points, the innermost first.
     points: Vec<PathBuf>,

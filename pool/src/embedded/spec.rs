@@ -8,7 +8,7 @@ use isolator_runner::place;
 use serde_json::{Value, json};
 
 use super::build::{CONTEXT, NETWORK};
-use super::cgroup::{self, Cgroup, Hierarchies, PLACE};
+use super::cgroup::{self, Cgroup, PLACE};
 use super::host::{Host, Ids};
 use super::launch::BUILDING;
 use crate::engine::SandboxSpec;
@@ -36,6 +36,11 @@ pub(super) struct Parts<'a> {
     pub(super) env: &'a [String],
     /// The sandbox's users, where it has some of its own.
     pub(super) ids: Option<Ids>,
+}
+
+/// The runner's directory below a root.
+pub(super) fn runner(root: &Path) -> PathBuf {
+    root.join(place::DIRECTORY.trim_start_matches('/'))
 }
 
 /// Files that are mounted over in a sandbox, for which the image must have a place.
@@ -194,7 +199,7 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
         let memory = resources.memory.as_i64();
         // Memory and swap together: no swap is added.
         limits["memory"] = json!({ "limit": memory, "swap": memory });
-        if host.groups.as_ref().is_some_and(Hierarchies::count_sockets_apart) {
+        if host.counts_sockets_apart {
             limits["memory"]["kernelTCP"] = memory.into();
         }
     }
@@ -272,9 +277,9 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     // Programs are started from both (a compiled program lies in `/tmp`), so both are executable.
     mounts.push(tmpfs("/tmp", options(spec.limits.tmp, "exec")));
     mounts.push(tmpfs(&spec.workdir, options(spec.limits.workspace, "exec")));
-    let own = parts.root.join(place::DIRECTORY.trim_start_matches('/'));
+    let runner = runner(parts.root);
     for (name, path, _) in FILES {
-        mounts.push(bind(&own.join(name), path, &["nosuid", "nodev", "noexec"]));
+        mounts.push(bind(&runner.join(name), path, &["nosuid", "nodev", "noexec"]));
     }
     mounts
 }
