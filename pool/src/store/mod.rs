@@ -71,6 +71,7 @@ pub use self::description::Description;
 use self::digest::Digest;
 use self::error::Doing;
 pub use self::error::StoreError;
+#[cfg(not(fuzzing))]
 pub(crate) use self::error::is_full;
 pub use self::limits::Limits;
 pub use self::remove::Pruned;
