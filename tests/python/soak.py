@@ -223,10 +223,10 @@ async def soak(options, folder, log):
 def machine():
     """What a server could have left of itself on the machine."""
     pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    states = [state for pid in pids if (state := _state(pid))]
     return {
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-        "zombies": states.count("Z"),
+        "zombies": [_state(pid) for pid in pids].count("Z"),
+        "networks": len({_network(pid) for pid in pids} - {None}),
         "sandboxes": len(list(engine.all_processes())),
         "groups": sum(len(folders) for _, folders, _ in os.walk("/sys/fs/cgroup")),
     }
@@ -235,6 +235,14 @@ def machine():
 def _state(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+def _network(pid):
+    """Which network namespace it is in; those that nobody is in are kept by mounts."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
         return None
 
