@@ -232,7 +232,9 @@ impl Engine for Bystander {
         let root = mounts.iter().find(|mount| mount.target == "/").expect("a root");
         let is_digest =
             |part: &&str| part.len() == 64 && part.chars().all(|c| c.is_ascii_hexdigit());
-        let digest = root.root.split('/').find(is_digest);
+        // The image lies below an overlay.
+        let digest =
+            root.of_file_system.iter().flat_map(|option| option.split('/')).find(is_digest);
         format!("sha256:{}", digest.unwrap_or_else(|| panic!("an image, not {root:?}")))
     }
 
