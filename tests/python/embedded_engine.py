@@ -28,6 +28,13 @@ def _directories(path):
         return []
 
 
+def _below(path):
+    """All folders below one, of which any may go meanwhile."""
+    for folder in _directories(path):
+        yield folder
+        yield from _below(folder)
+
+
 def _groups(instance):
     """The groups of an instance, wherever in the hierarchies they are."""
     found, unseen = [], _hierarchies()
@@ -75,17 +82,16 @@ RUNNING_FAULTS = ("killed", "paused")
 
 
 def harm(sandbox, fault):
-    for hierarchy in _hierarchies():
-        for group in hierarchy.glob(f"**/{sandbox}"):
-            if fault == "thawed":
-                _write(group / "freezer.state", "THAWED")
-                _write(group / "cgroup.freeze", "0")
-            elif fault == "paused":
-                # Where there are both versions, the server freezes and looks by the second.
-                _write(group / "cgroup.freeze", "1")
-            else:
-                for pid in _read(group / "cgroup.procs").split():
-                    _kill(int(pid))
+    for group in [group for top in _hierarchies() for group in _below(top) if group.name == sandbox]:
+        if fault == "thawed":
+            _write(group / "freezer.state", "THAWED")
+            _write(group / "cgroup.freeze", "0")
+        elif fault == "paused":
+            # Where there are both versions, the server freezes and looks by the second.
+            _write(group / "cgroup.freeze", "1")
+        else:
+            for pid in _read(group / "cgroup.procs").split():
+                _kill(int(pid))
 
 
 def _write(path, text):

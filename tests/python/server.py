@@ -18,8 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
 CONFIG = ROOT / "isolator_config.json"
 
-# What a host takes from its own environment and a server on another engine needs.
+# What a host takes from its own environment, what a server on another engine needs, and what a long run tells the
+# allocator.
 _PASSED_ON = ["HOME", "PATH", "XDG_DATA_HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "RUST_LOG"]
+_PASSED_ON += ["GLIBC_TUNABLES"]
 
 
 class Isolator:
@@ -84,10 +86,13 @@ async def _http(command, environment, log):
                 said += await stream.receive()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_pass_on, stream, log)
-            yield url[1]
-            # A test may have ended it. (Its own `terminate` would take the exit code away from `wait` then.)
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGTERM)
+            try:
+                yield url[1]
+            finally:
+                # It is waited for, whatever became of the test, which may have ended it.
+                # (Its own `terminate` would take the exit code away from `wait` then.)
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGTERM)
             assert await process.wait() == 0
 
 
