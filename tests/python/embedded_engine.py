@@ -35,17 +35,14 @@ def _below(path):
         yield from _below(folder)
 
 
+def _all_groups():
+    return [group for hierarchy in _hierarchies() for group in _below(hierarchy)]
+
+
 def _groups(instance):
     """The groups of an instance, wherever in the hierarchies they are."""
-    found, unseen = [], _hierarchies()
-    while unseen:
-        for path in _directories(unseen.pop()):
-            match = _GROUP.fullmatch(path.name)
-            if match is None:
-                unseen.append(path)
-            elif match[1] == instance:
-                found.append(path)
-    return found
+    matches = ((group, _GROUP.fullmatch(group.name)) for group in _all_groups())
+    return [group for group, match in matches if match and match[1] == instance]
 
 
 def _read(path):
@@ -82,7 +79,7 @@ RUNNING_FAULTS = ("killed", "paused")
 
 
 def harm(sandbox, fault):
-    for group in [group for top in _hierarchies() for group in _below(top) if group.name == sandbox]:
+    for group in [group for group in _all_groups() if group.name == sandbox]:
         if fault == "thawed":
             _write(group / "freezer.state", "THAWED")
             _write(group / "cgroup.freeze", "0")

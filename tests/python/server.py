@@ -20,8 +20,16 @@ CONFIG = ROOT / "isolator_config.json"
 
 # What a host takes from its own environment, what a server on another engine needs, and what a long run tells the
 # allocator.
-_PASSED_ON = ["HOME", "PATH", "XDG_DATA_HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "RUST_LOG"]
-_PASSED_ON += ["GLIBC_TUNABLES"]
+_PASSED_ON = [
+    "HOME",
+    "PATH",
+    "XDG_DATA_HOME",
+    "DOCKER_HOST",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CERT_PATH",
+    "RUST_LOG",
+    "GLIBC_TUNABLES",
+]
 
 
 class Isolator:

@@ -221,9 +221,8 @@ async def serving(folder, transport):
     config["defaultCpus"] = 1
     # As little of output and results as shows that there is a bound.
     config["limits"]["killOutputMB"] = 8
-    config["results"] |= {"keepFor": "1s", "keptOutputKB": 128, "maxFilesKB": 1024}
-    # The end of each is waited for, the longest by a soak.
-    config["results"]["detachAfter"] = "55s"
+    # And the end of each program is waited for, the longest by a soak.
+    config["results"] |= {"keepFor": "1s", "keptOutputKB": 128, "maxFilesKB": 1024, "detachAfter": "55s"}
     # Importing ahead what no program here uses would only make sandboxes scarce.
     config["languageSettings"]["python"] |= {"preload": {"modules": []}, "pool": PYTHON_POOL}
     path = folder / "config.json"
