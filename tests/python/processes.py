@@ -26,7 +26,20 @@ def open_files(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def state(pid):
+    """Its state, such as "Z" for one that has ended and that nobody has asked about; None when there is no such process."""
+    try:
+        return _stat(pid)[0]
+    except OSError:
+        return None
+
+
 def cpu_seconds(pid):
-    """User and system time of a process; its name may have blanks, so fields count from its end."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    """User and system time of a process."""
+    fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid):
+    """What follows the name, which may have blanks."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -229,18 +229,11 @@ def machine():
     pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
     return {
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-        "zombies": [_state(pid) for pid in pids].count("Z"),
+        "zombies": [processes.state(pid) for pid in pids].count("Z"),
         "networks": len({_network(pid) for pid in pids} - {None}),
         "sandboxes": len(list(engine.all_processes())),
         "groups": sum(len(folders) for _, folders, _ in os.walk("/sys/fs/cgroup")),
     }
-
-
-def _state(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
 
 
 def _network(pid):

@@ -3,12 +3,11 @@
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 import anyio
 import engine
+import processes
 import pytest
-from processes import cpu_seconds
 from programs import HELLO
 from server import isolator, until
 
@@ -32,9 +31,9 @@ async def test_an_idle_server_holds_paused_sandboxes_and_costs_no_cpu(tmp_path):
         await until(is_full(server.instance), FILLED_WITHIN_S, "full pools")
         # The last sandbox is there before it is paused.
         await anyio.sleep(2)
-        before = cpu_seconds(server.pid)
+        before = processes.cpu_seconds(server.pid)
         await anyio.sleep(10)
-        share = (cpu_seconds(server.pid) - before) / 10
+        share = (processes.cpu_seconds(server.pid) - before) / 10
 
         paused = {
             sandbox.image
@@ -106,7 +105,4 @@ async def test_what_a_killed_server_left_is_swept_by_the_next(tmp_path):
 
 
 def is_gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    return processes.state(pid) in {None, "Z"}
