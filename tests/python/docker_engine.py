@@ -123,7 +123,16 @@ def all_processes():
 
 def sandboxes(instance):
     containers = _get(f"/containers/json?all=1&{_labelled(instance)}")
-    return [Sandbox(found["Id"], found["State"], found["ImageID"]) for found in containers]
+    return [Sandbox(found["Id"], found["State"], found["ImageID"]) for found in containers if _is_there(found)]
+
+
+def _is_there(listed):
+    """Whether a container is more than a line of the engine's list.
+
+    Docker lists a container for ever whose removal crossed with a restart: each writes its record when it is done,
+    and the restart may be the last although it failed.
+    """
+    return listed["State"] != "removing" or ask("GET", f"/containers/{listed['Id']}/json") != 404
 
 
 def image_id(name):
