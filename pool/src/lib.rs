@@ -58,6 +58,7 @@ mod quiet;
 pub mod quote;
 mod reaper;
 pub mod run;
+mod runner_log;
 mod sandbox;
 #[cfg(not(fuzzing))]
 mod seccomp;

@@ -8,6 +8,7 @@ mod images;
 mod volume;
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +34,7 @@ use crate::engine::{
 };
 use crate::limits::Resources;
 use crate::owner::{LABEL, Owner};
+use crate::runner_log::RunnerLog;
 
 /// How often a pause is tried, and how long it is waited between. The freezer gives up, and lets everything
 /// go on, when a process gets no CPU time for a while.
@@ -169,13 +171,10 @@ impl Engine for DockerEngine {
         {
             StartExecResults::Attached { output, input } => {
                 let address = self.shown.clone();
-                let name = name.clone();
+                let mut log = RunnerLog::new(name.clone());
                 let output = output
                     .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
-                    .try_filter_map(move |piece| {
-                        let name = name.clone();
-                        async move { Ok(standard_output(&name, piece)) }
-                    })
+                    .try_filter_map(move |piece| ready(Ok(standard_output(&mut log, piece))))
                     .boxed();
                 Ok(Channel { input: Box::new(input), output })
             }
@@ -314,12 +313,11 @@ fn has_stuck_execs(version: &str) -> bool {
 }
 
 /// The runner's frames come on its standard output; what it says on standard error is for the log.
-fn standard_output(name: &SandboxName, piece: LogOutput) -> Option<bytes::Bytes> {
+fn standard_output(log: &mut RunnerLog, piece: LogOutput) -> Option<bytes::Bytes> {
     match piece {
         LogOutput::StdOut { message } => Some(message),
         LogOutput::StdErr { message } => {
-            let said = String::from_utf8_lossy(&message);
-            tracing::warn!(sandbox = %name, "the runner said: {}", said.trim_end());
+            log.pass_on(&message);
             None
         }
         LogOutput::StdIn { .. } | LogOutput::Console { .. } => None,

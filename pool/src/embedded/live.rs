@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, TryStreamExt};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio_util::io::ReaderStream;
@@ -18,6 +17,7 @@ use super::cgroup::Cgroup;
 use super::launcher::{Created, Launcher};
 use super::refused;
 use crate::engine::{Call, Channel, SandboxName, SandboxState};
+use crate::runner_log::RunnerLog;
 use crate::store::Held;
 
 /// How long a process that was killed may take to end.
@@ -26,11 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it takes if nothing is in its way.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// What is read from a runner at once.
+/// What is read from a runner at once, and of what it says besides.
 const READ: usize = 64 * 1024;
-
-/// The most of what a runner says besides that goes into the log, in bytes.
-const LONGEST_LOG: u64 = 4096;
+const READ_OF_LOG: usize = 512;
 
 /// A sandbox that this process has made.
 pub(super) struct Live {
@@ -67,7 +65,9 @@ impl Live {
         let streams = self.streams.take();
         let (stream, log) = streams.ok_or_else(|| io::Error::other("its stream is taken"))?;
         rustix::io::ioctl_fionbio(&log, true)?;
-        tasks.spawn(pass_log_on(name.clone(), pipe::Receiver::from_owned_fd(log)?));
+        let said = ReaderStream::with_capacity(pipe::Receiver::from_owned_fd(log)?, READ_OF_LOG);
+        let log = RunnerLog::new(name.clone());
+        tasks.spawn(pass_on(said, log));
         let stream = std::os::unix::net::UnixStream::from(stream);
         stream.set_nonblocking(true)?;
         let (output, input) = UnixStream::from_std(stream)?.into_split();
@@ -119,10 +119,8 @@ fn has_ended(process: &OwnedFd, within: Duration) -> bool {
     poll(&mut fds, within.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// What the runner says besides its frames is for the log.
-async fn pass_log_on(name: SandboxName, log: impl AsyncRead + Unpin) {
-    let mut lines = BufReader::new(log.take(LONGEST_LOG)).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        tracing::warn!(sandbox = %name, "the runner said: {line}");
-    }
+async fn pass_on(mut said: ReaderStream<pipe::Receiver>, mut log: RunnerLog) {
+    while let Some(Ok(piece)) = said.next().await
+        && log.pass_on(&piece)
+    {}
 }

@@ -1,0 +1,91 @@
+//! What a runner says besides its frames, which is for the server's log.
+//!
+//! A runner says something only when it fails. But a program may have got hold of its standard error, so what
+//! comes from there fills no log and forges no line of it.
+
+use std::mem;
+
+use crate::engine::SandboxName;
+
+/// The most that is logged of one runner, in bytes.
+const LONGEST: usize = 4096;
+
+/// The log of one runner. What it has begun to say is logged when this is dropped.
+pub(crate) struct RunnerLog {
+    sandbox: SandboxName,
+    line: Vec<u8>,
+    left: usize,
+}
+
+impl RunnerLog {
+    pub(crate) fn new(sandbox: SandboxName) -> Self {
+        Self { sandbox, line: Vec::new(), left: LONGEST }
+    }
+
+    /// Logs the lines that are whole. Returns whether anything more would be logged.
+    pub(crate) fn pass_on(&mut self, piece: &[u8]) -> bool {
+        for line in self.lines(piece) {
+            self.log(&line);
+        }
+        self.left > 0
+    }
+
+    /// The lines that a piece ends, as far as they are logged.
+    fn lines(&mut self, piece: &[u8]) -> Vec<String> {
+        let piece = &piece[..piece.len().min(self.left)];
+        self.left -= piece.len();
+        self.line.extend_from_slice(piece);
+        let Some(end) = self.line.iter().rposition(|&byte| byte == b'\n') else {
+            return Vec::new();
+        };
+        let rest = self.line.split_off(end + 1);
+        let whole = mem::replace(&mut self.line, rest);
+        whole.trim_ascii_end().split(|&byte| byte == b'\n').map(printable).collect()
+    }
+
+    fn log(&self, line: &str) {
+        tracing::warn!(sandbox = %self.sandbox, "the runner said: {line}");
+    }
+}
+
+impl Drop for RunnerLog {
+    fn drop(&mut self) {
+        if !self.line.is_empty() {
+            self.log(&printable(&self.line));
+        }
+    }
+}
+
+/// A line with everything escaped that a terminal or a reader of lines would understand.
+fn printable(line: &[u8]) -> String {
+    let escaped = |character: char| match character {
+        '\'' | '"' => character.to_string(),
+        other => other.escape_debug().to_string(),
+    };
+    String::from_utf8_lossy(line).chars().map(escaped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_whole_and_on_one_line_each() {
+        let mut log = RunnerLog::new(SandboxName::new("sandbox"));
+        assert!(log.lines(b"memory allocation of ").is_empty());
+        assert_eq!(log.lines(b"5 bytes can't\nnote"), ["memory allocation of 5 bytes can't"]);
+        assert_eq!(
+            log.lines(b"\n\x1b[2Jcleared\rforged\n\xff"),
+            ["note", r"\u{1b}[2Jcleared\rforged"]
+        );
+        assert_eq!(printable(&log.line), "\u{fffd}");
+    }
+
+    #[test]
+    fn a_log_is_not_filled() {
+        let mut log = RunnerLog::new(SandboxName::new("sandbox"));
+        assert!(log.pass_on(&[b'x'; LONGEST - 1]));
+        assert_eq!(log.lines(b"\nmore\n"), ["x".repeat(LONGEST - 1)]);
+        assert!(!log.pass_on(b"more\n") && log.line.is_empty());
+    }
+}
