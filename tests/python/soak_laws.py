@@ -8,8 +8,9 @@ from statistics import fmean, quantiles
 # A canary may take this many times longer beside a hostile neighbour.
 SLOWER = 3
 
-# The first part of the run is that in which caches and allocators fill.
-WARM_UP = 0.2
+# The first part of a run is that in which caches and allocators fill. Docker remembers every exec for five to ten
+# minutes after its end, so in a run of twenty its memory is level in the second half.
+WARM_UP = {"memory": 0.2, "engine": 0.5}
 
 # KiB an hour that nobody has to look for, and how many standard errors make a slope out of noise.
 NEGLIGIBLE_PER_HOUR = 1024
@@ -70,7 +71,7 @@ def machine(of):
 def slope(of, what):
     """Whether memory grows with time, by the line of least squares through what is held when nothing runs."""
     samples = [(event["at"], event[what]) for event in of["breath"]]
-    samples = samples[int(len(samples) * WARM_UP) :]
+    samples = samples[int(len(samples) * WARM_UP[what]) :]
     if len(samples) < 4:
         return [f"too few breaths to tell whether {what} grows"]
     times, values = zip(*samples)
