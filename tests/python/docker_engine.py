@@ -132,7 +132,8 @@ def _is_there(listed):
     Docker lists a container for ever whose removal crossed with a restart: each writes its record when it is done,
     and the restart may be the last although it failed.
     """
-    return listed["State"] != "removing" or ask("GET", f"/containers/{listed['Id']}/json") != 404
+    is_going = listed["State"] in ("removing", "dead")
+    return not is_going or ask("GET", f"/containers/{listed['Id']}/json") != 404
 
 
 def image_id(name):

@@ -263,7 +263,7 @@ def main():
     os.environ["GLIBC_TUNABLES"] = TUNABLES
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(soak, options, Path(folder), log)
-    broken = soak_laws.check(options.log)
+    broken = soak_laws.check(options.log, engine.KIND)
     sys.exit("\n".join(broken) or None)
 
 

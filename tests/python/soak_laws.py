@@ -10,22 +10,23 @@ SLOWER = 3
 
 # The first part of a run is that in which caches and allocators fill. Docker remembers every exec for five to ten
 # minutes after its end, so in a run of twenty its memory is level in the second half.
-WARM_UP = {"memory": 0.2, "engine": 0.5}
+WARM_UP = 0.2
+DOCKER_S_WARM_UP = 0.5
 
 # KiB an hour that nobody has to look for, and how many standard errors make a slope out of noise.
 NEGLIGIBLE_PER_HOUR = 1024
 CERTAIN = 3
 
 
-def check(path):
-    """What is broken, in words; the figures are printed."""
+def check(path, kind):
+    """What is broken in a run on an engine of a kind, in words; the figures are printed."""
     events = [json.loads(line) for line in Path(path).read_text().splitlines()]
     of = {}
     for event in events:
         of.setdefault(event["what"], []).append(event)
     broken = list(ids(of)) + list(answers(of)) + list(canaries(of)) + list(machine(of))
-    for what in ("memory", "engine"):
-        broken += slope(of, what)
+    broken += slope(of, "memory", WARM_UP)
+    broken += slope(of, "engine", DOCKER_S_WARM_UP if kind == "docker" else WARM_UP)
     broken += steady(of)
     if "ended" not in of:
         broken.append("the run did not come to its end")
@@ -68,10 +69,10 @@ def machine(of):
             yield f"{what}: {before[what]} before, {after[what]} afterwards"
 
 
-def slope(of, what):
+def slope(of, what, warm_up):
     """Whether memory grows with time, by the line of least squares through what is held when nothing runs."""
     samples = [(event["at"], event[what]) for event in of["breath"]]
-    samples = samples[int(len(samples) * WARM_UP[what]) :]
+    samples = samples[int(len(samples) * warm_up) :]
     if len(samples) < 4:
         return [f"too few breaths to tell whether {what} grows"]
     times, values = zip(*samples)

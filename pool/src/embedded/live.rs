@@ -119,8 +119,11 @@ fn has_ended(process: &OwnedFd, within: Duration) -> bool {
     poll(&mut fds, within.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
+/// Passes on what the runner says besides its frames, until nothing more of it would be logged.
 async fn pass_on(mut said: ReaderStream<pipe::Receiver>, mut log: RunnerLog) {
-    while let Some(Ok(piece)) = said.next().await
-        && log.pass_on(&piece)
-    {}
+    while let Some(Ok(piece)) = said.next().await {
+        if !log.pass_on(&piece) {
+            return;
+        }
+    }
 }
