@@ -5,7 +5,7 @@ export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isola
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 # The tests in Rust of what an engine does; ISOLATOR_TEST_ENGINE chooses the engine.
-ON_ENGINES := $(addprefix --test ,bad_input check_syntax cli execute_code files hits http images policies \
+ON_ENGINES := $(addsuffix ::,bad_input check_syntax cli execute_code files hits http images policies \
 	pool preload sandbox test_code)
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
@@ -51,7 +51,7 @@ toolchain: # Stop early, and say what to do, where cargo or a linker is missing
 	@scripts/toolchain
 
 unit: engines # The tests in Rust, those of what an engine does on each
-	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --workspace --locked $(ON_ENGINES)
+	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --locked --test it -- $(ON_ENGINES)
 
 fuzz: toolchain ## Fuzz what strangers can reach, each target for FUZZ_SECONDS (20)
 	scripts/fuzz

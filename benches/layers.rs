@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use isolator_pool::OutputLimits;
-use isolator_pool::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
+use isolator_pool::run::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
 use isolator_runner::wire::{self, FrameDecoder, Job, Kind};
 
 const KIB: usize = 1 << 10;

@@ -14,10 +14,10 @@ use criterion::{
 use futures_util::future::join_all;
 use isolator::app::{Ahead, App};
 use isolator::config::Config;
-use isolator_pool::admission::Client;
-use isolator_pool::pools::Pools;
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::RunRequest;
-use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use tokio::runtime::Runtime;
 
 /// As many requests as run at the same time by default, so that all sandboxes are taken at once.

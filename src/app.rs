@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use isolator_pool::docker::{ConnectError, DockerEngine, EngineAddress};
-use isolator_pool::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::Engine;
-use isolator_pool::images::{ImageProvider, ImageStore};
-use isolator_pool::owner::Owner;
+use isolator_pool::engine::docker::{ConnectError, DockerEngine, EngineAddress};
+use isolator_pool::engine::embedded::{self, EmbeddedEngine};
+use isolator_pool::engine::images::{ImageProvider, ImageStore};
+use isolator_pool::engine::instance::Owner;
 use isolator_pool::pool::PoolSize;
-use isolator_pool::pools::{PoolSpec, Pools};
-use isolator_pool::sweep;
+use isolator_pool::pool::pools::{PoolSpec, Pools};
+use isolator_pool::sandbox::sweep;
 
 use crate::config::{Config, EngineKind};
 use crate::images::{BuildEngine, LanguageImages};

@@ -18,34 +18,13 @@
 //! and each of [`cli`]'s commands is a file in [`commands`].
 //! [`bench`](mod@bench) measures all of it from outside.
 
-pub mod answer;
 pub mod app;
-pub mod arguments;
 pub mod bench;
-pub mod bounds;
-pub mod budget;
-pub mod calls;
-pub mod changes;
-pub mod cli;
 pub mod commands;
 pub mod config;
-pub mod detached;
-pub mod explain;
-pub mod files;
-pub mod handles;
 mod hex;
-pub mod hosts;
-pub mod http;
-pub mod icon;
 pub mod images;
-pub mod policy;
-pub mod progress;
-pub mod report;
-pub mod resources;
-pub mod results;
-pub mod server;
-pub mod snippets;
-pub mod source;
-pub mod stdio;
-pub mod syntax;
-pub mod tools;
+pub mod mcp;
+pub mod request;
+pub mod result;
+pub mod transport;

@@ -4,10 +4,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use isolator::cli::{Cli, Command};
 use isolator::commands;
+use isolator::commands::cli::{Cli, Command};
 use isolator::config::Config;
-use isolator_pool::embedded::launch;
+use isolator_pool::engine::embedded::launch;
 
 /// For errors of our own, as `docker run` has it: a program's codes stay its own.
 const FAILED: u8 = 125;

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use isolator_fuzz_inputs::scratch::Scratch;
 use isolator_pool::fuzzing;
-use isolator_pool::store::{Limits, Store, Stored};
+use isolator_pool::engine::store::{Limits, Store, Stored};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use tokio::runtime::{Builder, Runtime};
 

@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 use isolator_fuzz_inputs::frames;
 use isolator_fuzz_inputs::scratch::Scratch;
 use isolator_pool::fuzzing;
-use isolator_pool::store::Limits;
+use isolator_pool::engine::store::Limits;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
 const LIMITS: Limits = Limits { bytes: 1 << 16, entries: 64, path: 400, description: 1 << 12 };

@@ -19,12 +19,12 @@ use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Found, Image, Progress, SandboxName, SandboxSpec,
     SandboxState, Warning, Whose,
 };
-use isolator_pool::limits::{ByteSize, CpuShare, FixedLimits, Resources};
-use isolator_pool::outcome::{Captured, Outcome};
-use isolator_pool::output::Watch;
-use isolator_pool::preload::{Interpreter, Preload};
+use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
+use isolator_pool::run::outcome::{Captured, Outcome};
+use isolator_pool::run::output::Watch;
+use isolator_pool::run::preload::{Interpreter, Preload};
 use isolator_pool::run::RunRequest;
-use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use isolator_pool::{OutputLimits, WantedFiles, fuzzing};
 use isolator_runner::wire::{MAX_FILES, MAX_PATH};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{Engine, SandboxName, SandboxSpec};
-use crate::outcome::Outcome;
-use crate::quiet::Quiet;
-use crate::reaper::Reaper;
+use crate::run::outcome::Outcome;
 use crate::run::{RunError, RunRequest, RunTimes, run};
 use crate::sandbox::Sandbox;
+use crate::sandbox::activity::Quiet;
+use crate::sandbox::reaper::Reaper;
 
-pub use crate::store::fuzzing::{clear, unpack};
+pub use crate::engine::store::fuzzing::{clear, unpack};
 
 /// Takes a sandbox of an engine through all of its states, the last of which is one request.
 ///

@@ -34,39 +34,16 @@
 //! - [`preload`]: interpreters that are started ahead of their program.
 //! - [`images`]: how images come to be on an engine. [`store`]: images without a container engine. [`limits`]: what a sandbox may use.
 
-pub mod admission;
-#[cfg(not(fuzzing))]
-mod causes;
-mod connection;
-#[cfg(not(fuzzing))]
-pub mod docker;
-#[cfg(not(fuzzing))]
-pub mod embedded;
 pub mod engine;
+mod error_chain;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-pub mod images;
-pub mod limits;
 mod lock;
-pub mod outcome;
-pub mod output;
-pub mod owner;
 pub mod pool;
-pub mod pools;
-pub mod preload;
-mod quiet;
 pub mod quote;
-mod reaper;
 pub mod run;
-mod runner_log;
-mod sandbox;
-#[cfg(not(fuzzing))]
-mod seccomp;
-mod shelf;
-pub mod store;
-pub mod sweep;
-pub mod workspace;
+pub mod sandbox;
 
-pub use connection::ConnectionError;
 pub use isolator_runner::wire::{OutputLimits, WantedFiles};
 pub use sandbox::SandboxError;
+pub use sandbox::connection::ConnectionError;

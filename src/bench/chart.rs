@@ -12,7 +12,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::flow::Flow;
 use super::results::{Results, Row};
 use super::table::digits;
-use crate::report::ms;
+use crate::result::report::ms;
 
 const WIDTH: i32 = 900;
 const MARGIN: i32 = 24;

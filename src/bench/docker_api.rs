@@ -13,9 +13,9 @@ use bollard::query_parameters::{
     WaitContainerOptions,
 };
 use futures_util::{StreamExt, TryStreamExt};
-use isolator_pool::docker::connect;
+use isolator_pool::engine::docker::connect;
+use isolator_pool::engine::instance::Owner;
 use isolator_pool::engine::{Call, Engine, SandboxName, bounded};
-use isolator_pool::owner::Owner;
 use tokio_util::task::TaskTracker;
 
 use super::error::BenchError;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use isolator_pool::embedded;
+use isolator_pool::engine::embedded;
 use isolator_pool::engine::{Call, bounded};
 
 use super::flow::Flow;

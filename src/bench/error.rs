@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use isolator_pool::docker::ConnectError;
 use isolator_pool::engine::EngineError;
+use isolator_pool::engine::docker::ConnectError;
 use rmcp::ServiceError;
 use rmcp::service::ClientInitializeError;
 

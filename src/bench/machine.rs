@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 use std::time::SystemTime;
 
-use isolator_pool::limits::ByteSize;
+use isolator_pool::engine::limits::ByteSize;
 use serde::Serialize;
 
 /// The machine, the engines and the day.

@@ -16,7 +16,7 @@ use super::flow::PoolShape;
 use super::programs::Subject;
 use super::rest::Rest;
 use crate::app::App;
-use crate::tools::EXECUTE_CODE;
+use crate::mcp::tools::EXECUTE_CODE;
 
 /// Longest time that a server may take to remove everything and end. Its own is shorter.
 const STOP: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use isolator_pool::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
+use isolator_pool::run::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
 
 use crate::config::{Config, Language};
 

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use isolator_pool::engine::instance::PROCESS;
 use isolator_pool::engine::{Call, SandboxName, SandboxState, bounded};
-use isolator_pool::owner::PROCESS;
 
 use super::error::BenchError;
 use super::flow::PoolShape;

@@ -9,7 +9,7 @@ use super::machine::Machine;
 use super::schedule::Cell;
 use super::statistics::Summary;
 use super::throughput::Throughput;
-use crate::report::ms;
+use crate::result::report::ms;
 
 /// Everything that was measured.
 #[derive(Debug, Clone, Serialize)]

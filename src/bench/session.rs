@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use isolator_pool::engine::{Call, bounded};
-use isolator_pool::sweep;
+use isolator_pool::sandbox::sweep;
 use tempfile::TempDir;
 
 use super::docker_api::RawDocker;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::report::ms;
+use crate::result::report::ms;
 
 /// Samples in numbers, in milliseconds where they are written as JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::flow::Flow;
 use super::results::{Results, Row};
 use super::throughput::Throughput;
-use crate::report::ms;
+use crate::result::report::ms;
 
 /// Width of the first column: the longest flow, indented.
 const NAMES: usize = 29;

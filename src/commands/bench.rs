@@ -15,7 +15,7 @@ use crate::bench::schedule::Schedule;
 use crate::bench::session::Session;
 use crate::bench::table::table;
 use crate::bench::throughput::Throughput;
-use crate::cli::BenchArguments;
+use crate::commands::cli::BenchArguments;
 use crate::commands::signals::stop_signal;
 use crate::commands::{complain, say};
 use crate::config::Config;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
+use crate::commands::cli::Cli;
 
 /// Prints a shell's completions.
 pub fn completions(shell: Shell) -> ExitCode {

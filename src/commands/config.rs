@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use include_dir::{Dir, include_dir};
 
-use crate::cli::ConfigCommand;
+use crate::commands::cli::ConfigCommand;
 use crate::commands::{complain, say};
 use crate::config::{self, Config, ConfigError, FILE_NAME};
 

@@ -3,7 +3,7 @@
 use std::env;
 use std::process::ExitCode;
 
-use isolator_pool::sweep::{self, Swept};
+use isolator_pool::sandbox::sweep::{self, Swept};
 
 use crate::app::App;
 use crate::commands::say;

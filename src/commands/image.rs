@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
+use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::{Call, bounded};
-use isolator_pool::limits::ByteSize;
 
 use crate::app::App;
-use crate::cli::ImageCommand;
+use crate::commands::cli::ImageCommand;
 use crate::commands::{complain, say};
 use crate::config::{Config, Language};
 

@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
 
-use crate::cli::InstallArguments;
+use crate::commands::cli::InstallArguments;
+use crate::commands::hosts::Profile;
+use crate::commands::hosts::edit::{self, Dialect, Other};
+use crate::commands::hosts::entry::Entry;
+use crate::commands::hosts::file::Original;
+use crate::commands::hosts::place::{self, Surroundings, System};
 use crate::commands::{complain, say};
 use crate::config::{Config, EngineKind, FILE_NAME};
-use crate::hosts::Profile;
-use crate::hosts::edit::{self, Dialect, Other};
-use crate::hosts::entry::Entry;
-use crate::hosts::file::Original;
-use crate::hosts::place::{self, Surroundings, System};
 
 /// Variables that decide what the server does and that hosts do not pass on.
 const NOT_PASSED_ON: [&str; 6] = [

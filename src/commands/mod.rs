@@ -1,10 +1,12 @@
 //! The commands, one a file.
 
 pub mod bench;
+pub mod cli;
 pub mod completions;
 pub mod config;
 pub mod doctor;
 pub mod gc;
+pub mod hosts;
 pub mod image;
 pub mod install;
 pub mod run;

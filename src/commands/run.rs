@@ -7,21 +7,21 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use isolator_pool::admission::Client;
-use isolator_pool::outcome::{End, Outcome, Status};
+use isolator_pool::pool::admission::Client;
 use isolator_pool::run::RunRequest;
+use isolator_pool::run::outcome::{End, Outcome, Status};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::app::{Ahead, App};
-use crate::arguments::{AdditionalFile, Arguments, Encoding};
-use crate::cli::RunArguments;
+use crate::commands::cli::RunArguments;
 use crate::commands::complain;
 use crate::commands::signals::stop_signal;
 use crate::config::{Config, Language};
-use crate::explain::{self, Context};
-use crate::snippets::Snippets;
-use crate::source::{self, Request};
+use crate::request::arguments::{AdditionalFile, Arguments, Encoding};
+use crate::request::resolve::{self, Request};
+use crate::request::snippets::Snippets;
+use crate::result::explain::{self, Context};
 
 /// The exit code of a program that a signal ended, as shells have it, without the signal.
 const SIGNALLED: i32 = 128;
@@ -29,7 +29,7 @@ const SIGNALLED: i32 = 128;
 /// Runs the program and passes its output and its exit code on.
 pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCode> {
     let arguments = arguments(&config, command)?;
-    let mut request = source::resolve(arguments, &config, &Snippets::new(&config))?;
+    let mut request = resolve::resolve(arguments, &config, &Snippets::new(&config))?;
     // They go nowhere from here.
     request.run.files = None;
     let name = &request.language.name;

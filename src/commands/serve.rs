@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use isolator_pool::engine::{Call, bounded};
-use isolator_pool::pools::Pools;
+use isolator_pool::pool::pools::Pools;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{Ahead, App};
-use crate::calls::Clients;
-use crate::cli::ServeArguments;
+use crate::commands::cli::ServeArguments;
 use crate::commands::signals::stop_signal;
 use crate::config::Config;
-use crate::http::{Ending, Http};
-use crate::server::Server;
-use crate::stdio::Stdio;
+use crate::mcp::calls::Clients;
+use crate::mcp::server::Server;
+use crate::transport::http::{Ending, Http};
+use crate::transport::stdio::Stdio;
 
 /// How long running programs may go on when the host has gone or stops the server: it does not wait for
 /// their answers any more.

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use crate::cli::TokenArguments;
+use crate::commands::cli::TokenArguments;
 use crate::commands::{complain, say};
-use crate::http::Token;
+use crate::transport::http::Token;
 
 /// Prints the line for the file of tokens to standard output, so that it can be appended there, and the
 /// token itself, which is nowhere else, to standard error.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use isolator_pool::engine::limits::{ByteSize, FixedLimits, Resources};
 use isolator_pool::engine::{Image, SandboxSpec};
-use isolator_pool::limits::{ByteSize, FixedLimits, Resources};
 use isolator_pool::pool::PoolSize;
-use isolator_pool::preload::{Interpreter, Preload};
-use isolator_pool::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use isolator_pool::run::preload::{Interpreter, Preload};
+use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use regex::Regex;
 
 use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPool, RawPreload};

@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::SandboxSpec;
-use isolator_pool::images::PullPolicy;
-use isolator_pool::limits::{ByteSize, CpuShare};
+use isolator_pool::engine::images::PullPolicy;
+use isolator_pool::engine::limits::{ByteSize, CpuShare};
 use isolator_pool::pool::PoolSize;
-use isolator_pool::pools::PoolsLimits;
-use isolator_pool::workspace::WorkspaceLimits;
+use isolator_pool::pool::pools::PoolsLimits;
+use isolator_pool::run::workspace::WorkspaceLimits;
 use regex::Regex;
 
 pub use raw::EngineKind;
 pub use syntax::{Checker, SyntaxCheck, Verdicts};
 
-use crate::policy::Policies;
+use crate::request::policy::Policies;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "isolator_config.json";

@@ -8,8 +8,8 @@ use super::raw::{RawInterpreter, RawSyntaxCheck};
 use super::validate::Check;
 
 /// Checkers that come with Isolator. They read the code from standard input.
-const PYTHON: &str = include_str!("../syntax/check.py");
-const NODE: &str = include_str!("../syntax/check.cjs");
+const PYTHON: &str = include_str!("../request/syntax/check.py");
+const NODE: &str = include_str!("../request/syntax/check.cjs");
 
 /// How a program is checked for syntax errors.
 #[derive(Debug)]

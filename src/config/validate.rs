@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::OutputLimits;
-use isolator_pool::admission::AdmissionLimits;
-use isolator_pool::images::PullPolicy;
-use isolator_pool::limits::{ByteSize, CpuShare};
-use isolator_pool::pools::PoolsLimits;
-use isolator_pool::workspace::WorkspaceLimits;
+use isolator_pool::engine::images::PullPolicy;
+use isolator_pool::engine::limits::{ByteSize, CpuShare};
+use isolator_pool::pool::admission::AdmissionLimits;
+use isolator_pool::pool::pools::PoolsLimits;
+use isolator_pool::run::workspace::WorkspaceLimits;
 
 use super::raw::{
     RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawPool, RawRequests,
@@ -20,7 +20,7 @@ use super::{
     Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
     TlsConfig, language,
 };
-use crate::policy::Policies;
+use crate::request::policy::Policies;
 
 // The defaults of isolator-mcp, whose file must mean here what it meant there.
 const TIMEOUT_S: f64 = 60.0;

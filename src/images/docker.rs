@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use isolator_pool::docker::{DockerEngine, ImageBuild};
+use isolator_pool::engine::docker::{DockerEngine, ImageBuild};
 use isolator_pool::engine::{EngineError, Progress};
 
 use super::{BuildEngine, Recipe};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use include_dir::{Dir, include_dir};
+use isolator_pool::engine::images::{ImageBuilder, ImageStore};
 use isolator_pool::engine::{Call, Engine, EngineError, Progress};
-use isolator_pool::images::{ImageBuilder, ImageStore};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 

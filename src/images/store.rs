@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use include_dir::Dir;
-use isolator_pool::embedded::{EmbeddedEngine, ImageBuild};
+use isolator_pool::engine::embedded::{EmbeddedEngine, ImageBuild};
+use isolator_pool::engine::store::Description;
 use isolator_pool::engine::{EngineError, Progress};
-use isolator_pool::store::Description;
 
 use super::{BuildEngine, Recipe, refused};
 

@@ -1,0 +1,145 @@
+//! The container that is a sandbox: every promise about it is made here.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
+    MountVolumeOptions, ResourcesUlimits,
+};
+
+use isolator_runner::place;
+
+use super::dialect::{Dialect, TmpfsOptions};
+use crate::engine::SandboxSpec;
+use crate::engine::limits::ByteSize;
+
+/// The request that makes the container.
+pub(super) fn body(
+    spec: &SandboxSpec,
+    volume: &str,
+    labels: HashMap<String, String>,
+    dialect: &Dialect,
+) -> ContainerCreateBody {
+    let (uid, gid) = spec.user;
+    ContainerCreateBody {
+        image: Some(spec.image.digest.clone()),
+        // Process 1 waits for ever. There is no init: nothing lives long enough to need one.
+        entrypoint: Some(vec![place::RUNNER.to_owned(), "hold".to_owned()]),
+        cmd: Some(Vec::new()),
+        user: Some(format!("{uid}:{gid}")),
+        working_dir: Some(spec.workdir.clone()),
+        hostname: Some("sandbox".to_owned()),
+        // Process 1 does not listen to any other, and an engine that is stopped would wait for ten seconds.
+        stop_signal: Some("SIGKILL".to_owned()),
+        // An image's own health check would start processes beside the program.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        host_config: Some(host_config(spec, volume, &labels, dialect)),
+        labels: Some(labels),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// What may be done with the runner's volume.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// In a sandbox.
+    ReadOnly,
+    /// In the container through which it is filled.
+    ReadWrite,
+}
+
+/// The runner's volume in a container. It carries the labels too: an engine makes a volume that has
+/// gone anew, and what it makes must be found by the sweep.
+pub(super) fn runner_mount(
+    volume: &str,
+    labels: &HashMap<String, String>,
+    access: Access,
+) -> Mount {
+    Mount {
+        target: Some(place::DIRECTORY.to_owned()),
+        source: Some(volume.to_owned()),
+        typ: Some(MountType::VOLUME),
+        read_only: Some(access == Access::ReadOnly),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            labels: Some(labels.clone()),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+/// What can't be written in `/proc`: what Docker says by itself, and the pressure on the machine. Whoever opens
+/// that for writing is told of it, by a watch that takes the kernel a moment to remove: thousands of them keep a
+/// killed container alive for minutes.
+const READ_ONLY: [&str; 6] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"];
+
+fn host_config(
+    spec: &SandboxSpec,
+    volume: &str,
+    labels: &HashMap<String, String>,
+    dialect: &Dialect,
+) -> HostConfig {
+    let resources = spec.with_preload(spec.resources);
+    HostConfig {
+        network_mode: Some(spec.network.clone()),
+        cap_drop: Some(spec.cap_drop.clone()),
+        security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
+        readonly_rootfs: Some(spec.readonly_root),
+        readonly_paths: Some(READ_ONLY.map(str::to_owned).to_vec()),
+        runtime: spec.runtime.clone(),
+        memory: Some(resources.memory.as_i64()),
+        // Memory and swap together: no swap is added.
+        memory_swap: Some(resources.memory.as_i64()),
+        nano_cpus: Some(resources.cpu.as_nano_cpus()),
+        pids_limit: Some(i64::from(spec.limits.pids)),
+        ulimits: Some(ulimits(spec, dialect)),
+        tmpfs: Some(tmpfs(spec, dialect)),
+        mounts: Some(vec![runner_mount(volume, labels, Access::ReadOnly)]),
+        ipc_mode: Some("private".to_owned()),
+        shm_size: Some(spec.limits.shm.as_i64()),
+        // What the program prints goes over the runner's stream; nothing else may print.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+        ..HostConfig::default()
+    }
+}
+
+fn ulimits(spec: &SandboxSpec, dialect: &Dialect) -> Vec<ResourcesUlimits> {
+    let mut ulimits = vec![
+        ulimit("nofile", i64::from(spec.limits.open_files)),
+        // A core dump would fill the workspace and help nobody.
+        ulimit("core", 0),
+    ];
+    ulimits.extend(dialect.user_processes.map(|processes| ulimit("nproc", processes)));
+    ulimits
+}
+
+fn ulimit(name: &str, limit: i64) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(limit), hard: Some(limit) }
+}
+
+/// The places that can be written. Programs are started from both (a compiled program lies in
+/// `/tmp`), so both are executable.
+fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
+    let (uid, gid) = spec.user;
+    let more = match dialect.tmpfs {
+        TmpfsOptions::All => format!(",nr_inodes={},uid={uid},gid={gid}", spec.limits.inodes),
+        TmpfsOptions::SizeAndMode => String::new(),
+    };
+    let options = |size: ByteSize| {
+        let size = size.as_bytes();
+        format!("rw,exec,nosuid,nodev,mode=1777,size={size}{more}")
+    };
+    let mut tmpfs = HashMap::new();
+    // A volume that the image declares would be disk without a limit.
+    for path in &spec.image.volumes {
+        tmpfs.insert(path.clone(), options(spec.limits.tmp));
+    }
+    tmpfs.insert("/tmp".to_owned(), options(spec.limits.tmp));
+    tmpfs.insert(spec.workdir.clone(), options(spec.limits.workspace));
+    tmpfs
+}

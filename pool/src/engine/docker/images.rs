@@ -1,0 +1,302 @@
+//! Images on a Docker engine.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Read};
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use bollard::models::{CreateImageInfo, ErrorDetail, ImageInspect, ImageSummary};
+use bollard::query_parameters::{
+    BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ImportImageOptionsBuilder,
+    ListImagesOptionsBuilder, RemoveImageOptions, TagImageOptionsBuilder,
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use tokio_util::io::ReaderStream;
+
+use super::{DockerEngine, error};
+use crate::engine::images::{ImageStore, ListedImage, Pruned};
+use crate::engine::{Call, EngineError, Image, Progress};
+
+/// Looks an image up.
+pub(super) async fn find(engine: &DockerEngine, name: &str) -> Result<Option<Image>, EngineError> {
+    let inspected = match engine.docker().await?.inspect_image(name).await {
+        Ok(inspected) => inspected,
+        Err(error) if error::status(&error) == Some(404) => return Ok(None),
+        Err(error) => return Err(engine.translate(Call::FindImage).error(error)),
+    };
+    let ImageInspect { id, size, config, .. } = inspected;
+    let Some(digest) = id else { return Ok(None) };
+    let volumes = config.and_then(|config| config.volumes).unwrap_or_default();
+    let size = u64::try_from(size.unwrap_or(0)).unwrap_or(0);
+    Ok(Some(Image { name: name.to_owned(), digest, size, volumes }))
+}
+
+/// Pulls an image from its registry.
+pub(super) async fn pull(
+    engine: &DockerEngine,
+    name: &str,
+    progress: Progress<'_>,
+) -> Result<(), EngineError> {
+    let (repository, tag) = split_name(name);
+    let options = CreateImageOptionsBuilder::new().from_image(repository).tag(tag).build();
+    let lines = engine.docker().await?.create_image(Some(options), None, None);
+    follow(engine, lines, progress).await
+}
+
+/// An image's repository and its tag, or its digest in the place of the tag.
+fn split_name(name: &str) -> (&str, &str) {
+    if let Some((repository, digest)) = name.split_once('@') {
+        return (repository, digest);
+    }
+    match name.rsplit_once(':') {
+        // A colon before a slash is a port.
+        Some((repository, tag)) if !tag.contains('/') => (repository, tag),
+        _ => (name, "latest"),
+    }
+}
+
+/// A request to build an image.
+pub struct ImageBuild<'a> {
+    /// Name of the image.
+    pub name: &'a str,
+    /// The build context as a tar, with a `Dockerfile`.
+    pub context: Vec<u8>,
+    /// Values of the `Dockerfile`'s arguments.
+    pub arguments: HashMap<String, String>,
+}
+
+impl DockerEngine {
+    /// Builds an image with the engine's own builder. The steps use the engine's host network,
+    /// because they fetch packages.
+    ///
+    /// # Errors
+    ///
+    /// The engine's; the output of the step that failed goes to `progress`.
+    pub async fn build_image(
+        &self,
+        build: ImageBuild<'_>,
+        progress: Progress<'_>,
+    ) -> Result<(), EngineError> {
+        let options = BuildImageOptionsBuilder::new()
+            .t(build.name)
+            .buildargs(&build.arguments)
+            .networkmode("host")
+            .rm(true)
+            .forcerm(true)
+            .version(BuilderVersion::BuilderV1)
+            .build();
+        let context = bollard::body_full(build.context.into());
+        let mut lines =
+            std::pin::pin!(self.docker().await?.build_image(options, None, Some(context)));
+        while let Some(line) = lines.next().await {
+            let line = line.map_err(|e| self.translate(Call::FetchImage).error(e))?;
+            let said = line.stream.unwrap_or_default();
+            said.lines().filter(|line| !line.trim().is_empty()).for_each(progress);
+            fail_if_told(line.error_detail)?;
+        }
+        Ok(())
+    }
+
+    /// Makes an image of a root file system that comes as a tar.
+    ///
+    /// # Errors
+    ///
+    /// The engine's.
+    async fn import_image(
+        &self,
+        name: &str,
+        tar: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+        progress: Progress<'_>,
+    ) -> Result<(), EngineError> {
+        let (repository, tag) = split_name(name);
+        let options =
+            CreateImageOptionsBuilder::new().from_src("-").repo(repository).tag(tag).build();
+        let tar = bollard::body_try_stream(tar);
+        let lines = self.docker().await?.create_image(Some(options), Some(tar), None);
+        follow(self, lines, progress).await
+    }
+}
+
+/// The label of what this software has built, images that a build left on its way among them.
+const LABEL: &str = "isolator.image";
+
+#[async_trait]
+impl ImageStore for DockerEngine {
+    async fn list(&self) -> Result<Vec<ListedImage>, EngineError> {
+        let listed = labelled(self, &[]).await?;
+        let listed = listed.into_iter().map(|image| ListedImage {
+            names: image.repo_tags,
+            digest: image.id,
+            size: u64::try_from(image.size).unwrap_or(0),
+        });
+        Ok(listed.filter(|image| !image.names.is_empty()).collect())
+    }
+
+    async fn import(
+        &self,
+        file: &Path,
+        name: Option<&str>,
+        progress: Progress<'_>,
+    ) -> Result<Vec<String>, EngineError> {
+        let unreadable = |error: std::io::Error| {
+            error::refused(Call::FetchImage, format!("{}: {error}", file.display()))
+        };
+        let open = async || tokio::fs::File::open(file).await.map(ReaderStream::new);
+        if !holds_images(file.to_owned()).await.map_err(unreadable)? {
+            let name = name.ok_or_else(|| {
+                let message = "it is a root file system, which has no name: give it one";
+                error::refused(Call::FetchImage, format!("{}: {message}", file.display()))
+            })?;
+            self.import_image(name, open().await.map_err(unreadable)?, progress).await?;
+            return Ok(vec![name.to_owned()]);
+        }
+        let loaded = load(self, open().await.map_err(unreadable)?, progress).await?;
+        match (name, loaded.as_slice()) {
+            (None, _) => Ok(loaded),
+            (Some(name), [image]) => {
+                let (repo, tag) = split_name(name);
+                let options = TagImageOptionsBuilder::new().repo(repo).tag(tag).build();
+                let tagged = self.docker().await?.tag_image(image, Some(options)).await;
+                tagged.map_err(|e| self.translate(Call::FetchImage).error(e))?;
+                Ok(vec![name.to_owned()])
+            }
+            (Some(_), images) => {
+                let message = format!("{} images can't have one name: {images:?}", images.len());
+                Err(error::refused(Call::FetchImage, message))
+            }
+        }
+    }
+
+    async fn remove(&self, name: &str) -> Result<(), EngineError> {
+        let removed =
+            self.docker().await?.remove_image(name, None::<RemoveImageOptions>, None).await;
+        match removed {
+            Ok(_) => Ok(()),
+            Err(error) if error::status(&error) == Some(404) => {
+                Err(EngineError::NoSuchImage(name.to_owned()))
+            }
+            Err(error) => Err(self.translate(Call::RemoveImage).error(error)),
+        }
+    }
+
+    async fn prune(&self) -> Result<Pruned, EngineError> {
+        let mut pruned = Pruned::default();
+        for image in labelled(self, &[("dangling", "true")]).await? {
+            match self.remove(&image.id).await {
+                Ok(()) => {
+                    pruned.images += 1;
+                    pruned.bytes += u64::try_from(image.size).unwrap_or(0);
+                }
+                // Another one is made of it, or it went with another.
+                Err(EngineError::Refused { message, .. }) => tracing::debug!(message, "kept"),
+                Err(EngineError::NoSuchImage(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(pruned)
+    }
+}
+
+/// Images with our label, and with what else they are filtered by.
+async fn labelled(
+    engine: &DockerEngine,
+    filters: &[(&str, &str)],
+) -> Result<Vec<ImageSummary>, EngineError> {
+    let filters = [("label", LABEL)].iter().chain(filters);
+    let filters: HashMap<_, _> = filters.map(|(key, value)| (*key, vec![*value])).collect();
+    let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+    let listed = engine.docker().await?.list_images(Some(options)).await;
+    listed.map_err(|e| engine.translate(Call::FindImage).error(e))
+}
+
+/// Hands an archive of images to the engine; returns what it calls them.
+async fn load(
+    engine: &DockerEngine,
+    archive: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    progress: Progress<'_>,
+) -> Result<Vec<String>, EngineError> {
+    const LOADED: [&str; 2] = ["Loaded image: ", "Loaded image ID: "];
+    let archive = bollard::body_try_stream(archive);
+    let options = ImportImageOptionsBuilder::new().build();
+    let mut lines = std::pin::pin!(engine.docker().await?.import_image(options, archive, None));
+    let mut loaded = Vec::new();
+    while let Some(line) = lines.next().await {
+        let line = line.map_err(|e| engine.translate(Call::FetchImage).error(e))?;
+        fail_if_told(line.error_detail)?;
+        for said in line.stream.unwrap_or_default().lines() {
+            progress(said);
+            let name = LOADED.into_iter().find_map(|words| said.strip_prefix(words));
+            loaded.extend(name.map(|name| name.trim().to_owned()));
+        }
+    }
+    Ok(loaded)
+}
+
+/// Whether an archive, which may be compressed with gzip, is one of images and not of a root file system.
+async fn holds_images(file: PathBuf) -> std::io::Result<bool> {
+    let look = move || {
+        let mut reader = std::io::BufReader::new(std::fs::File::open(&file)?);
+        let is_compressed = reader.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+        let reader: Box<dyn Read> = if is_compressed {
+            Box::new(flate2::bufread::GzDecoder::new(reader))
+        } else {
+            Box::new(reader)
+        };
+        for entry in tar::Archive::new(reader).entries()? {
+            let entry = entry?;
+            let path = entry.path()?;
+            if ["manifest.json", "oci-layout", "index.json"]
+                .iter()
+                .any(|name| path == Path::new(name))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    tokio::task::spawn_blocking(look).await.map_err(std::io::Error::other)?
+}
+
+/// Reads an engine's report to its end. Each change of status is a line; the steps of a download
+/// are not.
+async fn follow(
+    engine: &DockerEngine,
+    lines: impl Stream<Item = Result<CreateImageInfo, bollard::errors::Error>>,
+    progress: Progress<'_>,
+) -> Result<(), EngineError> {
+    let mut lines = std::pin::pin!(lines);
+    let mut last = String::new();
+    while let Some(line) =
+        lines.try_next().await.map_err(|e| engine.translate(Call::FetchImage).error(e))?
+    {
+        fail_if_told(line.error_detail)?;
+        let status = line.status.unwrap_or_default();
+        if status != last && !status.is_empty() {
+            progress(&status);
+            last = status;
+        }
+    }
+    Ok(())
+}
+
+fn fail_if_told(detail: Option<ErrorDetail>) -> Result<(), EngineError> {
+    match detail.and_then(|detail| detail.message) {
+        Some(message) => Err(error::refused(Call::FetchImage, message)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_what_follows_the_last_colon_behind_the_last_slash() {
+        assert_eq!(split_name("isolator/python"), ("isolator/python", "latest"));
+        assert_eq!(split_name("python:3.13-slim"), ("python", "3.13-slim"));
+        assert_eq!(split_name("registry:5000/team/image"), ("registry:5000/team/image", "latest"));
+        assert_eq!(split_name("registry:5000/image:v1"), ("registry:5000/image", "v1"));
+        assert_eq!(split_name("image@sha256:abc"), ("image", "sha256:abc"));
+    }
+}

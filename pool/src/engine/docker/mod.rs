@@ -1,0 +1,338 @@
+//! The engine `docker`: sandboxes are containers of a Docker engine, or of what speaks its API.
+
+mod connect;
+mod container;
+mod dialect;
+mod error;
+mod images;
+mod volume;
+
+use std::collections::HashMap;
+use std::future::ready;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::exec::{CreateExecOptions, StartExecResults};
+use bollard::models::{ContainerState, ContainerStateStatusEnum, ContainerUpdateBody};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+};
+use futures_util::{StreamExt, TryStreamExt};
+use isolator_runner::place;
+use tokio::sync::OnceCell;
+
+pub use self::connect::{ConnectError, EngineAddress, connect};
+use self::dialect::Interpreter;
+use self::error::Translate;
+pub use self::images::ImageBuild;
+use self::volume::RunnerVolume;
+use crate::engine::instance::{LABEL, Owner};
+use crate::engine::limits::Resources;
+use crate::engine::runner_log::RunnerLog;
+use crate::engine::{
+    Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
+    SandboxState, Warning, Whose,
+};
+
+/// How often a pause is tried, and how long it is waited between. The freezer gives up, and lets everything
+/// go on, when a process gets no CPU time for a while.
+const PAUSES: u32 = 4;
+const BETWEEN_PAUSES: Duration = Duration::from_millis(100);
+
+/// How often, and how far apart, a container that somebody else removes is looked for.
+const GONE_CHECKS: u32 = 40;
+const GONE_PAUSE: Duration = Duration::from_millis(250);
+
+/// A connection to a Docker engine.
+pub struct DockerEngine {
+    /// Opened by the first call that finds the engine, so that a server may start before it.
+    docker: OnceCell<Docker>,
+    interpreter: Interpreter,
+    address: EngineAddress,
+    /// The address as errors show it.
+    shown: String,
+    labels: Labels,
+    volume: RunnerVolume,
+}
+
+impl DockerEngine {
+    /// An engine at an address; the first call connects. `runner` is the static binary that waits
+    /// in every sandbox; it reaches them on a volume of this instance, filled when the first
+    /// sandbox is made.
+    pub fn new(address: EngineAddress, owner: &Owner, runner: &'static [u8]) -> Self {
+        Self {
+            docker: OnceCell::new(),
+            interpreter: Interpreter::new(owner, &address),
+            shown: address.to_string(),
+            address,
+            labels: owner.labels().clone(),
+            volume: RunnerVolume::new(owner, runner),
+        }
+    }
+
+    async fn docker(&self) -> Result<&Docker, EngineError> {
+        self.docker.get_or_try_init(|| connect::connect(&self.address)).await
+    }
+
+    fn all_labels(&self) -> HashMap<String, String> {
+        self.labels.clone().into_iter().collect()
+    }
+
+    fn translate(&self, call: Call) -> Translate<'_> {
+        Translate { call, address: &self.shown }
+    }
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    async fn check(&self) -> Result<String, EngineError> {
+        let version = self
+            .docker()
+            .await?
+            .version()
+            .await
+            .map_err(|e| self.translate(Call::Check).error(e))?;
+        let components = version.components.unwrap_or_default();
+        let kind = if dialect::is_podman(&components) { "Podman" } else { "Docker Engine" };
+        Ok(format!(
+            "{kind} {}, API {}, at {}",
+            version.version.unwrap_or_default(),
+            version.api_version.unwrap_or_default(),
+            self.shown,
+        ))
+    }
+
+    async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
+        let translate = self.translate(Call::Check);
+        let docker = self.docker().await?;
+        let mut warnings = docker.info().await.map_err(|e| translate.error(e))?.warnings;
+        let version = docker.version().await.map_err(|e| translate.error(e))?;
+        for component in version.components.unwrap_or_default() {
+            if component.name == "runc" && has_stuck_execs(&component.version) {
+                warnings.get_or_insert_default().push(format!(
+                    "runc {} can leave an exec stuck for ever; 1.3.6 and later do not",
+                    component.version
+                ));
+            }
+        }
+        let warning = |what| Warning::new(what, "see the engine's documentation");
+        Ok(warnings.unwrap_or_default().into_iter().map(warning).collect())
+    }
+
+    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
+        self.volume.fill(self, image).await
+    }
+
+    async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        images::find(self, name).await
+    }
+
+    async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+        images::pull(self, name, progress).await
+    }
+
+    async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
+        let translate = self.translate(Call::Create);
+        let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
+        let dialect = self.interpreter.dialect(self.docker().await?).await?;
+        let body = container::body(spec, self.volume.name(), self.all_labels(), dialect);
+        self.docker().await?.create_container(Some(options), body).await.map_err(|error| {
+            match translate.error(error) {
+                // A 404 here is about the image: nothing else is looked up.
+                EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
+                    EngineError::NoSuchImage(spec.image.name.clone())
+                }
+                other => other,
+            }
+        })?;
+        let started = self.docker().await?.start_container(name.as_str(), None).await;
+        started.map_err(|e| translate.error(e))
+    }
+
+    async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
+        let translate = self.translate(Call::Arm);
+        let options = CreateExecOptions::<String> {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(vec![place::RUNNER.to_owned(), "park".to_owned()]),
+            ..CreateExecOptions::default()
+        };
+        let exec = self.docker().await?.create_exec(name.as_str(), options).await;
+        let exec = exec.map_err(|e| translate.error(e))?;
+        match self
+            .docker()
+            .await?
+            .start_exec(&exec.id, None)
+            .await
+            .map_err(|e| translate.error(e))?
+        {
+            StartExecResults::Attached { output, input } => {
+                let address = self.shown.clone();
+                let mut log = RunnerLog::new(name.clone());
+                let output = output
+                    .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
+                    .try_filter_map(move |piece| ready(Ok(standard_output(&mut log, piece))))
+                    .boxed();
+                Ok(Channel { input: Box::new(input), output })
+            }
+            StartExecResults::Detached => Err(EngineError::Refused {
+                call: Call::Arm,
+                message: "the engine detached an exec that was to be attached".to_owned(),
+            }),
+        }
+    }
+
+    async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let docker = self.docker().await?;
+        let mut tries = 1;
+        let error = loop {
+            match docker.pause_container(name.as_str()).await {
+                Ok(()) => return Ok(()),
+                Err(error) if tries < PAUSES && error::status(&error) == Some(500) => {
+                    tracing::debug!(sandbox = %name, %error, "pausing again");
+                    tries += 1;
+                    tokio::time::sleep(BETWEEN_PAUSES).await;
+                }
+                Err(error) => break error,
+            }
+        };
+        self.unless_in_state(name, SandboxState::Paused, Call::Pause, error).await
+    }
+
+    async fn resume(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let Err(error) = self.docker().await?.unpause_container(name.as_str()).await else {
+            return Ok(());
+        };
+        self.unless_in_state(name, SandboxState::Running, Call::Resume, error).await
+    }
+
+    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
+        let body = ContainerUpdateBody {
+            memory: Some(resources.memory.as_i64()),
+            memory_swap: Some(resources.memory.as_i64()),
+            nano_cpus: Some(resources.cpu.as_nano_cpus()),
+            ..ContainerUpdateBody::default()
+        };
+        let updated = self.docker().await?.update_container(name.as_str(), body).await;
+        updated.map_err(|e| self.translate(Call::Update).error(e))
+    }
+
+    async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
+        let inspected = match self.docker().await?.inspect_container(name.as_str(), None).await {
+            Ok(inspected) => inspected,
+            Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
+            Err(error) => return Err(self.translate(Call::State).error(error)),
+        };
+        let state = inspected.state.unwrap_or_default();
+        Ok(match state.status {
+            // One that was started again is not what it was.
+            _ if has_ended(&state) => SandboxState::Stopped,
+            Some(ContainerStateStatusEnum::RUNNING) => SandboxState::Running,
+            Some(ContainerStateStatusEnum::PAUSED) => SandboxState::Paused,
+            _ => SandboxState::Stopped,
+        })
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        match self.docker().await?.remove_container(name.as_str(), Some(options)).await {
+            Err(error) if error::status(&error) == Some(404) => Ok(()),
+            // Somebody else is removing it, and it is not gone yet.
+            Err(error) if error::status(&error) == Some(409) => self.until_gone(name, error).await,
+            removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+        let filters = HashMap::from([("label", vec![LABEL])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let containers = self.docker().await?.list_containers(Some(options)).await;
+        let containers = containers.map_err(|e| self.translate(Call::List).error(e))?;
+        Ok(containers
+            .into_iter()
+            .filter_map(|container| {
+                // Names come with a slash in front; a container that is being removed has none.
+                let name = container.names?.into_iter().next()?;
+                let name = SandboxName::new(name.trim_start_matches('/'));
+                Some(Found { name, labels: container.labels?.into_iter().collect() })
+            })
+            .collect())
+    }
+
+    async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError> {
+        volume::sweep(self, dead).await
+    }
+}
+
+impl DockerEngine {
+    async fn until_gone(
+        &self,
+        name: &SandboxName,
+        error: bollard::errors::Error,
+    ) -> Result<(), EngineError> {
+        for _ in 0..GONE_CHECKS {
+            if self.state(name).await? == SandboxState::Gone {
+                return Ok(());
+            }
+            tokio::time::sleep(GONE_PAUSE).await;
+        }
+        Err(self.translate(Call::Remove).error(error))
+    }
+
+    /// Engines answer a pause of a paused container, and a resume of a running one, each with an
+    /// error of its own. What counts is the state.
+    async fn unless_in_state(
+        &self,
+        name: &SandboxName,
+        wanted: SandboxState,
+        call: Call,
+        error: bollard::errors::Error,
+    ) -> Result<(), EngineError> {
+        if matches!(error::status(&error), Some(409 | 500)) && self.state(name).await? == wanted {
+            return Ok(());
+        }
+        Err(self.translate(call).error(error))
+    }
+}
+
+/// Whether a container's process 1 has ended, now or before a restart. Until then the time of its end is the first
+/// of all times.
+fn has_ended(state: &ContainerState) -> bool {
+    state.finished_at.as_ref().is_some_and(|at| !at.is_empty() && !at.starts_with("0001-"))
+}
+
+/// Whether this runc is one of those that were seen to leave execs stuck: 1.3.0 to 1.3.5.
+fn has_stuck_execs(version: &str) -> bool {
+    let patch = version.strip_prefix("1.3.").map(|rest| {
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>()
+    });
+    matches!(patch, Some(Ok(0..=5)))
+}
+
+/// The runner's frames come on its standard output; what it says on standard error is for the log.
+fn standard_output(log: &mut RunnerLog, piece: LogOutput) -> Option<bytes::Bytes> {
+    match piece {
+        LogOutput::StdOut { message } => Some(message),
+        LogOutput::StdErr { message } => {
+            log.pass_on(&message);
+            None
+        }
+        LogOutput::StdIn { .. } | LogOutput::Console { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_stuck_execs;
+
+    #[test]
+    fn only_the_versions_with_the_mistake_are_warned_of() {
+        assert!(has_stuck_execs("1.3.0") && has_stuck_execs("1.3.5+ds1"));
+        assert!(
+            !has_stuck_execs("1.3.6") && !has_stuck_execs("1.1.5") && !has_stuck_execs("1.30.1")
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! The volume that carries the runner and its files into every container of this instance.
+//!
+//! A volume works with any image and with an engine on another machine, where a bind mount would
+//! not. It is filled through a container that is never started.
+
+use std::collections::HashMap;
+
+use bollard::models::{ContainerCreateBody, HostConfig, VolumeCreateRequest};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder,
+    UploadToContainerOptionsBuilder,
+};
+
+use isolator_runner::place;
+
+use super::container::{self, Access};
+use super::{DockerEngine, error};
+use crate::engine::instance::{LABEL, Owner};
+use crate::engine::{Call, Engine, EngineError, Image, SandboxName, Whose};
+
+/// The volume of one instance.
+pub(super) struct RunnerVolume {
+    name: String,
+    filler: SandboxName,
+    runner: &'static [u8],
+    /// When the volume that this process filled was made. Held while it is being filled.
+    filled: tokio::sync::Mutex<Option<String>>,
+}
+
+impl RunnerVolume {
+    pub(super) fn new(owner: &Owner, runner: &'static [u8]) -> Self {
+        Self {
+            name: format!("isolator-{}-runner", owner.short_id()),
+            filler: SandboxName::new(format!("isolator-{}-filler", owner.short_id())),
+            runner,
+            filled: tokio::sync::Mutex::new(None),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes and fills the volume, unless it is there as this process filled it.
+    pub(super) async fn fill(
+        &self,
+        engine: &DockerEngine,
+        image: &Image,
+    ) -> Result<(), EngineError> {
+        let mut filled = self.filled.lock().await;
+        if filled.is_some() && *filled == self.made(engine).await? {
+            return Ok(());
+        }
+        *filled = None;
+        let translate = engine.translate(Call::Prepare);
+        let request = VolumeCreateRequest {
+            name: Some(self.name.clone()),
+            labels: Some(engine.all_labels()),
+            ..VolumeCreateRequest::default()
+        };
+        engine.docker().await?.create_volume(request).await.map_err(|e| translate.error(e))?;
+        let uploaded = self.upload(engine, image).await;
+        // Whatever came of it, the helper goes. If this very call fails or is given up, the helper
+        // has our labels and no lease, and is removed as a sandbox that came too late.
+        let removed = engine.remove(&self.filler).await;
+        uploaded?;
+        removed?;
+        *filled = self.made(engine).await?;
+        Ok(())
+    }
+
+    /// When the volume was made, if it is there. One that was removed is made anew, and empty, by
+    /// the engine when a container mounts it; its time tells.
+    async fn made(&self, engine: &DockerEngine) -> Result<Option<String>, EngineError> {
+        match engine.docker().await?.inspect_volume(&self.name).await {
+            Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
+            Err(error) if error::status(&error) == Some(404) => Ok(None),
+            Err(error) => Err(engine.translate(Call::Prepare).error(error)),
+        }
+    }
+
+    async fn upload(&self, engine: &DockerEngine, image: &Image) -> Result<(), EngineError> {
+        let translate = engine.translate(Call::Prepare);
+        engine.remove(&self.filler).await?;
+        let options = CreateContainerOptionsBuilder::new().name(self.filler.as_str()).build();
+        let labels = engine.all_labels();
+        let mount = container::runner_mount(&self.name, &labels, Access::ReadWrite);
+        let body = ContainerCreateBody {
+            image: Some(image.digest.clone()),
+            entrypoint: Some(vec!["never-started".to_owned()]),
+            labels: Some(labels),
+            host_config: Some(HostConfig {
+                mounts: Some(vec![mount]),
+                network_mode: Some("none".to_owned()),
+                ..HostConfig::default()
+            }),
+            ..ContainerCreateBody::default()
+        };
+        let created = engine.docker().await?.create_container(Some(options), body).await;
+        created.map_err(|e| translate.error(e))?;
+        let options = UploadToContainerOptionsBuilder::new().path(place::DIRECTORY).build();
+        let tar = bollard::body_full(self.tar().into());
+        let uploaded = engine
+            .docker()
+            .await?
+            .upload_to_container(self.filler.as_str(), Some(options), tar)
+            .await;
+        uploaded.map_err(|e| translate.error(e))
+    }
+
+    fn tar(&self) -> Vec<u8> {
+        let mut archive = tar::Builder::new(Vec::new());
+        for file in place::files(self.runner) {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(file.mode);
+            header.set_size(file.content.len() as u64);
+            archive
+                .append_data(&mut header, file.path, file.content)
+                .expect("writing to a vector can't fail");
+        }
+        archive.into_inner().expect("writing to a vector can't fail")
+    }
+}
+
+/// Removes the volumes whose labels `dead` accepts.
+pub(super) async fn sweep(engine: &DockerEngine, dead: Whose<'_>) -> Result<usize, EngineError> {
+    let translate = engine.translate(Call::Sweep);
+    let filters = HashMap::from([("label", vec![LABEL])]);
+    let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
+    let listed = engine.docker().await?.list_volumes(Some(options)).await;
+    let mut removed = 0;
+    for volume in listed.map_err(|e| translate.error(e))?.volumes.unwrap_or_default() {
+        if !dead(&volume.labels.into_iter().collect()) {
+            continue;
+        }
+        let options = RemoveVolumeOptionsBuilder::new().build();
+        match engine.docker().await?.remove_volume(&volume.name, Some(options)).await {
+            Ok(()) => removed += 1,
+            Err(error) if error::status(&error) == Some(404) => {}
+            Err(error) => return Err(translate.error(error)),
+        }
+    }
+    Ok(removed)
+}

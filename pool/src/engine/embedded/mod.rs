@@ -1,0 +1,438 @@
+//! The engine that needs no other program: sandboxes made by `libcontainer`, from images of our own
+//! store.
+//!
+//! A [`launcher`](Launcher), a small process beside the server, makes sandboxes and passes on the stream
+//! to the runner in each, which is process 1 there. What happens to a sandbox later, the server does
+//! itself: freezing, thawing and limits are writes to its [control groups](cgroup), and its end is that
+//! of process 1, of which the server holds a descriptor.
+
+mod build;
+mod cgroup;
+mod guest;
+mod host;
+mod images;
+pub mod launch;
+mod launcher;
+mod live;
+mod loopback;
+mod protocol;
+mod root;
+mod rootless;
+mod spec;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+
+use async_trait::async_trait;
+use isolator_runner::place;
+use tokio_util::task::TaskTracker;
+
+pub use self::build::ImageBuild;
+use self::cgroup::Cgroup;
+use self::host::Host;
+use self::launch::IMAGES;
+use self::launcher::Launcher;
+use self::live::Live;
+use self::protocol::{Devices, Kind, Layer, Places};
+use crate::engine::instance::{LABEL, Owner, PROCESS};
+use crate::engine::limits::Resources;
+use crate::engine::store::{self, Held, Store, StoreError};
+use crate::engine::{
+    Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
+    SandboxState, Warning, Whose,
+};
+use crate::lock::lock;
+
+/// Launchers side by side. Each makes one sandbox at a time, and a core can make no more.
+const LAUNCHERS: usize = 2;
+
+/// What the engine needs to know.
+pub struct Settings {
+    /// The program whose hidden subcommand is the launcher: this one.
+    pub program: PathBuf,
+    /// The static runner.
+    pub runner: &'static [u8],
+    /// Directory of the images.
+    pub images: PathBuf,
+    /// Directory for what the sandboxes of one instance share.
+    pub state: PathBuf,
+}
+
+/// Makes sandboxes without any other engine.
+pub struct EmbeddedEngine {
+    settings: Settings,
+    labels: Labels,
+    /// Name of this instance in paths; it tells the labels.
+    instance: String,
+    host: Result<Host, String>,
+    store: Store,
+    launchers: tokio::sync::Mutex<Vec<Arc<Launcher>>>,
+    sandboxes: Mutex<HashMap<SandboxName, Live>>,
+    /// Images of which there are sandboxes, by their digests.
+    held: Mutex<HashMap<String, Weak<Held>>>,
+    tasks: TaskTracker,
+}
+
+impl EmbeddedEngine {
+    /// The engine of an instance. Nothing is started yet.
+    pub fn new(settings: Settings, owner: &Owner) -> Self {
+        Self {
+            instance: instance_of(owner.labels()),
+            labels: owner.labels().clone(),
+            host: Host::find(),
+            store: Store::new(&settings.images),
+            settings,
+            launchers: tokio::sync::Mutex::default(),
+            sandboxes: Mutex::default(),
+            held: Mutex::default(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// The images that sandboxes can be made from.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn host(&self) -> Result<&Host, EngineError> {
+        self.host.as_ref().map_err(|message| EngineError::Unusable(message.clone()))
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.settings.state.join(&self.instance)
+    }
+
+    /// Writes what lies over every image.
+    fn write_shared(&self) -> io::Result<()> {
+        let shared = self.shared();
+        let directory = spec::runner(&shared);
+        for file in place::files(self.settings.runner) {
+            write(&shared, &directory.join(file.path), file.content, file.mode)?;
+        }
+        for (name, _, content) in spec::FILES {
+            write(&shared, &directory.join(name), content.as_bytes(), 0o644)?;
+        }
+        Ok(())
+    }
+
+    /// Says where there was no writing.
+    fn not_written(&self, error: &io::Error) -> EngineError {
+        let message = format!("{} can't be written: {error}", self.shared().display());
+        match store::is_full(error) {
+            true => EngineError::DiskFull(message),
+            false => refused(Call::Prepare, message),
+        }
+    }
+
+    /// The launcher that has the least to do, of as many as there shall be.
+    async fn launcher(&self) -> Result<Arc<Launcher>, EngineError> {
+        let host = self.host()?;
+        let mut launchers = self.launchers.lock().await;
+        launchers.retain(|launcher| launcher.is_well());
+        while launchers.len() < LAUNCHERS {
+            let places = Places {
+                images: self.store.images(),
+                shared: self.shared(),
+                groups: host.second_version.clone(),
+                building: None,
+                devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
+            };
+            let program = &self.settings.program;
+            let launcher = Launcher::start(program, places, host.grant.as_ref(), &self.tasks).await;
+            launchers.push(Arc::new(launcher.map_err(|error| refused(Call::Prepare, error))?));
+        }
+        let least = launchers.iter().min_by_key(|launcher| launcher.waiting());
+        least.cloned().ok_or_else(|| refused(Call::Prepare, "there is no launcher"))
+    }
+
+    /// The image of a sandbox, which stays in the store as long as there is one of its sandboxes.
+    fn hold(&self, image: &Image) -> Result<Arc<Held>, EngineError> {
+        let mut images = lock(&self.held);
+        if let Some(held) = images.get(&image.digest).and_then(Weak::upgrade) {
+            return Ok(held);
+        }
+        images.retain(|_, held| held.strong_count() > 0);
+        let gone = || EngineError::NoSuchImage(image.name.clone());
+        let stored = self.store.get(&image.digest).map_err(|e| refused(Call::Create, e))?;
+        let held = match stored.ok_or_else(gone)?.hold() {
+            Err(StoreError::NoSuchImage(_)) => return Err(gone()),
+            held => Arc::new(held.map_err(|error| refused(Call::Create, error))?),
+        };
+        images.insert(image.digest.clone(), Arc::downgrade(&held));
+        Ok(held)
+    }
+
+    /// Does something with a sandbox that this process has made.
+    fn with_live<T>(
+        &self,
+        call: Call,
+        name: &SandboxName,
+        act: impl FnOnce(&mut Live) -> io::Result<T>,
+    ) -> Result<T, EngineError> {
+        match lock(&self.sandboxes).get_mut(name) {
+            Some(live) => act(live).map_err(|error| refused(call, error)),
+            None => Err(refused(call, "there is no such sandbox")),
+        }
+    }
+
+    /// The groups of a sandbox that this process has not made, or whose making it has given up.
+    fn groups_of_stranger(&self, name: &SandboxName) -> io::Result<Option<cgroup::Cgroup>> {
+        let Ok(Host { groups: Some(groups), .. }) = &self.host else { return Ok(None) };
+        let found = groups.list()?.into_iter().find(|(_, found)| found == name.as_str());
+        Ok(found.map(|(instance, _)| groups.of(&instance, name.as_str())))
+    }
+}
+
+#[async_trait]
+impl Engine for EmbeddedEngine {
+    async fn check(&self) -> Result<String, EngineError> {
+        let host = self.host()?;
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Ok(format!(
+            "embedded engine on Linux {}, {}, images in {}",
+            kernel.trim(),
+            host.describe(),
+            self.settings.images.display()
+        ))
+    }
+
+    async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
+        Ok(self.host()?.lost())
+    }
+
+    async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
+        {
+            // Two pools at once would write the same files.
+            let _launchers = self.launchers.lock().await;
+            self.write_shared().map_err(|error| self.not_written(&error))?;
+        }
+        self.launcher().await.map(|_| ())
+    }
+
+    async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        let found = self.store.find(name).map_err(|e| store_refused(Call::FindImage, e))?;
+        Ok(found.map(|stored| stored.image(name)))
+    }
+
+    async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+        let pulled = self.store.pull(name, progress).await;
+        pulled.map(|_| ()).map_err(|error| store_refused(Call::FetchImage, error))
+    }
+
+    async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
+        refuse_what_is_not_there(spec)?;
+        let host = self.host()?;
+        let held = self.hold(&spec.image)?;
+        let made = held.make_places(&spec::directories(spec), &spec::files());
+        made.map_err(|error| store_refused(Call::Create, error))?;
+        let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
+        let parts = spec::Parts {
+            root: &root::place(name.as_str()),
+            host,
+            cgroup: cgroup.as_ref(),
+            env: &held.image().description.env,
+            ids: host.next_ids(),
+        };
+        let oci = spec::sandbox(spec, &parts);
+        let layer = Layer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
+        let kind = Kind::Image {
+            image: Path::new(IMAGES).join(held.image().relative_root()),
+            layer: (!spec.readonly_root).then_some(layer),
+        };
+        let beside = cgroup.as_ref().and_then(Cgroup::beside);
+        let launcher = self.launcher().await?;
+        let created = launcher.create(name.as_str(), oci, kind, beside).await;
+        let created = created.map_err(|error| refused(Call::Create, error))?;
+        let live = Live::new(created, cgroup, &launcher, held);
+        lock(&self.sandboxes).insert(name.clone(), live);
+        Ok(())
+    }
+
+    async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
+        self.with_live(Call::Arm, name, |live| live.open(name, &self.tasks))
+    }
+
+    async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let cgroup = self.with_live(Call::Pause, name, |live| Ok(live.cgroup.clone()))?;
+        let Some(cgroup) = cgroup else { return Ok(()) };
+        cgroup.freeze().await.map_err(|error| refused(Call::Pause, error))
+    }
+
+    async fn resume(&self, name: &SandboxName) -> Result<(), EngineError> {
+        self.with_live(Call::Resume, name, |live| {
+            live.cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.thaw())
+        })
+    }
+
+    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
+        let host = self.host()?;
+        self.with_live(Call::Update, name, |live| {
+            live.cgroup.as_ref().map_or(Ok(()), |cgroup| {
+                cgroup.limit(resources, |controller| host.limits(controller))
+            })
+        })
+    }
+
+    async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
+        if let Some(live) = lock(&self.sandboxes).get(name) {
+            return Ok(live.state());
+        }
+        let failed = |error| refused(Call::State, error);
+        let stranger = self.groups_of_stranger(name).map_err(failed)?;
+        stranger.map_or(Ok(SandboxState::Gone), |groups| groups.state()).map_err(failed)
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let failed = |error| refused(Call::Remove, error);
+        let live = lock(&self.sandboxes).remove(name);
+        let (process, cgroup) = match live {
+            Some(live) => (Some(live.process), live.cgroup),
+            None => (None, self.groups_of_stranger(name).map_err(failed)?),
+        };
+        let removed = self.tasks.spawn_blocking(move || live::remove(process, cgroup));
+        removed.await.map_err(io::Error::other).flatten().map_err(failed)
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+        let Some(groups) = &self.host()?.groups else {
+            // Without groups nothing outlives the launcher.
+            let labels = || self.labels.clone();
+            let names = lock(&self.sandboxes).keys().cloned().collect::<Vec<_>>();
+            return Ok(names.into_iter().map(|name| Found { name, labels: labels() }).collect());
+        };
+        let listed = groups.list().map_err(|error| refused(Call::List, error))?;
+        let building = self.building();
+        let listed = listed.into_iter().filter(|(instance, _)| *instance != building);
+        let found = |(instance, name): (String, String)| Found {
+            name: SandboxName::new(name),
+            labels: labels_of(&instance, &self.labels),
+        };
+        Ok(listed.map(found).collect())
+    }
+
+    async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError> {
+        let failed = |error| refused(Call::Sweep, error);
+        let is_dead = |instance: &str| dead(&labels_of(instance, &self.labels));
+        if is_dead(&self.instance) {
+            // The end of this instance: its launchers go before what they use.
+            self.launchers.lock().await.clear();
+        }
+        if let Ok(Host { groups: Some(groups), .. }) = &self.host {
+            let instances = groups.instances().map_err(failed)?;
+            for instance in instances.iter().filter(|instance| is_dead(instance)) {
+                groups.remove_instance(instance).map_err(failed)?;
+            }
+        }
+        let mut swept = 0;
+        for entry in fs::read_dir(&self.settings.state).into_iter().flatten() {
+            let entry = entry.map_err(failed)?;
+            if is_dead(&entry.file_name().to_string_lossy()) {
+                match fs::remove_dir_all(entry.path()) {
+                    // Another instance that starts at the same time sweeps too.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => {
+                        removed.map_err(failed)?;
+                        swept += 1;
+                    }
+                }
+            }
+        }
+        Ok(swept)
+    }
+}
+
+/// Whether sandboxes are seen by other processes than the one that made them: by their control groups, which
+/// not every user can have.
+pub fn shows_sandboxes() -> bool {
+    Host::find().is_ok_and(|host| host.groups.is_some())
+}
+
+/// What an operator may ask of an engine and this one does not have.
+fn refuse_what_is_not_there(spec: &SandboxSpec) -> Result<(), EngineError> {
+    let message = if spec.network != "none" {
+        format!(
+            "this engine has no network but loopback, and {:?} is configured: set \
+             defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
+            spec.network
+        )
+    } else if let Some(runtime) = &spec.runtime {
+        format!(
+            "this engine is its own runtime, and {runtime:?} is configured: take engine.runtime out, \
+             or set engine.kind to \"docker\""
+        )
+    } else {
+        return Ok(());
+    };
+    Err(refused(Call::Create, message))
+}
+
+fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {
+    EngineError::Refused { call, message: error.to_string() }
+}
+
+fn store_refused(call: Call, error: StoreError) -> EngineError {
+    match error {
+        StoreError::NoSuchImage(name) => EngineError::NoSuchImage(name),
+        error if error.is_disk_full() => EngineError::DiskFull(error.to_string()),
+        error => refused(call, error),
+    }
+}
+
+/// Writes a file below a directory, for all to read. One that is there already is left alone: sandboxes that
+/// have it must not see it change.
+fn write(shared: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|found| found == content) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+        for directory in parent.ancestors().take_while(|directory| directory.starts_with(shared)) {
+            // Whatever mask this process was given for new files.
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+        }
+    }
+    // Another name first: half of a file is never to be seen.
+    let new = path.with_extension("new");
+    fs::write(&new, content)?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
+    fs::rename(&new, path)
+}
+
+/// Labels as a file's name: this engine has nothing but names to keep them in. The rest of them is the same
+/// for everything that can be found on a machine.
+fn instance_of(labels: &Labels) -> String {
+    let process = labels.get(PROCESS).map_or(String::new(), |process| process.replace('/', "+"));
+    format!("{}+{process}", labels.get(LABEL).map_or("", String::as_str))
+}
+
+fn labels_of(instance: &str, ours: &Labels) -> Labels {
+    let mut labels = ours.clone();
+    let (id, process) = instance.split_once('+').unwrap_or((instance, ""));
+    labels.insert(LABEL.to_owned(), id.to_owned());
+    labels.insert(PROCESS.to_owned(), process.replace('+', "/"));
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_s_name_tells_its_labels() {
+        let process = "pid:[4026531836]/1234/567890";
+        let labels = Labels::from([
+            (LABEL.to_owned(), "11f5b8e0-0000".to_owned()),
+            (PROCESS.to_owned(), process.to_owned()),
+            ("isolator.boot".to_owned(), "this".to_owned()),
+        ]);
+        let name = instance_of(&labels);
+        assert!(!name.contains('/'), "{name}");
+        assert_eq!(labels_of(&name, &labels), labels);
+        // What somebody else has put there has an instance that nobody knows.
+        assert_eq!(labels_of("stranger", &labels)[LABEL], "stranger");
+    }
+}

@@ -1,0 +1,315 @@
+//! What a sandbox of this engine is, in the words of the OCI runtime specification: every promise
+//! about it is made here.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use isolator_runner::place;
+use serde_json::{Value, json};
+
+use super::build::{CONTEXT, NETWORK};
+use super::cgroup::{self, Cgroup, PLACE};
+use super::host::{Host, Ids};
+use super::launch::BUILDING;
+use crate::engine::SandboxSpec;
+use crate::engine::limits::ByteSize;
+
+/// Users of a sandbox's own user namespace, and groups: as many as 16 bits can name.
+pub(super) const IDS: u32 = 1 << 16;
+
+/// Files that the engine puts over those of the image, by their names in the runner's directory.
+pub(super) const FILES: [(&str, &str, &str); 3] = [
+    ("hosts", "/etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n"),
+    ("hostname", "/etc/hostname", "sandbox\n"),
+    ("resolv.conf", "/etc/resolv.conf", ""),
+];
+
+/// Where everything is that a sandbox is made of, as the launcher sees it.
+pub(super) struct Parts<'a> {
+    /// The image with the runner's directory over it.
+    pub(super) root: &'a Path,
+    /// What the machine lets sandboxes have.
+    pub(super) host: &'a Host,
+    /// The sandbox's groups, where it has some.
+    pub(super) cgroup: Option<&'a Cgroup>,
+    /// Variables of the image.
+    pub(super) env: &'a [String],
+    /// The sandbox's users, where it has some of its own.
+    pub(super) ids: Option<Ids>,
+}
+
+/// The runner's directory below a root.
+pub(super) fn runner(root: &Path) -> PathBuf {
+    root.join(place::DIRECTORY.trim_start_matches('/'))
+}
+
+/// Files that are mounted over in a sandbox, for which the image must have a place.
+pub(super) fn files() -> Vec<PathBuf> {
+    FILES.into_iter().map(|(_, path, _)| PathBuf::from(path)).collect()
+}
+
+/// Directories that are.
+pub(super) fn directories(spec: &SandboxSpec) -> Vec<PathBuf> {
+    let fixed = ["/proc", "/dev", "/sys", "/tmp"];
+    let own = spec.image.volumes.iter().map(String::as_str).chain([spec.workdir.as_str()]);
+    fixed.into_iter().chain(own).map(PathBuf::from).collect()
+}
+
+/// The specification of a sandbox whose process 1 is the runner.
+pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
+    let (uid, gid) = spec.user;
+    json!({
+        "ociVersion": "1.0.2",
+        "root": { "path": parts.root, "readonly": spec.readonly_root },
+        "hostname": "sandbox",
+        "process": {
+            "user": { "uid": uid, "gid": gid },
+            "args": [place::RUNNER, "park"],
+            "env": environment(parts.env),
+            "cwd": spec.workdir,
+            "noNewPrivileges": true,
+            "capabilities": {
+                "bounding": [], "effective": [], "inheritable": [], "permitted": [], "ambient": [],
+            },
+            "rlimits": rlimits(spec, parts),
+        },
+        "mounts": mounts(spec, parts),
+        "linux": linux(spec, parts),
+    })
+}
+
+/// What a script may do that builds an image: what Docker lets one, but for devices and raw sockets.
+const BUILD_CAPABILITIES: [&str; 10] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+];
+
+/// Variables of the machine through which its network is reached.
+const NETWORK_VARIABLES: [&str; 6] =
+    ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+
+/// Files of the machine that tell the way to its network.
+pub(super) const NETWORK_FILES: [(&str, &str); 2] =
+    [("resolv.conf", "/etc/resolv.conf"), ("hosts", "/etc/hosts")];
+
+/// The specification of a sandbox in which a shell script builds an image.
+pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+    let network = NETWORK_VARIABLES
+        .into_iter()
+        .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")));
+    let env: Vec<_> = [path, "HOME=/root".to_owned()].into_iter().chain(network).collect();
+    let sets = ["bounding", "effective", "permitted"].map(|set| (set, BUILD_CAPABILITIES));
+    let namespaces = ["pid", "mount", "ipc", "uts"].map(|kind| json!({ "type": kind }));
+    let network = Path::new(BUILDING).join(CONTEXT).join(NETWORK);
+    let files = NETWORK_FILES.map(|(name, path)| {
+        let source = network.join(name);
+        json!({ "destination": path, "type": "bind", "source": source, "options": ["bind", "nosuid", "nodev"] })
+    });
+    let shm = mount("/dev/shm", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=64m"]);
+    let mounts: Vec<_> = system_mounts().into_iter().chain([shm]).chain(files).collect();
+    json!({
+        "ociVersion": "1.0.2",
+        "root": { "path": BUILDING, "readonly": false },
+        "hostname": "build",
+        "process": {
+            "user": { "uid": 0, "gid": 0 },
+            "args": ["/bin/sh", "-c", script],
+            "env": env,
+            "cwd": "/",
+            "noNewPrivileges": true,
+            "capabilities": BTreeMap::from(sets),
+        },
+        "mounts": mounts,
+        "linux": {
+            "namespaces": namespaces,
+            "cgroupsPath": cgroup.map_or("/isolator".to_owned(), Cgroup::oci_path),
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+        },
+    })
+}
+
+fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+    let limit = |kind: &str, limit: u32| json!({ "type": kind, "soft": limit, "hard": limit });
+    let mut limits = vec![
+        limit("RLIMIT_NOFILE", spec.limits.open_files),
+        // A core dump would fill the workspace and help nobody.
+        limit("RLIMIT_CORE", 0),
+    ];
+    if !parts.host.limits("pids") && parts.ids.is_some() {
+        // Of the sandbox's own user, whom the kernel counts apart from others of the same number.
+        limits.push(limit("RLIMIT_NPROC", spec.limits.pids));
+    }
+    limits
+}
+
+fn environment(image: &[String]) -> Vec<String> {
+    const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let mut env = image.to_vec();
+    for needed in [PATH, "HOME=/", "HOSTNAME=sandbox"] {
+        let name = needed.split_inclusive('=').next().unwrap_or_default();
+        if !env.iter().any(|variable| variable.starts_with(name)) {
+            env.push(needed.to_owned());
+        }
+    }
+    env
+}
+
+fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
+    let mut namespaces: Vec<_> = ["pid", "mount", "network", "ipc", "uts", "cgroup"]
+        .into_iter()
+        .map(|kind| json!({ "type": kind }))
+        .collect();
+    let mut mappings = Vec::new();
+    if let Some(Ids { first, count }) = parts.ids {
+        namespaces.push(json!({ "type": "user" }));
+        mappings.push(json!({ "containerID": 0, "hostID": first, "size": count }));
+    }
+    let mut linux = json!({
+        "namespaces": namespaces,
+        "uidMappings": mappings,
+        "gidMappings": mappings,
+        "maskedPaths": MASKED,
+        "readonlyPaths": READ_ONLY,
+    });
+    match parts.cgroup {
+        Some(cgroup) => {
+            linux["cgroupsPath"] = json!(cgroup.oci_path());
+            linux["resources"] = resources(spec, parts.host);
+        }
+        // Where none can be made, `libcontainer` goes on without; but for systemd's, which are relative.
+        None => linux["cgroupsPath"] = json!("/isolator"),
+    }
+    linux
+}
+
+fn resources(spec: &SandboxSpec, host: &Host) -> Value {
+    let resources = spec.with_preload(spec.resources);
+    let mut limits = json!({ "devices": [{ "allow": false, "access": "rwm" }] });
+    if host.limits("memory") {
+        let memory = resources.memory.as_i64();
+        // Memory and swap together: no swap is added.
+        limits["memory"] = json!({ "limit": memory, "swap": memory });
+        if host.counts_sockets_apart {
+            limits["memory"]["kernelTCP"] = memory.into();
+        }
+    }
+    if host.limits("cpu") {
+        let period = cgroup::CPU_PERIOD.as_micros() as u64;
+        limits["cpu"] = json!({ "quota": cgroup::quota(resources), "period": period });
+    }
+    if host.limits("pids") {
+        limits["pids"] = json!({ "limit": spec.limits.pids });
+    }
+    limits
+}
+
+/// Paths that tell of the host or change it: those that Docker masks, and the pressure on the machine. Whoever
+/// opens that for writing is told of it, by a watch that takes the kernel a moment to remove: thousands of them
+/// keep a killed sandbox alive for minutes.
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/pressure",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/firmware",
+];
+
+/// Paths through which root could change the kernel, those that Docker makes read-only, and the place of
+/// the control groups, which has to be written until all of them are there.
+const READ_ONLY: [&str; 6] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", PLACE];
+
+/// The file systems of the kernel.
+fn system_mounts() -> Vec<Value> {
+    vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=64k"]),
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            // Terminals are counted for all sandboxes and containers of the machine together.
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"],
+        ),
+        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+    ]
+}
+
+fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+    let mut mounts = system_mounts();
+    mounts.extend(parts.cgroup.map(control_groups).unwrap_or_default());
+    let options = |size: ByteSize, execution: &str| {
+        let (uid, gid) = spec.user;
+        // Each by itself: they are handed to the kernel one by one.
+        let own = [
+            format!("size={}", size.as_bytes()),
+            format!("nr_inodes={}", spec.limits.inodes),
+            format!("uid={uid}"),
+            format!("gid={gid}"),
+        ];
+        let common = [execution, "nosuid", "nodev", "mode=1777"].map(str::to_owned);
+        common.into_iter().chain(own).collect::<Vec<_>>()
+    };
+    let tmpfs = |path: &str, options: Vec<String>| json!({ "destination": path, "type": "tmpfs", "source": "tmpfs", "options": options });
+    mounts.push(tmpfs("/dev/shm", options(spec.limits.shm, "noexec")));
+    // A volume that the image declares would be disk without a limit.
+    for path in &spec.image.volumes {
+        mounts.push(tmpfs(path, options(spec.limits.tmp, "exec")));
+    }
+    // Programs are started from both (a compiled program lies in `/tmp`), so both are executable.
+    mounts.push(tmpfs("/tmp", options(spec.limits.tmp, "exec")));
+    mounts.push(tmpfs(&spec.workdir, options(spec.limits.workspace, "exec")));
+    let runner = runner(parts.root);
+    for (name, path, _) in FILES {
+        mounts.push(bind(&runner.join(name), path, &["nosuid", "nodev", "noexec"]));
+    }
+    mounts
+}
+
+/// The sandbox's own groups, so that the runner and language runtimes find their limits where they look
+/// for them.
+fn control_groups(cgroup: &Cgroup) -> Vec<Value> {
+    let flags = ["nosuid", "nodev", "noexec"];
+    let visible = cgroup.visible();
+    let mut mounts = Vec::new();
+    if visible.len() > 1 {
+        mounts.push(mount(
+            PLACE,
+            "tmpfs",
+            "tmpfs",
+            &["nosuid", "nodev", "noexec", "mode=755", "size=4k"],
+        ));
+    }
+    for (source, name) in visible {
+        let destination = Path::new(PLACE).join(name);
+        mounts.push(bind(&source, &destination.to_string_lossy(), &flags));
+    }
+    mounts
+}
+
+fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> Value {
+    json!({ "destination": destination, "type": kind, "source": source, "options": options })
+}
+
+fn bind(source: &Path, destination: &str, flags: &[&str]) -> Value {
+    let options: Vec<_> = ["bind", "ro"].into_iter().chain(flags.iter().copied()).collect();
+    json!({ "destination": destination, "type": "bind", "source": source, "options": options })
+}

@@ -1,0 +1,153 @@
+//! What an entry of a layer makes in its directory.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, futimens, linkat,
+    mkdirat, symlinkat, utimensat,
+};
+
+use super::{Fault, Finish, Unpacker};
+use crate::engine::store::check::{MODE, times};
+use crate::engine::store::entries::{Header, Kind};
+use crate::engine::store::path;
+use crate::engine::store::tree::{self, Place};
+
+impl Unpacker<'_> {
+    /// Makes what an entry says. Returns whether the directories on the way are still the same.
+    pub(super) fn make(
+        &mut self,
+        place: &Place,
+        name: &OsStr,
+        header: &Header,
+        content: &mut dyn Read,
+    ) -> Result<bool, Fault> {
+        match header.kind {
+            Kind::Directory => {
+                let existing = tree::stat(&place.fd, name)?;
+                let is_directory = |found| tree::kind(&found) == FileType::Directory;
+                let keep = existing.is_some_and(is_directory) || clear(place, name)?;
+                if !existing.is_some_and(is_directory) {
+                    mkdirat(&place.fd, name, Mode::RWXU)?;
+                }
+                let fd = tree::enter(&place.fd, name)?;
+                self.change_directory(&fd, header)?;
+                Ok(keep)
+            }
+            Kind::File => {
+                let keep = clear(place, name)?;
+                self.write(place, name, header, content)?;
+                Ok(keep)
+            }
+            Kind::SymbolicLink => {
+                let depth = place.path.iter().count();
+                path::target(&header.link, depth, self.limits.path)?;
+                let keep = clear(place, name)?;
+                symlinkat(OsStr::from_bytes(&header.link), &place.fd, name)?;
+                let (user, group) = owner(header)?;
+                if self.chown {
+                    chownat(&place.fd, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+                }
+                utimensat(&place.fd, name, &times(header.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+                Ok(keep)
+            }
+            Kind::HardLink => self.link(place, name, header),
+            Kind::Other(what) => Err(format!("it is {what}").as_str().into()),
+        }
+    }
+
+    fn write(
+        &mut self,
+        place: &Place,
+        name: &OsStr,
+        header: &Header,
+        content: &mut dyn Read,
+    ) -> Result<(), Fault> {
+        // Before the first byte: what is announced to be too much is not begun.
+        let bytes = self.bytes.saturating_add(header.size);
+        if bytes > self.limits.bytes {
+            return Err(format!("its files have more than {} bytes", self.limits.bytes)
+                .as_str()
+                .into());
+        }
+        self.bytes = bytes;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut file = tree::open(&place.fd, name, flags)?;
+        let mut written = 0;
+        let mut buffer = vec![0; BUFFER.min(header.size.max(1) as usize)];
+        loop {
+            let read = content.read(&mut buffer)?;
+            if read == 0 {
+                break;
+            }
+            file.write_all(&buffer[..read])?;
+            written += read as u64;
+            self.steps.go_on().map_err(Fault::Store)?;
+        }
+        if written != header.size {
+            return Err("the archive ends before the file does".into());
+        }
+        let (user, group) = owner(header)?;
+        if self.chown {
+            fchown(&file, user, group)?;
+        }
+        fchmod(&file, Mode::from_raw_mode(header.mode & MODE))?;
+        futimens(&file, &times(header.mtime))?;
+        Ok(())
+    }
+
+    /// Gives a file another name. What a link of a layer leads to must be a file of the image already.
+    fn link(&self, place: &Place, name: &OsStr, header: &Header) -> Result<bool, Fault> {
+        let target = path::relative(&header.link, self.limits.path)?;
+        let nothing = || Fault::from("the link leads to no file of the image");
+        let (Some(parent), Some(file)) = (target.parent(), target.file_name()) else {
+            return Err(nothing());
+        };
+        let from = self.find(parent)?.ok_or_else(nothing)?;
+        let found = tree::stat(&from.fd, file)?.ok_or_else(nothing)?;
+        if tree::kind(&found) != FileType::RegularFile {
+            return Err(nothing());
+        }
+        let existing = tree::stat(&place.fd, name)?;
+        if existing
+            .is_some_and(|other| (other.st_dev, other.st_ino) == (found.st_dev, found.st_ino))
+        {
+            return Ok(true);
+        }
+        let keep = clear(place, name)?;
+        linkat(&from.fd, file, &place.fd, name, AtFlags::empty())?;
+        Ok(keep)
+    }
+
+    pub(super) fn change_directory(&mut self, fd: &OwnedFd, header: &Header) -> Result<(), Fault> {
+        let (user, group) = owner(header)?;
+        if self.chown {
+            fchown(fd, user, group)?;
+        }
+        let finish = Finish { mode: header.mode & MODE, times: Some(header.mtime) };
+        self.directories.insert(fstat(fd)?.st_ino, finish);
+        Ok(())
+    }
+}
+
+/// Read from an archive at once, in bytes.
+const BUFFER: usize = 128 * 1024;
+
+/// Makes room for an entry. Returns whether no directory went away, nor a link that may lead to one.
+fn clear(place: &Place, name: &OsStr) -> Result<bool, Fault> {
+    let Some(existing) = tree::stat(&place.fd, name)? else { return Ok(true) };
+    tree::remove(&place.fd, name)?;
+    Ok(tree::kind(&existing) == FileType::RegularFile)
+}
+
+fn owner(header: &Header) -> Result<(Option<Uid>, Option<Gid>), Fault> {
+    // The largest number would mean that nothing is to be changed.
+    let id = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+    let unknown = "its owner is a number that no user has";
+    let user = id(header.uid).ok_or(unknown)?;
+    let group = id(header.gid).ok_or(unknown)?;
+    Ok((Some(Uid::from_raw(user)), Some(Gid::from_raw(group))))
+}

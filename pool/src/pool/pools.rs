@@ -1,0 +1,294 @@
+//! All pools of a server: the one door for requests, and the way out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::engine::images::ImageProvider;
+use crate::engine::instance::Owner;
+use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
+use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
+use crate::pool::{CheckoutError, From, Pool, PoolSize, PoolStatus, Shared, Start};
+use crate::run::outcome::Outcome;
+use crate::run::{self, RunError, RunRequest, RunTimes};
+use crate::sandbox::activity::Quiet;
+use crate::sandbox::reaper::Reaper;
+use crate::sandbox::sweep;
+
+/// How often sandboxes that appeared after their creation was given up are looked for.
+const RECONCILE: Duration = Duration::from_secs(60);
+
+/// Longest time that removing everything may take when a server stops.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// What holds for all pools together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolsLimits {
+    /// How many requests run and wait.
+    pub admission: AdmissionLimits,
+    /// Sandboxes made at the same time for the pools.
+    pub refills: usize,
+}
+
+/// One pool's description.
+#[derive(Debug, Clone)]
+pub struct PoolSpec {
+    /// What each sandbox is.
+    pub sandbox: SandboxSpec,
+    /// How many there are.
+    pub size: PoolSize,
+}
+
+/// The pools, by the name under which requests ask for them.
+pub struct Pools {
+    shared: Arc<Shared>,
+    admission: Admission,
+    pools: BTreeMap<String, Arc<Pool>>,
+    /// Ends runs that outlast the drain.
+    abort: CancellationToken,
+}
+
+/// Where the time of a request went, and in what it ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// How the request got its sandbox.
+    pub start: Start,
+    /// Waiting to be admitted.
+    pub queue: Duration,
+    /// From admission to a sandbox that can take the job.
+    pub checkout: Duration,
+    /// The run itself, in parts.
+    pub run: RunTimes,
+    /// Digest of the image.
+    pub image: String,
+}
+
+/// Why a request has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// There is no such pool.
+    #[error("there is no pool {0:?}")]
+    NoSuchPool(String),
+    /// The server is busy or stopping.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// There was no sandbox.
+    #[error(transparent)]
+    Checkout(#[from] CheckoutError),
+    /// The sandbox could not do its work.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl Pools {
+    /// Starts pools, which fill in the background. Must be called inside a Tokio runtime.
+    pub fn start(
+        engine: Arc<dyn Engine>,
+        images: ImageProvider,
+        owner: Arc<Owner>,
+        limits: PoolsLimits,
+        specs: BTreeMap<String, PoolSpec>,
+    ) -> Self {
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let quiet = Arc::new(Quiet::new());
+        let shared = Arc::new(Shared {
+            reaper: Reaper::start(Arc::clone(&engine), Arc::clone(&quiet), &tasks),
+            engine,
+            images,
+            owner,
+            refills: Semaphore::new(limits.refills),
+            cold_starts: Semaphore::new(limits.admission.running),
+            makers: TaskTracker::new(),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+            next_number: AtomicU64::new(1),
+            quiet,
+        });
+        tasks.spawn(reconcile(Arc::downgrade(&shared), stop));
+        let pools = specs
+            .into_iter()
+            .map(|(name, spec)| (name, Pool::start(Arc::clone(&shared), spec.sandbox, spec.size)))
+            .collect();
+        let admission = Admission::new(limits.admission);
+        Self { shared, admission, pools, abort: CancellationToken::new() }
+    }
+
+    /// Runs a client's request in a fresh sandbox of the pool `name`. Dropping the future ends the program
+    /// and removes the sandbox.
+    ///
+    /// # Errors
+    ///
+    /// See [`ExecuteError`]. What the program did wrong is not an error but an [`Outcome`].
+    pub async fn execute(
+        &self,
+        name: &str,
+        client: &Client,
+        request: &RunRequest,
+    ) -> Result<(Outcome, Receipt), ExecuteError> {
+        let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
+        tokio::select! {
+            biased;
+            () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
+            result = self.admit_and_run(pool, client, request) => result,
+        }
+    }
+
+    async fn admit_and_run(
+        &self,
+        pool: &Arc<Pool>,
+        client: &Client,
+        request: &RunRequest,
+    ) -> Result<(Outcome, Receipt), ExecuteError> {
+        let came = Instant::now();
+        let _admitted = self.admission.enter(client).await?;
+        let admitted = Instant::now();
+        let wants_modules = pool.expect(&request.workspace);
+        let mut is_first = true;
+        let mut from = From::Shelf;
+        loop {
+            let (sandbox, start) = pool.checkout(from, wants_modules).await?;
+            let checkout = admitted.elapsed();
+            let image = sandbox.spec.image.digest.clone();
+            let run = run::run(sandbox, request, wants_modules);
+            match self.shared.quiet.during(run).await {
+                // Each of these took one from the shelf, which has an end.
+                Err(RunError::NotThawed(error)) => {
+                    tracing::warn!(%error, "a sandbox was lost while it waited");
+                    if matches!(error, EngineError::Deadline { .. }) {
+                        // The next one would most likely take as long.
+                        from = From::Making;
+                    }
+                }
+                // The program has not begun, so a second sandbox can have it.
+                Err(error @ RunError::NotStarted(_)) if is_first => {
+                    tracing::warn!(%error, "trying another sandbox");
+                    is_first = false;
+                }
+                ran => {
+                    pool.count(start);
+                    let (outcome, run) = ran?;
+                    let queue = admitted - came;
+                    return Ok((outcome, Receipt { start, queue, checkout, run, image }));
+                }
+            }
+        }
+    }
+
+    /// The pools' state, by name.
+    pub fn status(&self) -> BTreeMap<&str, PoolStatus> {
+        self.pools.iter().map(|(name, pool)| (name.as_str(), pool.status())).collect()
+    }
+
+    /// Requests that run, and requests that wait.
+    pub fn load(&self) -> (usize, usize) {
+        (self.admission.running(), self.admission.waiting())
+    }
+
+    /// Sandboxes that are done with and not removed yet.
+    pub fn leaving(&self) -> usize {
+        self.shared.reaper.leaving()
+    }
+
+    /// Digest of the image that a pool's sandboxes are made from, once it is known.
+    pub fn image(&self, name: &str) -> Option<String> {
+        self.pools.get(name)?.image()
+    }
+
+    /// Stops: admits nobody, lets what runs go on for `drain`, then ends it, and removes
+    /// everything that this instance has on the engine.
+    ///
+    /// # Errors
+    ///
+    /// When the engine did not let everything be removed; the next start sweeps it.
+    pub async fn close(&self, drain: Duration) -> Result<(), EngineError> {
+        self.shared.stop.cancel();
+        self.admission.close();
+        self.close_pools();
+        self.shared.reaper.hurry();
+        let idle = async {
+            while self.admission.running() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let drained = tokio::time::timeout(drain, idle).await;
+        if drained.is_err() {
+            tracing::warn!(running = self.admission.running(), "ending what still runs");
+        }
+        self.abort.cancel();
+        let farewell = async {
+            self.shared.makers.close();
+            self.shared.makers.wait().await;
+            tokio::select! {
+                () = self.shared.reaper.idle() => {}
+                never = self.keep_closing() => match never {},
+            }
+            sweep::sweep_own(&*self.shared.engine, &self.shared.owner).await
+        };
+        let swept = tokio::time::timeout(FAREWELL, farewell)
+            .await
+            .unwrap_or(Err(EngineError::Deadline { call: Call::Remove, deadline: FAREWELL }))?;
+        tracing::info!(?swept, "everything was removed");
+        Ok(())
+    }
+
+    fn close_pools(&self) {
+        for pool in self.pools.values() {
+            pool.close();
+        }
+    }
+
+    /// Never ends by itself.
+    async fn keep_closing(&self) -> Infallible {
+        loop {
+            self.close_pools();
+            tokio::time::sleep(CLOSING).await;
+        }
+    }
+}
+
+/// How often closed pools are looked through for what was left behind in them.
+const CLOSING: Duration = Duration::from_millis(50);
+
+/// Removes sandboxes of this instance that nobody leases: those whose creation outlived the call
+/// that asked for it.
+///
+/// A name has to be unknown twice in a row: what helps to prepare a volume is there for a moment only,
+/// and nobody leases it.
+async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
+    let mut suspects = BTreeSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RECONCILE) => {}
+        }
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let found = match bounded(Call::List, shared.engine.list()).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "the sandboxes could not be compared with the engine's");
+                continue;
+            }
+        };
+        let unknown = found
+            .into_iter()
+            .filter(|found| shared.owner.owns(&found.labels) && !shared.reaper.knows(&found.name))
+            .map(|found| found.name);
+        let (late, new): (BTreeSet<_>, _) = unknown.partition(|name| suspects.contains(name));
+        suspects = new;
+        for name in late {
+            tracing::warn!(sandbox = %name, "removing a sandbox that came too late");
+            shared.reaper.adopt(name);
+        }
+    }
+}

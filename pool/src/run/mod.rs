@@ -1,0 +1,355 @@
+//! A run: one request's job in one armed sandbox, which is gone afterwards.
+
+pub mod outcome;
+pub mod output;
+pub mod preload;
+pub mod workspace;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use isolator_runner::wire::{
+    self, Exit, Failed, FailedCause, Job, KillReason, Kind, OutputLimits, WantedFiles, WireError,
+};
+
+use crate::engine::limits::Resources;
+use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
+use crate::run::outcome::{End, Outcome, Status};
+use crate::run::output::{Output, Watch};
+use crate::run::workspace::Workspace;
+use crate::sandbox::connection::{ConnectionError, Frame};
+use crate::sandbox::{Armed, Sandbox, SandboxError};
+
+/// How much longer than the program's deadline the server waits for the runner's report: it has to
+/// kill, to drain and to send, on the sandbox's share of the CPU.
+const REPORT_GRACE: Duration = Duration::from_secs(5);
+
+/// Everything that a run needs besides a sandbox.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Variables added to the image's.
+    pub env: BTreeMap<String, String>,
+    /// The files.
+    pub workspace: Workspace,
+    /// The program's standard input.
+    pub stdin: Vec<u8>,
+    /// From the program's start to its end.
+    pub timeout: Duration,
+    /// CPU time that each of the program's processes may use, to the nearest second; otherwise its
+    /// timeout bounds that.
+    pub cpu_time: Option<Duration>,
+    /// What the program may use; a sandbox made with other limits is adjusted.
+    pub resources: Resources,
+    /// How much output is kept.
+    pub output: OutputLimits,
+    /// What to tell of the files that it creates or changes in the workspace, if anything.
+    pub files: Option<WantedFiles>,
+    /// Told of the output's beginning while the program runs.
+    pub watch: Option<Watch>,
+}
+
+/// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
+/// the CPU.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A program starts milliseconds after its job was sent. One that takes this long is looked at.
+const SUSPICION: Duration = Duration::from_secs(1);
+
+/// Where the time of a run went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunTimes {
+    /// Changing the sandbox's limits, where the request asked for others.
+    pub limit: Duration,
+    /// Unpacking the workspace, as the runner tells.
+    pub unpack: Duration,
+    /// Starting the program, as the runner tells.
+    pub spawn: Duration,
+    /// Whether an interpreter that was started ahead took the program.
+    pub preloaded: bool,
+    /// From the first byte sent to the last received.
+    pub total: Duration,
+}
+
+/// Why there is no outcome. None of these is the program's doing.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The sandbox failed.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The files are larger than the workspace.
+    #[error("the files do not fit into the workspace: {0}")]
+    WorkspaceFull(String),
+    /// The workspace could not be unpacked.
+    #[error("the files could not be unpacked: {0}")]
+    Workspace(String),
+    /// The language's command can't be started in its image.
+    #[error("the image can't run the language's command: {0}")]
+    Command(String),
+    /// The sandbox was paused, and the engine did not thaw it.
+    #[error("a sandbox was lost while it waited: {0}")]
+    NotThawed(EngineError),
+    /// The runner ended, or took too long, before it had started the program.
+    #[error("the sandbox did not start the program; it is {0}")]
+    NotStarted(SandboxState),
+    /// The request is larger than a frame.
+    #[error("the arguments and variables are too large: {0}")]
+    TooLarge(WireError),
+}
+
+/// Runs the job. Dropping the future abandons the run, and the sandbox with everything in it.
+pub(crate) async fn run(
+    mut sandbox: Sandbox<Armed>,
+    request: &RunRequest,
+    wants_modules: bool,
+) -> Result<(Outcome, RunTimes), RunError> {
+    let began = Instant::now();
+    sandbox.limit(request.resources).await?;
+    let limit = began.elapsed();
+
+    let message = encode(request, wants_modules, &sandbox)?;
+    let sent = Instant::now();
+    let mut output = Output::new(request);
+    let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
+    let total = sent.elapsed();
+    if matches!(report, Report::Late | Report::Silence) && !output.started {
+        sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
+    }
+
+    let times = RunTimes { limit, total, ..RunTimes::default() };
+    match report {
+        Report::NotThawed(error) => Err(RunError::NotThawed(error)),
+        Report::Exit(exit) => {
+            let times = RunTimes {
+                unpack: exit.unpack,
+                spawn: exit.spawn,
+                preloaded: exit.preloaded,
+                ..times
+            };
+            Ok((from_exit(exit, output, &disks(&sandbox.spec)), times))
+        }
+        Report::Failed(failed) => Err(from_failed(failed)),
+        Report::Late => match sandbox.state().await? {
+            state if !output.started => Err(RunError::NotStarted(state)),
+            SandboxState::Running => Ok((unseen(Status::Timeout, output, total), times)),
+            // Frozen or ended by somebody else, or its runner would have reported.
+            _ => Err(SandboxError::Lost.into()),
+        },
+        Report::Silence => match sandbox.settled_state().await? {
+            state if !output.started => Err(RunError::NotStarted(state)),
+            // The sandbox is there but its runner is not, or both ended by themselves where the runner is
+            // process 1: the program killed it, or the kernel did in want of memory.
+            SandboxState::Running | SandboxState::Ended => {
+                Ok((unseen(Status::Killed, output, total), times))
+            }
+            _ => Err(SandboxError::Lost.into()),
+        },
+    }
+}
+
+/// Sends the job and listens at the same time: a runner that reports a failure half-way reads no
+/// further, and one whose report nobody reads can't go on.
+async fn converse(
+    sandbox: &mut Sandbox<Armed>,
+    message: &[u8],
+    timeout: Duration,
+    output: &mut Output,
+) -> Result<Report, SandboxError> {
+    let engine = Arc::clone(&sandbox.engine);
+    let name = sandbox.lease.name().clone();
+    let (mut sender, mut receiver) = sandbox.connection.split();
+    let mut thawed = std::pin::pin!(sandbox.state.thawed());
+    let mut is_thawing = true;
+    let mut suspicion = std::pin::pin!(async {
+        tokio::time::sleep(SUSPICION).await;
+        thaw_if_frozen(&*engine, &name).await;
+    });
+    let mut is_suspected = false;
+    let mut sending = std::pin::pin!(sender.send(message));
+    let mut is_sending = true;
+    let mut deadline = std::pin::pin!(tokio::time::sleep(START_PATIENCE));
+    loop {
+        tokio::select! {
+            frame = receiver.next() => {
+                let had_started = output.started;
+                if let Some(report) = listen(frame, output)? {
+                    return Ok(report);
+                }
+                if output.started && !had_started {
+                    let until = tokio::time::Instant::now() + timeout + REPORT_GRACE;
+                    deadline.as_mut().reset(until);
+                }
+            }
+            sent = &mut sending, if is_sending => {
+                is_sending = false;
+                // A stream that broke while sending says why on the way back.
+                if let Err(error) = sent {
+                    tracing::debug!(%error, "a job could not be sent");
+                }
+            }
+            answer = &mut thawed, if is_thawing => {
+                is_thawing = false;
+                if let Err(error) = answer && !output.started {
+                    return Ok(Report::NotThawed(error));
+                }
+            }
+            // One that is being thawed is not suspected of being frozen.
+            () = &mut suspicion, if !output.started && !is_suspected && !is_thawing => {
+                is_suspected = true;
+            }
+            () = &mut deadline => return Ok(Report::Late),
+        }
+    }
+}
+
+fn encode(
+    request: &RunRequest,
+    wants_modules: bool,
+    sandbox: &Sandbox<Armed>,
+) -> Result<Vec<u8>, RunError> {
+    let job = Job {
+        argv: request.argv.clone(),
+        env: request.env.clone(),
+        workdir: sandbox.spec.workdir.clone(),
+        disks: disks(&sandbox.spec),
+        deadline: request.timeout,
+        cpu_time: request.cpu_time,
+        output: request.output,
+        wants_modules,
+        files: request.files.clone(),
+    };
+    let tar = request.workspace.tar();
+    let mut message = Vec::with_capacity(tar.len() + request.stdin.len() + 4096);
+    wire::push_message(&mut message, Kind::Job, &job).map_err(RunError::TooLarge)?;
+    wire::push_bytes(&mut message, Kind::Tar, tar);
+    wire::push_bytes(&mut message, Kind::Stdin, &request.stdin);
+    message.extend_from_slice(&wire::header(Kind::Go, 0));
+    Ok(message)
+}
+
+/// What a program can fill.
+fn disks(spec: &SandboxSpec) -> Vec<String> {
+    vec![spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()]
+}
+
+/// How the conversation ended.
+enum Report {
+    Exit(Exit),
+    Failed(Failed),
+    /// The engine did not thaw the sandbox.
+    NotThawed(EngineError),
+    /// The stream ended without a report.
+    Silence,
+    /// There was no report in time.
+    Late,
+}
+
+/// Thaws a sandbox that somebody froze while it was waiting.
+async fn thaw_if_frozen(engine: &dyn Engine, name: &SandboxName) {
+    let thawed = match bounded(Call::State, engine.state(name)).await {
+        Ok(SandboxState::Paused) => bounded(Call::Resume, engine.resume(name)).await,
+        Ok(_) => return,
+        Err(error) => Err(error),
+    };
+    match thawed {
+        Ok(()) => tracing::warn!(sandbox = %name, "somebody had paused it; it is thawed"),
+        Err(error) => tracing::warn!(sandbox = %name, %error, "a slow sandbox can't be looked at"),
+    }
+}
+
+/// Takes the next frame; a report is the last one.
+fn listen(
+    frame: Option<Result<Frame, ConnectionError>>,
+    output: &mut Output,
+) -> Result<Option<Report>, SandboxError> {
+    let (kind, payload) = match frame {
+        Some(Ok(frame)) => frame,
+        None => return Ok(Some(Report::Silence)),
+        // A stream that breaks is one that ends; whether the sandbox is there is asked next.
+        Some(Err(ConnectionError::Engine(error))) => {
+            tracing::debug!(%error, "the stream of a running sandbox broke");
+            return Ok(Some(Report::Silence));
+        }
+        Some(Err(error)) => return Err(error.into()),
+    };
+    let broken = |error: WireError| SandboxError::Runner(error.into());
+    match kind {
+        Kind::Started => output.started = true,
+        Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
+        Kind::File | Kind::Content => {
+            let taken = output.take_file(kind, &payload).map_err(broken)?;
+            taken.ok_or_else(|| broken(WireError::Unexpected(kind)))?;
+        }
+        Kind::Exit => {
+            let exit = wire::parse_message(kind, &payload).map_err(broken)?;
+            return Ok(Some(Report::Exit(exit)));
+        }
+        Kind::Failed => {
+            let failed = wire::parse_message(kind, &payload).map_err(broken)?;
+            return Ok(Some(Report::Failed(failed)));
+        }
+        other => return Err(broken(WireError::Unexpected(other))),
+    }
+    Ok(None)
+}
+
+/// What the runner names as full is told to the caller, and must be one of the disks that it was asked about.
+fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Outcome {
+    exit.full_disks.retain(|disk| disks.contains(disk));
+    exit.full_disks.truncate(disks.len());
+    let status = status(&exit);
+    let Output { mut stdout, mut stderr, files, .. } = output;
+    stdout.dropped = exit.stdout.dropped;
+    stderr.dropped = exit.stderr.dropped;
+    Outcome {
+        status,
+        end: Some(exit.end),
+        stdout,
+        stderr,
+        wall: exit.wall,
+        cpu: exit.cpu,
+        peak_memory: exit.peak_memory,
+        oom_kills: exit.oom_kills,
+        refused_forks: exit.refused_forks,
+        full_disks: exit.full_disks,
+        files,
+        more_files: exit.more_files,
+    }
+}
+
+/// The verdict. A killed child does not make a failure of a program that coped with it; a program
+/// that failed after the kernel killed one of its processes failed for want of memory.
+fn status(exit: &Exit) -> Status {
+    match (exit.killed, exit.end) {
+        (Some(KillReason::Deadline), _) => Status::Timeout,
+        (Some(KillReason::OutputLimit), _) => Status::OutputLimit,
+        (None, End::Code(0)) => Status::Success,
+        (None, _) if exit.oom_kills > 0 => Status::OutOfMemory,
+        (None, _) => Status::Error,
+    }
+}
+
+/// The outcome of a run whose end nobody saw.
+fn unseen(status: Status, output: Output, wall: Duration) -> Outcome {
+    // Nobody has told of all of them, if they were asked for.
+    let more_files = output.may_have_more_files();
+    let Output { stdout, stderr, files, .. } = output;
+    Outcome { stdout, stderr, wall, files, more_files, ..Outcome::of(status) }
+}
+
+fn from_failed(failed: Failed) -> RunError {
+    let Failed { cause, message } = failed;
+    match cause {
+        FailedCause::WorkspaceFull => RunError::WorkspaceFull(message),
+        FailedCause::Workspace => RunError::Workspace(message),
+        FailedCause::Command => RunError::Command(message),
+        FailedCause::Protocol => {
+            let error = WireError::Io(std::io::Error::other(message));
+            RunError::Sandbox(SandboxError::Runner(error.into()))
+        }
+    }
+}

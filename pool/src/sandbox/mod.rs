@@ -1,0 +1,221 @@
+//! A sandbox, whose state is in its type.
+//!
+//! `create` → [`Sandbox<Armed>`] ⇄ [`Sandbox<Paused>`], and `run` takes an armed one for good.
+//! Every step takes the sandbox by value, so calls to the engine on one sandbox come in series; a
+//! step that fails, or whose future is dropped, drops the lease, and the reaper removes it.
+//!
+//! There is one step that others need not wait for: a job can be on its way while a sandbox is being
+//! thawed, because an engine takes some time to notice that it has done so.
+
+pub(crate) mod activity;
+pub(crate) mod connection;
+pub(crate) mod reaper;
+pub mod sweep;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolator_runner::wire::Preloaded;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::engine::limits::Resources;
+use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
+use crate::run::preload::PreloadStatus;
+use crate::sandbox::connection::{Connection, ConnectionError};
+use crate::sandbox::reaper::Lease;
+
+/// How often, and how far apart, a sandbox is looked at until its state is believed.
+const SETTLE_CHECKS: u32 = 5;
+const SETTLE_PAUSE: Duration = Duration::from_millis(100);
+
+/// The runner is parked and the sandbox thawed, or about to be: a job can be sent at once.
+pub(crate) struct Armed {
+    /// What shall wait in the sandbox and does not yet, the next first.
+    missing: Option<Missing>,
+    /// The engine's answer to the call that thaws it.
+    thawing: Option<oneshot::Receiver<Result<(), EngineError>>>,
+}
+
+/// What shall wait in a sandbox and does not yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The interpreter, which takes the time of its start.
+    Interpreter,
+    /// One that has imported the modules too, which may take a second.
+    Modules,
+}
+
+/// The runner is parked, everything is in the sandbox that shall wait there, and it is frozen.
+pub(crate) struct Paused;
+
+/// A sandbox that can serve one request.
+pub(crate) struct Sandbox<State> {
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) spec: Arc<SandboxSpec>,
+    pub(crate) connection: Connection,
+    pub(crate) state: State,
+    created: Instant,
+}
+
+/// Why a sandbox could not be made or brought to its next state.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The runner failed.
+    #[error("the sandbox did not get ready: {0}")]
+    Runner(#[from] ConnectionError),
+    /// The sandbox was ended by somebody else.
+    #[error("the sandbox was removed, stopped or paused from outside")]
+    Lost,
+    /// The server is stopping.
+    #[error("the server is shutting down")]
+    Closed,
+}
+
+impl SandboxError {
+    /// Whether the engine may have refused because something that all sandboxes are made from is
+    /// not there any more.
+    pub(crate) fn may_be_outdated(&self) -> bool {
+        matches!(self, Self::Engine(EngineError::Refused { .. } | EngineError::NoSuchImage(_)))
+    }
+}
+
+impl<State> Sandbox<State> {
+    /// When the sandbox was made.
+    pub(crate) fn created(&self) -> Instant {
+        self.created
+    }
+
+    /// Whether the runner is still there, as far as its stream tells.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.connection.is_closed()
+    }
+
+    fn into_state<Next>(self, state: Next) -> Sandbox<Next> {
+        let Self { lease, engine, spec, connection, created, .. } = self;
+        Sandbox { lease, engine, spec, connection, created, state }
+    }
+}
+
+impl Sandbox<Armed> {
+    /// Makes a sandbox and starts its runner. `on_close` is called when its stream has ended.
+    pub(crate) async fn create(
+        engine: Arc<dyn Engine>,
+        lease: Lease,
+        spec: Arc<SandboxSpec>,
+        tasks: &TaskTracker,
+        on_close: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, SandboxError> {
+        bounded(Call::Create, engine.create(lease.name(), &spec)).await?;
+        // The runner's word that it is ready belongs to the call: pausing before it was heard
+        // would freeze the engine's own helper inside the sandbox and lock the container for ever.
+        let connection = bounded(Call::Arm, async {
+            let channel = engine.arm(lease.name()).await?;
+            Ok(Connection::open(channel, tasks, on_close).await)
+        })
+        .await??;
+        let lease = Arc::new(lease);
+        let missing = spec.preload.as_ref().map(|_| Missing::Interpreter);
+        let state = Armed { missing, thawing: None };
+        Ok(Self { lease, engine, spec, connection, created: Instant::now(), state })
+    }
+
+    /// What shall wait in the sandbox and does not yet, the next first.
+    pub(crate) fn missing(&self) -> Option<Missing> {
+        self.state.missing
+    }
+
+    /// Starts the next of what is missing. Tells what became of all of it so far.
+    pub(crate) async fn preload(&mut self) -> Result<PreloadStatus, SandboxError> {
+        let (Some(preload), Some(missing)) = (&self.spec.preload, self.state.missing) else {
+            return Ok(PreloadStatus::default());
+        };
+        let message = preload.message(&self.spec.workdir, missing == Missing::Modules);
+        let preloaded =
+            bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
+        let Preloaded { memory, complaints } = preloaded.await??;
+        self.state.missing = match missing {
+            Missing::Interpreter if !preload.modules.is_empty() => Some(Missing::Modules),
+            Missing::Interpreter | Missing::Modules => None,
+        };
+        Ok(PreloadStatus { memory, complaints })
+    }
+
+    /// Freezes the sandbox.
+    pub(crate) async fn pause(self) -> Result<Sandbox<Paused>, SandboxError> {
+        bounded(Call::Pause, self.engine.pause(self.lease.name())).await?;
+        Ok(self.into_state(Paused))
+    }
+
+    /// Changes what the program may use, if it differs from what the sandbox was made with.
+    pub(crate) async fn limit(&mut self, resources: Resources) -> Result<(), SandboxError> {
+        if resources == self.spec.resources {
+            return Ok(());
+        }
+        self.state.thawed().await?;
+        let resources = self.spec.with_preload(resources);
+        Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
+    }
+
+    /// What the engine knows of the sandbox.
+    pub(crate) async fn state(&mut self) -> Result<SandboxState, SandboxError> {
+        self.state.thawed().await?;
+        Ok(bounded(Call::State, self.engine.state(self.lease.name())).await?)
+    }
+
+    /// The state of a sandbox whose stream has just ended. An engine closes the streams of a
+    /// container that is killed before it calls it stopped.
+    pub(crate) async fn settled_state(&mut self) -> Result<SandboxState, SandboxError> {
+        for _ in 0..SETTLE_CHECKS {
+            let state = self.state().await?;
+            if state != SandboxState::Running {
+                return Ok(state);
+            }
+            tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+        self.state().await
+    }
+}
+
+impl Armed {
+    /// Waits until the engine has answered the call that thaws the sandbox, if there is one.
+    /// Dropping the future leaves it as it was.
+    pub(crate) async fn thawed(&mut self) -> Result<(), EngineError> {
+        let Some(thawing) = &mut self.thawing else { return Ok(()) };
+        let answer = thawing.await;
+        self.thawing = None;
+        // The task ends without an answer only together with the runtime.
+        answer.unwrap_or(Ok(()))
+    }
+}
+
+impl Sandbox<Paused> {
+    /// Thaws the sandbox.
+    pub(crate) async fn resume(self) -> Result<Sandbox<Armed>, SandboxError> {
+        bounded(Call::Resume, self.engine.resume(self.lease.name())).await?;
+        if !self.is_alive() {
+            return Err(SandboxError::Lost);
+        }
+        Ok(self.into_state(Armed { missing: None, thawing: None }))
+    }
+
+    /// Begins to thaw the sandbox. The call is a task of `tasks`, which holds the lease: whatever becomes
+    /// of the sandbox, no other call overtakes it.
+    pub(crate) fn begin_to_resume(self, tasks: &TaskTracker) -> Sandbox<Armed> {
+        let (sender, thawing) = oneshot::channel();
+        let engine = Arc::clone(&self.engine);
+        let lease = Arc::clone(&self.lease);
+        tasks.spawn(async move {
+            let answer = bounded(Call::Resume, engine.resume(lease.name())).await;
+            drop(lease);
+            // Who has gone does not need to know.
+            let _ = sender.send(answer);
+        });
+        self.into_state(Armed { missing: None, thawing: Some(thawing) })
+    }
+}

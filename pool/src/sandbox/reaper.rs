@@ -1,0 +1,179 @@
+//! The reaper: removes what nobody holds any more.
+//!
+//! A sandbox is held through a [`Lease`], which exists before the engine is asked to make the
+//! sandbox. Dropping the lease never blocks: it hands the name over, and removal happens in the
+//! background, with retries, a few at a time, when the answer of the request that had the sandbox has
+//! left. Leases are bounded by the pools and by admission, and what was dropped and is not removed yet by
+//! [`BACKLOG`]: until the engine gets rid of some, none is made.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::engine::{Call, Engine, SandboxName, bounded};
+use crate::lock::lock;
+use crate::sandbox::activity::Quiet;
+
+/// Removals under way at once. More of them only wait for each other inside the engine.
+const AT_ONCE: usize = 4;
+
+/// First and longest pause before a failed removal is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
+
+/// How many sandboxes may wait to be removed before no new ones are made. A burst leaves some dozens;
+/// more of them mean that the engine does not get rid of any.
+const BACKLOG: usize = 64;
+
+/// The right to a sandbox, and the duty to remove it.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    name: SandboxName,
+    reaper: Reaper,
+}
+
+impl Lease {
+    pub(crate) fn name(&self) -> &SandboxName {
+        &self.name
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.reaper.known.change(|_, leaving| *leaving += 1);
+        // The reaper outlives every lease until the process ends; then the next instance sweeps.
+        let _ = self.reaper.queue.send(self.name.clone());
+    }
+}
+
+/// Hands leases out and removes what they named.
+#[derive(Debug, Clone)]
+pub(crate) struct Reaper {
+    queue: mpsc::UnboundedSender<SandboxName>,
+    known: Arc<Known>,
+    hurry: CancellationToken,
+}
+
+/// Names that are leased or still being removed.
+#[derive(Debug)]
+struct Known {
+    names: Mutex<HashSet<SandboxName>>,
+    counts: watch::Sender<Counts>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    known: usize,
+    /// Those of them that nobody holds any more.
+    leaving: usize,
+}
+
+impl Known {
+    fn change(&self, change: impl FnOnce(&mut HashSet<SandboxName>, &mut usize)) {
+        let mut names = lock(&self.names);
+        self.counts.send_modify(|counts| {
+            change(&mut names, &mut counts.leaving);
+            counts.known = names.len();
+        });
+    }
+
+    async fn wait_for(&self, condition: impl FnMut(&Counts) -> bool) {
+        // The sender is in `self`, so the wait ends only with the condition.
+        let _ = self.counts.subscribe().wait_for(condition).await;
+    }
+}
+
+impl Reaper {
+    pub(crate) fn start(engine: Arc<dyn Engine>, quiet: Arc<Quiet>, tasks: &TaskTracker) -> Self {
+        let (queue, names) = mpsc::unbounded_channel();
+        let known = Arc::new(Known { names: Mutex::default(), counts: watch::Sender::default() });
+        let hurry = CancellationToken::new();
+        let reaping = reap(engine, quiet, names, Arc::clone(&known), hurry.clone(), tasks.clone());
+        tasks.spawn(reaping);
+        Self { queue, known, hurry }
+    }
+
+    /// Leases a name. Must happen before the engine is asked to make the sandbox.
+    pub(crate) fn lease(&self, name: SandboxName) -> Lease {
+        self.known.change(|names, _| {
+            names.insert(name.clone());
+        });
+        Lease { name, reaper: self.clone() }
+    }
+
+    /// Takes over a sandbox that nobody holds.
+    pub(crate) fn adopt(&self, name: SandboxName) {
+        drop(self.lease(name));
+    }
+
+    /// Whether the name is leased or about to be removed.
+    pub(crate) fn knows(&self, name: &SandboxName) -> bool {
+        lock(&self.known.names).contains(name)
+    }
+
+    /// Waits until nothing is leased and everything was removed.
+    pub(crate) async fn idle(&self) {
+        self.known.wait_for(|counts| counts.known == 0).await;
+    }
+
+    /// Has what could not be removed tried again at once, and as if for the first time: somebody waits for it.
+    pub(crate) fn hurry(&self) {
+        self.hurry.cancel();
+    }
+
+    /// Waits until so few sandboxes are waiting to be removed that another may be made.
+    pub(crate) async fn has_room(&self) {
+        self.known.wait_for(|counts| counts.leaving < BACKLOG).await;
+    }
+
+    /// How many sandboxes are waiting to be removed.
+    pub(crate) fn leaving(&self) -> usize {
+        self.known.counts.borrow().leaving
+    }
+}
+
+async fn reap(
+    engine: Arc<dyn Engine>,
+    quiet: Arc<Quiet>,
+    mut names: mpsc::UnboundedReceiver<SandboxName>,
+    known: Arc<Known>,
+    hurry: CancellationToken,
+    tasks: TaskTracker,
+) {
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    while let Some(name) = names.recv().await {
+        let engine = Arc::clone(&engine);
+        let quiet = Arc::clone(&quiet);
+        let known = Arc::clone(&known);
+        let slots = Arc::clone(&slots);
+        let hurry = hurry.clone();
+        tasks.spawn(async move {
+            // The answer of the request that had it is on its way.
+            quiet.over().await;
+            // Nobody closes the semaphore. The slot is given back while waiting: one sandbox that
+            // can't be removed must not hold up the others.
+            let mut slot = slots.acquire_owned().await.ok();
+            let mut pause = RETRY.0;
+            let mut is_hurried = false;
+            while let Err(error) = bounded(Call::Remove, engine.remove(&name)).await {
+                tracing::warn!(sandbox = %name, %error, "a sandbox could not be removed yet");
+                slot.take();
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY.1),
+                    () = hurry.cancelled(), if !is_hurried => {
+                        is_hurried = true;
+                        pause = RETRY.0;
+                    }
+                }
+            }
+            drop(slot);
+            known.change(|names, leaving| {
+                names.remove(&name);
+                *leaving -= 1;
+            });
+        });
+    }
+}

@@ -1,0 +1,610 @@
+//! The engine and its books.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use isolator_pool::engine::images::ImageBuilder;
+use isolator_pool::engine::limits::Resources;
+use isolator_pool::engine::{
+    Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
+    SandboxState, Warning, Whose,
+};
+use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::*;
+
+/// What goes wrong with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing.
+    Fine,
+    /// The next so many calls are refused.
+    Fail(u32),
+    /// Every call is refused.
+    Broken,
+    /// There is never an answer, and nothing happens.
+    Hang,
+    /// There is never an answer, but what was asked for happens this much later. Only of `create`.
+    Late(Duration),
+    /// The container ends instead.
+    EndsContainer,
+}
+
+/// How a runner comes to be parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Park {
+    /// As it should.
+    Ready,
+    /// As it should, but its container ends this much later.
+    Dies(Duration),
+    /// It says nothing.
+    Silence,
+    /// Its stream ends at once.
+    Eof,
+    /// It speaks another version.
+    Version(u32),
+    /// It sends bytes that are no frames.
+    Garbage,
+    /// It announces a frame longer than any may be.
+    Oversize,
+    /// It sends a frame that is none of a parked runner's.
+    Unexpected,
+}
+
+/// What becomes of an interpreter that shall be started ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Preloading {
+    /// It waits after so long.
+    Takes(Duration),
+    /// It waits at once, but one with modules after so long.
+    Imports(Duration),
+    /// Nothing is heard of it.
+    Silence,
+    /// The runner ends over it.
+    Eof,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) delay: Duration,
+    pub(super) fault: Fault,
+}
+
+/// What the engine knows of one sandbox.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) state: SandboxState,
+    pub(super) in_flight: Option<Call>,
+    /// A call on it failed or was given up: nothing but removal may follow.
+    pub(super) given_up: bool,
+    /// Its removal was asked for.
+    pub(super) removing: bool,
+    pub(super) armed: bool,
+    pub(super) ready: bool,
+    pub(super) preloaded: bool,
+    pub(super) has_modules: bool,
+    /// A job came while it was paused.
+    pub(super) awaits_thaw: bool,
+    pub(super) jobs: usize,
+    pub(super) end: CancellationToken,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self {
+            state: SandboxState::Gone,
+            in_flight: None,
+            given_up: false,
+            removing: false,
+            armed: false,
+            ready: false,
+            preloaded: false,
+            has_modules: false,
+            awaits_thaw: false,
+            jobs: 0,
+            end: CancellationToken::new(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn exists(&self) -> bool {
+        self.state != SandboxState::Gone
+    }
+}
+
+pub(super) struct Books {
+    pub(super) plans: [Plan; CALLS],
+    pub(super) calls: [usize; CALLS],
+    pub(super) in_flight: [usize; CALLS],
+    pub(super) peak: [usize; CALLS],
+    pub(super) sandboxes: BTreeMap<SandboxName, Record>,
+    pub(super) created: usize,
+    pub(super) removed: usize,
+    pub(super) images: BTreeMap<String, Image>,
+    pub(super) registry: BTreeSet<String>,
+    pub(super) pulls: usize,
+    pub(super) builds: usize,
+    pub(super) prepared: BTreeSet<String>,
+    pub(super) park: Park,
+    pub(super) preloading: Preloading,
+    pub(super) breaches: Vec<String>,
+}
+
+/// The engine. Its clones are one engine.
+#[derive(Clone)]
+pub(crate) struct FakeEngine {
+    pub(super) books: Arc<Mutex<Books>>,
+    pub(super) labels: Labels,
+    pub(super) tasks: TaskTracker,
+}
+
+impl FakeEngine {
+    pub(super) fn new(labels: Labels) -> Self {
+        let books = Books {
+            plans: [Plan { delay: Duration::ZERO, fault: Fault::Fine }; CALLS],
+            calls: [0; CALLS],
+            in_flight: [0; CALLS],
+            peak: [0; CALLS],
+            sandboxes: BTreeMap::new(),
+            created: 0,
+            removed: 0,
+            images: BTreeMap::from([(IMAGE.to_owned(), image(IMAGE, 1))]),
+            registry: BTreeSet::new(),
+            pulls: 0,
+            builds: 0,
+            prepared: BTreeSet::new(),
+            park: Park::Ready,
+            preloading: Preloading::Takes(Duration::ZERO),
+            breaches: Vec::new(),
+        };
+        Self { books: Arc::new(Mutex::new(books)), labels, tasks: TaskTracker::new() }
+    }
+
+    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a call takes from now on.
+    pub(crate) fn delay(&self, call: Call, delay: Duration) {
+        self.books().plans[call as usize].delay = delay;
+    }
+
+    /// How long the calls on a sandbox take from now on.
+    pub(crate) fn delay_all(&self, delay: Duration) {
+        use Call::{Arm, Create, Pause, Remove, Resume, State, Update};
+        for call in [Create, Arm, Pause, Resume, Update, State, Remove] {
+            self.delay(call, delay);
+        }
+    }
+
+    /// What goes wrong with a call from now on. Calls that hang already go on hanging.
+    pub(crate) fn fault(&self, call: Call, fault: Fault) {
+        self.books().plans[call as usize].fault = fault;
+    }
+
+    /// Nothing goes wrong from now on.
+    pub(crate) fn heal(&self) {
+        let mut books = self.books();
+        for plan in &mut books.plans {
+            plan.fault = Fault::Fine;
+        }
+        books.park = Park::Ready;
+        books.preloading = Preloading::Takes(Duration::ZERO);
+    }
+
+    pub(crate) fn park(&self, park: Park) {
+        self.books().park = park;
+    }
+
+    pub(crate) fn preloading(&self, preloading: Preloading) {
+        self.books().preloading = preloading;
+    }
+
+    /// Sandboxes in which modules wait.
+    pub(crate) fn with_modules(&self) -> usize {
+        let books = self.books();
+        books.sandboxes.values().filter(|record| record.exists() && record.has_modules).count()
+    }
+
+    pub(crate) fn calls(&self, call: Call) -> usize {
+        self.books().calls[call as usize]
+    }
+
+    /// The most calls of a kind that were ever under way at once.
+    pub(crate) fn peak(&self, call: Call) -> usize {
+        self.books().peak[call as usize]
+    }
+
+    pub(crate) fn in_flight(&self, call: Call) -> usize {
+        self.books().in_flight[call as usize]
+    }
+
+    /// Sandboxes that exist.
+    pub(crate) fn live(&self) -> usize {
+        self.books().sandboxes.values().filter(|record| record.exists()).count()
+    }
+
+    pub(crate) fn created(&self) -> usize {
+        self.books().created
+    }
+
+    pub(crate) fn builds(&self) -> usize {
+        self.books().builds
+    }
+
+    pub(crate) fn pulls(&self) -> usize {
+        self.books().pulls
+    }
+
+    /// Makes an image available for pulling.
+    pub(crate) fn publish(&self, name: &str) {
+        self.books().registry.insert(name.to_owned());
+    }
+
+    /// Puts an image there behind the server's back.
+    pub(crate) fn put_image(&self, name: &str) {
+        self.store(name);
+    }
+
+    /// Removes an image behind the server's back.
+    pub(crate) fn lose_image(&self, name: &str) {
+        self.books().images.remove(name);
+    }
+
+    /// Ends the container of a sandbox that waits for a job, chosen by `pick`; whether there was
+    /// one.
+    pub(crate) fn kill_parked(&self, pick: usize) -> bool {
+        let mut books = self.books();
+        let mut parked: Vec<_> = books
+            .sandboxes
+            .values_mut()
+            .filter(|record| has_processes(record).is_ok() && record.ready)
+            .filter(|record| record.jobs == 0 || record.state == SandboxState::Paused)
+            .collect();
+        if parked.is_empty() {
+            return false;
+        }
+        let at = pick % parked.len();
+        end(parked[at], SandboxState::Stopped);
+        true
+    }
+
+    /// Panics if a rule was broken.
+    pub(crate) fn assert_no_breach(&self) {
+        let books = self.books();
+        assert!(books.breaches.is_empty(), "{:#?}", books.breaches);
+    }
+
+    /// Panics if a rule was broken, or if anything is left.
+    pub(crate) fn assert_clean(&self) {
+        self.assert_no_breach();
+        let books = self.books();
+        let left: Vec<_> = books.sandboxes.iter().filter(|(_, record)| record.exists()).collect();
+        assert!(left.is_empty(), "left behind: {left:#?}");
+        assert_eq!(books.created, books.removed, "created and removed");
+    }
+
+    /// Whether no call is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.books().in_flight == [0; CALLS]
+    }
+
+    /// Panics if a call is still under way that nobody has given up.
+    pub(crate) fn assert_idle(&self) {
+        assert_eq!(self.books().in_flight, [0; CALLS], "calls under way");
+    }
+
+    pub(super) fn begin(&self, call: Call, name: Option<&SandboxName>) -> (Flight, Plan) {
+        let mut books = self.books();
+        let at = call as usize;
+        books.calls[at] += 1;
+        books.in_flight[at] += 1;
+        books.peak[at] = books.peak[at].max(books.in_flight[at]);
+        if let Some(name) = name {
+            let record = books.sandboxes.entry(name.clone()).or_default();
+            let breach = breach(call, record);
+            record.in_flight = Some(call);
+            record.removing |= call == Call::Remove;
+            if let Some(breach) = breach {
+                books.breaches.push(format!("{call:?} of {name}: {breach}"));
+            }
+        }
+        let plan = books.plans[at];
+        if let Fault::Fail(times) = plan.fault {
+            books.plans[at].fault = if times > 1 { Fault::Fail(times - 1) } else { Fault::Fine };
+        }
+        (Flight { engine: self.clone(), call, name: name.cloned(), landed: false }, plan)
+    }
+
+    /// Does what the plan says before the call itself happens.
+    pub(super) async fn answer(
+        &self,
+        call: Call,
+        name: Option<&SandboxName>,
+    ) -> Result<Flight, EngineError> {
+        let (flight, plan) = self.begin(call, name);
+        if !plan.delay.is_zero() {
+            tokio::time::sleep(plan.delay).await;
+        }
+        let refused = |message: &str| EngineError::Refused { call, message: message.to_owned() };
+        match plan.fault {
+            Fault::Fine => return Ok(flight),
+            Fault::Fail(_) | Fault::Broken => return Err(refused("it does not want to")),
+            Fault::Hang => {}
+            Fault::Late(delay) => {
+                let (engine, name) = (self.clone(), name.cloned());
+                self.tasks.spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    let name = name.expect("only sandboxes come late");
+                    engine.appear(&name);
+                });
+            }
+            Fault::EndsContainer => {
+                let mut books = self.books();
+                let record = name.and_then(|name| books.sandboxes.get_mut(name));
+                if let Some(record) = record.filter(|record| record.exists()) {
+                    end(record, SandboxState::Stopped);
+                }
+                return Err(refused("the container has ended"));
+            }
+        }
+        std::future::pending().await
+    }
+
+    pub(super) fn appear(&self, name: &SandboxName) {
+        let mut books = self.books();
+        books.created += 1;
+        let record = books.sandboxes.entry(name.clone()).or_default();
+        record.state = SandboxState::Running;
+    }
+
+    pub(super) fn note(&self, breach: String) {
+        self.books().breaches.push(breach);
+    }
+}
+
+type Answer = Result<(), EngineError>;
+
+/// What is wrong with asking for `call` now.
+pub(super) fn breach(call: Call, record: &Record) -> Option<String> {
+    if let Some(other) = record.in_flight {
+        return Some(format!("while {other:?} is under way"));
+    }
+    if call == Call::Remove {
+        return None;
+    }
+    if record.removing {
+        return Some("after its removal".to_owned());
+    }
+    if record.given_up {
+        return Some("after a call that failed or was given up".to_owned());
+    }
+    match call {
+        Call::Create if record.exists() => Some("twice".to_owned()),
+        Call::Arm if record.armed => Some("twice".to_owned()),
+        Call::Pause | Call::Resume if !record.ready => Some("before it was ready".to_owned()),
+        Call::Pause if record.jobs > 0 => Some("with a job in it".to_owned()),
+        // A job may be on its way before the engine hears of the call.
+        Call::Resume if record.jobs > 0 && !record.awaits_thaw => {
+            Some("with a job in it".to_owned())
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn end(record: &mut Record, state: SandboxState) {
+    record.state = state;
+    record.end.cancel();
+}
+
+/// A call under way. Dropped before it has landed, it has failed or was given up.
+pub(super) struct Flight {
+    pub(super) engine: FakeEngine,
+    pub(super) call: Call,
+    pub(super) name: Option<SandboxName>,
+    pub(super) landed: bool,
+}
+
+impl Flight {
+    /// Ends the call well, together with what it changes.
+    pub(super) fn land(mut self) {
+        self.landed = true;
+    }
+
+    /// Ends the call on a sandbox, together with what it changes; if that is an error, the call
+    /// has failed.
+    pub(super) fn land_with<T>(
+        mut self,
+        change: impl FnOnce(&mut Record) -> Result<T, &'static str>,
+    ) -> Result<T, EngineError> {
+        let name = self.name.clone().expect("a call on a sandbox");
+        let changed = change(self.engine.books().sandboxes.entry(name).or_default());
+        self.landed = changed.is_ok();
+        let call = self.call;
+        changed.map_err(|message| EngineError::Refused { call, message: message.to_owned() })
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let mut books = self.engine.books();
+        books.in_flight[self.call as usize] -= 1;
+        if let Some(record) = self.name.as_ref().and_then(|name| books.sandboxes.get_mut(name)) {
+            record.in_flight = None;
+            record.given_up |= !self.landed;
+        }
+    }
+}
+
+pub(super) fn has_processes(record: &Record) -> Result<(), &'static str> {
+    match record.state {
+        SandboxState::Running | SandboxState::Paused => Ok(()),
+        SandboxState::Stopped | SandboxState::Ended | SandboxState::Gone => {
+            Err("there is no such process")
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    async fn check(&self) -> Result<String, EngineError> {
+        self.answer(Call::Check, None).await?.land();
+        Ok("fake".to_owned())
+    }
+
+    async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
+        let flight = self.answer(Call::Prepare, None).await?;
+        self.books().prepared.insert(image.digest.clone());
+        flight.land();
+        Ok(())
+    }
+
+    async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        self.answer(Call::FindImage, None).await?.land();
+        Ok(self.books().images.get(name).cloned())
+    }
+
+    async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+        self.books().pulls += 1;
+        progress("pulling");
+        let flight = self.answer(Call::FetchImage, None).await?;
+        if !self.books().registry.contains(name) {
+            return Err(EngineError::NoSuchImage(name.to_owned()));
+        }
+        self.store(name);
+        flight.land();
+        Ok(())
+    }
+
+    async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
+        let flight = self.answer(Call::Create, Some(name)).await?;
+        if !self.books().images.values().any(|image| image.digest == spec.image.digest) {
+            return Err(EngineError::NoSuchImage(spec.image.name.clone()));
+        }
+        if !self.books().prepared.contains(&spec.image.digest) {
+            self.note(format!("{name} was created before {} was prepared", spec.image.name));
+        }
+        self.appear(name);
+        flight.land();
+        Ok(())
+    }
+
+    async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
+        let flight = self.answer(Call::Arm, Some(name)).await?;
+        let park = self.books().park;
+        let end = flight.land_with(|record| {
+            has_processes(record)?;
+            record.armed = true;
+            Ok(record.end.clone())
+        })?;
+        let (server, inside) = tokio::io::duplex(PIPE);
+        let runner = Runner { engine: self.clone(), name: name.clone(), stream: inside };
+        self.tasks.spawn(async move {
+            tokio::select! {
+                biased;
+                () = end.cancelled() => {}
+                _ = runner.live(park) => {}
+            }
+        });
+        let (output, input) = tokio::io::split(server);
+        let output = futures_util::stream::unfold(output, async |mut output| {
+            let mut piece = vec![0; PIPE];
+            let read = output.read(&mut piece).await.unwrap_or(0);
+            piece.truncate(read);
+            (read > 0).then(|| (Ok(Bytes::from(piece)), output))
+        });
+        Ok(Channel { input: Box::new(input), output: output.boxed() })
+    }
+
+    async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let flight = self.answer(Call::Pause, Some(name)).await?;
+        flight.land_with(|record| {
+            has_processes(record)?;
+            record.state = SandboxState::Paused;
+            Ok(())
+        })
+    }
+
+    async fn resume(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let flight = self.answer(Call::Resume, Some(name)).await?;
+        flight.land_with(|record| {
+            has_processes(record)?;
+            record.state = SandboxState::Running;
+            Ok(())
+        })
+    }
+
+    async fn update(&self, name: &SandboxName, _: Resources) -> Result<(), EngineError> {
+        self.answer(Call::Update, Some(name)).await?.land_with(|record| has_processes(record))
+    }
+
+    async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
+        self.answer(Call::State, Some(name)).await?.land_with(|record| Ok(record.state))
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
+        let flight = self.answer(Call::Remove, Some(name)).await?;
+        let existed = flight.land_with(|record| {
+            let existed = record.exists();
+            end(record, SandboxState::Gone);
+            Ok(existed)
+        })?;
+        self.books().removed += usize::from(existed);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+        self.answer(Call::List, None).await?.land();
+        let books = self.books();
+        let found = books.sandboxes.iter().filter(|(_, record)| record.exists());
+        Ok(found
+            .map(|(name, _)| Found { name: name.clone(), labels: self.labels.clone() })
+            .collect())
+    }
+
+    async fn sweep_shared(&self, _: Whose<'_>) -> Result<usize, EngineError> {
+        self.answer(Call::Sweep, None).await?.land();
+        Ok(0)
+    }
+}
+
+impl FakeEngine {
+    /// Puts a new image on the engine under the name.
+    pub(super) fn store(&self, name: &str) {
+        let mut books = self.books();
+        let version = books.pulls + books.builds;
+        books.images.insert(name.to_owned(), image(name, version));
+    }
+}
+
+/// Builds images whose names start with `built/`, on the engine whose clone it is.
+#[async_trait]
+impl ImageBuilder for FakeEngine {
+    fn makes(&self, name: &str) -> bool {
+        name.starts_with("built/")
+    }
+
+    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+        self.books().builds += 1;
+        progress("building");
+        let flight = self.answer(Call::FetchImage, None).await?;
+        self.store(name);
+        flight.land();
+        Ok(())
+    }
+}
+
+pub(super) fn image(name: &str, version: usize) -> Image {
+    Image { name: name.to_owned(), digest: format!("sha256:{name}@{version}"), ..Image::default() }
+}

@@ -1,0 +1,171 @@
+//! How a pool comes by its image.
+
+use crate::fake::{Fault, IMAGE, Setup, World, ms, run_for, secs, started, until};
+use isolator_pool::engine::Call;
+use isolator_pool::engine::images::PullPolicy;
+use isolator_pool::pool::admission::Client;
+
+const BUILT: &str = "built/language";
+const PULLED: &str = "registry/language:2";
+
+fn setup(image: &'static str, policy: PullPolicy) -> Setup {
+    Setup { pools: vec![(crate::fake::POOL, image)], size: 3, policy, ..Setup::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_image_is_fetched_once() {
+    let world = World::start_with(setup(PULLED, PullPolicy::Missing), |e| e.publish(PULLED));
+    world.fill().await;
+    started(world.run(&run_for(5)).await);
+    assert_eq!((world.engine.pulls(), world.engine.builds()), (1, 0));
+    world.end().await;
+
+    let world = World::full(setup(BUILT, PullPolicy::Missing)).await;
+    started(world.run(&run_for(5)).await);
+    assert_eq!((world.engine.pulls(), world.engine.builds()), (0, 1));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_there_is_not_fetched() {
+    for policy in [PullPolicy::Missing, PullPolicy::Never] {
+        let world = World::full(setup(IMAGE, policy)).await;
+        assert_eq!((world.engine.pulls(), world.engine.builds()), (0, 0));
+        assert!(world.image(crate::fake::POOL).is_some_and(|digest| digest.contains(IMAGE)));
+        world.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_is_fetched_a_missing_image_is_an_error_until_it_appears() {
+    let world = World::start_with(setup(PULLED, PullPolicy::Never), |e| e.publish(PULLED));
+    let refused = world.run(&run_for(5)).await.unwrap_err();
+    assert!(refused.to_string().contains(PULLED), "{refused}");
+    assert_eq!(world.engine.pulls(), 0);
+    // Somebody else fetches it.
+    world.engine.put_image(PULLED);
+    started(world.run(&run_for(5)).await);
+    world.fill().await;
+    assert_eq!(world.engine.pulls(), 0);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_always_fetched_is_fetched_once_a_start() {
+    let world = World::start_with(setup(IMAGE, PullPolicy::Always), |e| e.publish(IMAGE));
+    world.fill().await;
+    for _ in 0..3 {
+        started(world.run(&run_for(5)).await);
+        world.fill().await;
+    }
+    assert_eq!(world.engine.pulls(), 1);
+    // What is made after a failure is not fetched anew either.
+    world.engine.fault(Call::Create, Fault::Fail(2));
+    started(world.run(&run_for(5)).await);
+    world.fill().await;
+    assert_eq!(world.engine.pulls(), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_has_vanished_is_fetched_again() {
+    let world = World::full(setup(BUILT, PullPolicy::Missing)).await;
+    let before = world.image(crate::fake::POOL);
+    world.engine.lose_image(BUILT);
+    started(world.run(&run_for(5)).await);
+    world.fill().await;
+    assert_eq!(world.engine.builds(), 2);
+    assert_ne!(world.image(crate::fake::POOL), before);
+    let (_, receipt) = world.run(&run_for(5)).await.unwrap();
+    assert!(receipt.image.contains(BUILT));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cold_request_that_finds_its_image_gone_waits_for_it_to_be_made_again() {
+    let world = World::start(Setup { size: 0, ..setup(BUILT, PullPolicy::Missing) });
+    started(world.run(&run_for(5)).await);
+    world.engine.lose_image(BUILT);
+    started(world.run(&run_for(5)).await);
+    assert_eq!(world.engine.builds(), 2);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_gone_for_good_is_an_error_each_time() {
+    let world = World::start_with(Setup { size: 0, ..setup(PULLED, PullPolicy::Never) }, |e| {
+        e.put_image(PULLED);
+    });
+    started(world.run(&run_for(5)).await);
+    world.engine.lose_image(PULLED);
+    for _ in 0..3 {
+        let refused = world.run(&run_for(5)).await.unwrap_err();
+        assert!(refused.to_string().contains(PULLED), "{refused}");
+    }
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_wait_for_an_image_that_is_being_built() {
+    let world = World::start_with(setup(BUILT, PullPolicy::Missing), |engine| {
+        engine.delay(Call::FetchImage, secs(40));
+    });
+    started(world.run(&run_for(5)).await);
+    assert_eq!(world.engine.builds(), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_do_not_wait_for_ever_for_an_image_and_get_it_when_it_is_there() {
+    let world = World::start_with(setup(BUILT, PullPolicy::Missing), |engine| {
+        engine.delay(Call::FetchImage, secs(300));
+    });
+    let began = tokio::time::Instant::now();
+    assert!(world.run(&run_for(5)).await.is_err());
+    assert!(began.elapsed() <= secs(60) + ms(100));
+    until("the image is built", || world.is_full()).await;
+    started(world.run(&run_for(5)).await);
+    assert_eq!(world.engine.builds(), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_pools_of_one_image_prepare_before_they_create() {
+    let pools = vec![("a", IMAGE), ("b", IMAGE)];
+    let world = World::start_with(Setup { pools, ..Setup::default() }, |engine| {
+        engine.delay(Call::Prepare, ms(100));
+    });
+    world.fill().await;
+    assert!(world.engine.calls(Call::Prepare) <= 2);
+    for pool in ["a", "b"] {
+        started(world.execute(pool, &Client::host(), &run_for(5)).await);
+    }
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_pools_of_one_image_fetch_it_once() {
+    for (image, policy) in [(BUILT, PullPolicy::Missing), (PULLED, PullPolicy::Always)] {
+        let pools = vec![("a", image), ("b", image)];
+        let setup = Setup { pools, policy, refills: 4, ..Setup::default() };
+        let world = World::start_with(setup, |engine| {
+            engine.publish(PULLED);
+            engine.delay(Call::FetchImage, secs(5));
+        });
+        world.fill().await;
+        let fetched = world.engine.pulls() + world.engine.builds();
+        world.end().await;
+        assert_eq!(fetched, 1, "{image} under {policy:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_is_prepared_anew_after_a_failure() {
+    let world = World::full(setup(IMAGE, PullPolicy::Missing)).await;
+    let before = world.engine.calls(Call::Prepare);
+    world.engine.fault(Call::Create, Fault::Fail(1));
+    started(world.run(&run_for(5)).await);
+    world.fill().await;
+    assert!(world.engine.calls(Call::Prepare) > before);
+    world.end().await;
+}

@@ -1,0 +1,293 @@
+//! Finds a host's configuration, and does not guess.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Profile;
+
+/// A path below a folder.
+#[derive(Debug, Clone, Copy)]
+pub struct Place(pub Base, pub &'static str);
+
+/// A folder that a system or a user has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    /// The user's home.
+    Home,
+    /// Where applications keep what they are told.
+    Applications,
+    /// The folder whose path is in this file in the user's home, if there is such a file.
+    PointedToBy(&'static str),
+}
+
+/// Which of several places is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// There is but one.
+    First,
+    /// The first that has the file already, or else the first.
+    FirstFile,
+    /// The first whose folder is there, or else the first.
+    FirstFolder,
+    /// The one whose folder is there, or else the first. With several, the user has to say.
+    TheOnlyFolder,
+}
+
+/// What decides where files are.
+pub struct Surroundings<'a> {
+    /// The system.
+    pub system: System,
+    /// The variables.
+    pub variable: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+/// A kind of system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// Linux, and whatever else follows the XDG rules.
+    Linux,
+    /// macOS.
+    MacOs,
+}
+
+impl System {
+    /// The one that this program runs on.
+    pub fn here() -> Self {
+        if cfg!(target_os = "macos") { Self::MacOs } else { Self::Linux }
+    }
+}
+
+/// Why a host's configuration could not be found.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PlaceError {
+    /// There is no home to look in.
+    #[error(
+        "{value}, so where {host} has its configuration is not known; set HOME, or name the file \
+         with --file"
+    )]
+    NoHome {
+        /// The host.
+        host: &'static str,
+        /// What is wrong with the variable.
+        value: String,
+    },
+    /// A variable that the host goes by is no place.
+    #[error(
+        "{variable} is {}, which is no absolute path; set it right, or name the file with --file",
+        .value.display()
+    )]
+    Relative {
+        /// The variable.
+        variable: &'static str,
+        /// What it says.
+        value: PathBuf,
+    },
+    /// More than one place may be meant.
+    #[error("{host} is here more than once; name the file that is meant with --file:\n{}", list(.places))]
+    Several {
+        /// The host.
+        host: &'static str,
+        /// The places.
+        places: Vec<PathBuf>,
+    },
+}
+
+fn list(places: &[PathBuf]) -> String {
+    let line = |place: &PathBuf| format!("  {}", place.display());
+    places.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The host's configuration file, which need not be there yet.
+///
+/// # Errors
+///
+/// See [`PlaceError`].
+pub fn find(profile: &Profile, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
+    for &(variable, below) in profile.named_by {
+        let value = (around.variable)(variable).filter(|value| !value.is_empty());
+        let Some(value) = value.map(PathBuf::from) else { continue };
+        if value.is_relative() {
+            return Err(PlaceError::Relative { variable, value });
+        }
+        return Ok(if below.is_empty() { value } else { value.join(below) });
+    }
+    let home = home(profile, around)?;
+    let mut places =
+        profile.places.iter().filter_map(|place| Some(base(place.0, &home, around)?.join(place.1)));
+    let usual = || profile.places.iter().find(|place| !matches!(place.0, Base::PointedToBy(_)));
+    let first = || usual().and_then(|place| Some(base(place.0, &home, around)?.join(place.1)));
+    let has_folder = |place: &PathBuf| place.parent().is_some_and(Path::is_dir);
+    let found = match profile.choice {
+        Choice::First => None,
+        Choice::FirstFile => places.find(|place| place.is_file()),
+        Choice::FirstFolder => places.find(has_folder),
+        Choice::TheOnlyFolder => {
+            let mut there: Vec<_> = places.filter(has_folder).collect();
+            if there.len() > 1 {
+                return Err(PlaceError::Several { host: profile.title, places: there });
+            }
+            there.pop()
+        }
+    };
+    found.or_else(first).ok_or_else(|| PlaceError::NoHome {
+        host: profile.title,
+        value: "there is no usual place".to_owned(),
+    })
+}
+
+fn home(profile: &Profile, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
+    let wrong = |value: String| PlaceError::NoHome { host: profile.title, value };
+    let home = (around.variable)("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let home = home.ok_or_else(|| wrong("HOME is not set".to_owned()))?;
+    if home.is_relative() {
+        return Err(wrong(format!("HOME is {}, which is no absolute path", home.display())));
+    }
+    if !home.is_dir() {
+        return Err(wrong(format!("HOME is {}, which is no folder", home.display())));
+    }
+    Ok(home)
+}
+
+fn base(base: Base, home: &Path, around: &Surroundings<'_>) -> Option<PathBuf> {
+    Some(match (base, around.system) {
+        (Base::Home, _) => home.to_owned(),
+        (Base::Applications, System::MacOs) => home.join("Library/Application Support"),
+        (Base::Applications, System::Linux) => (around.variable)("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            // A relative one does not count, says the specification.
+            .filter(|path| path.is_absolute())
+            .unwrap_or_else(|| home.join(".config")),
+        (Base::PointedToBy(file), _) => {
+            let path = PathBuf::from(fs::read_to_string(home.join(file)).ok()?.trim());
+            path.is_absolute().then_some(path)?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::commands::hosts::Host;
+
+    /// Looks with these variables, of which `HOME` is the directory.
+    fn look(
+        host: Host,
+        home: &Path,
+        system: System,
+        variables: &[(&str, &str)],
+    ) -> Result<PathBuf, PlaceError> {
+        let mut all: BTreeMap<_, _> = variables.iter().copied().collect();
+        all.entry("HOME").or_insert_with(|| home.to_str().unwrap());
+        let variable = |name: &str| all.get(name).map(OsString::from);
+        find(host.profile(), &Surroundings { system, variable: &variable })
+    }
+
+    #[test]
+    fn each_host_has_its_usual_place_on_each_system() {
+        let home = tempfile::tempdir().unwrap();
+        let mac = "Library/Application Support";
+        for (host, linux, macos) in [
+            (
+                Host::ClaudeDesktop,
+                ".config/Claude/claude_desktop_config.json",
+                format!("{mac}/Claude/claude_desktop_config.json"),
+            ),
+            (Host::ClaudeCode, ".claude.json", ".claude.json".to_owned()),
+            (Host::Cursor, ".cursor/mcp.json", ".cursor/mcp.json".to_owned()),
+            (Host::VsCode, ".config/Code/User/mcp.json", format!("{mac}/Code/User/mcp.json")),
+            (Host::LmStudio, ".lmstudio/mcp.json", ".lmstudio/mcp.json".to_owned()),
+            (
+                Host::Cline,
+                ".cline/data/settings/cline_mcp_settings.json",
+                ".cline/data/settings/cline_mcp_settings.json".to_owned(),
+            ),
+        ] {
+            let found = |system| look(host, home.path(), system, &[]).unwrap();
+            assert_eq!(found(System::Linux), home.path().join(linux));
+            assert_eq!(found(System::MacOs), home.path().join(macos));
+        }
+    }
+
+    #[test]
+    fn variables_that_the_host_goes_by_come_first() {
+        let home = tempfile::tempdir().unwrap();
+        let found =
+            |host, variables: &[_]| look(host, home.path(), System::Linux, variables).unwrap();
+        assert_eq!(
+            found(Host::ClaudeDesktop, &[("XDG_CONFIG_HOME", "/x")]),
+            Path::new("/x/Claude/claude_desktop_config.json")
+        );
+        assert_eq!(
+            found(Host::ClaudeCode, &[("CLAUDE_CONFIG_DIR", "/x")]),
+            Path::new("/x/.claude.json")
+        );
+        assert_eq!(
+            found(Host::Cline, &[("CLINE_MCP_SETTINGS_PATH", "/x/y.json"), ("CLINE_DIR", "/z")]),
+            Path::new("/x/y.json")
+        );
+        // One that says nothing, or nothing that counts, is as if it were not there.
+        assert_eq!(
+            found(Host::ClaudeCode, &[("CLAUDE_CONFIG_DIR", "")]),
+            home.path().join(".claude.json")
+        );
+        assert_eq!(
+            found(Host::VsCode, &[("XDG_CONFIG_HOME", "x")]),
+            home.path().join(".config/Code/User/mcp.json")
+        );
+    }
+
+    #[test]
+    fn no_home_is_guessed() {
+        let home = tempfile::tempdir().unwrap();
+        for (value, hint) in [("", "not set"), ("home", "absolute"), ("/no/such", "no folder")] {
+            let error = look(Host::Cursor, home.path(), System::Linux, &[("HOME", value)]);
+            let message = error.unwrap_err().to_string();
+            assert!(message.contains(hint) && message.contains("--file"), "{message}");
+        }
+        let relative = [("CLAUDE_CONFIG_DIR", "x")];
+        let error = look(Host::ClaudeCode, home.path(), System::Linux, &relative);
+        assert!(error.unwrap_err().to_string().contains("CLAUDE_CONFIG_DIR"));
+    }
+
+    #[test]
+    fn the_place_that_is_there_is_taken_and_of_several_none() {
+        let home = tempfile::tempdir().unwrap();
+        let remote = home.path().join(".vscode-server/data/User");
+        fs::create_dir_all(&remote).unwrap();
+        let found = |host| look(host, home.path(), System::Linux, &[]);
+        assert_eq!(found(Host::VsCode).unwrap(), remote.join("mcp.json"));
+
+        fs::create_dir_all(home.path().join(".config/VSCodium/User")).unwrap();
+        let message = found(Host::VsCode).unwrap_err().to_string();
+        for expected in ["VSCodium", ".vscode-server", "--file"] {
+            assert!(message.contains(expected), "{message}");
+        }
+
+        let old = home.path().join(".cache/lm-studio");
+        fs::create_dir_all(&old).unwrap();
+        assert_eq!(found(Host::LmStudio).unwrap(), old.join("mcp.json"));
+        let elsewhere = home.path().join("models");
+        fs::create_dir_all(&elsewhere).unwrap();
+        fs::write(home.path().join(".lmstudio-home-pointer"), format!("{}\n", elsewhere.display()))
+            .unwrap();
+        assert_eq!(found(Host::LmStudio).unwrap(), elsewhere.join("mcp.json"));
+    }
+
+    #[test]
+    fn cline_s_old_file_counts_until_there_is_a_new_one() {
+        let home = tempfile::tempdir().unwrap();
+        let place = |index: usize| match Host::Cline.profile().places[index] {
+            Place(Base::Home, below) => home.path().join(below),
+            Place(_, below) => home.path().join(".config").join(below),
+        };
+        for (index, expected) in [(1, 1), (0, 0)] {
+            fs::create_dir_all(place(index).parent().unwrap()).unwrap();
+            fs::write(place(index), "{}").unwrap();
+            let found = look(Host::Cline, home.path(), System::Linux, &[]).unwrap();
+            assert_eq!(found, place(expected));
+        }
+    }
+}

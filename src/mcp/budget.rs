@@ -1,0 +1,90 @@
+//! How much memory the requests being served may hold, all together and each client.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use isolator_pool::pool::admission::Client;
+
+/// Bytes that clients share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    most: usize,
+    most_of_one: usize,
+    taken: Arc<Mutex<Taken>>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    of: HashMap<Client, usize>,
+}
+
+/// Bytes of a client; given back when dropped.
+#[derive(Debug)]
+pub struct Share {
+    budget: Budget,
+    client: Client,
+    bytes: usize,
+}
+
+impl Budget {
+    /// So many bytes for all clients, and so many for one.
+    pub fn new(most: usize, most_of_one: usize) -> Self {
+        Self { most, most_of_one, taken: Arc::default() }
+    }
+
+    /// A share of nothing, to begin with.
+    pub fn share(&self, client: &Client) -> Share {
+        Share { budget: self.clone(), client: client.clone(), bytes: 0 }
+    }
+}
+
+impl Share {
+    /// Takes more; tells whether there was enough.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let Budget { most, most_of_one, .. } = self.budget;
+        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = taken.of.get(&self.client).copied().unwrap_or_default();
+        if bytes > most - taken.all || bytes > most_of_one.saturating_sub(own) {
+            return false;
+        }
+        taken.all += bytes;
+        *taken.of.entry(self.client.clone()).or_default() += bytes;
+        self.bytes += bytes;
+        true
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.all -= self.bytes;
+        if let Some(own) = taken.of.get_mut(&self.client) {
+            *own -= self.bytes;
+            if *own == 0 {
+                taken.of.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_leaves_something_for_the_others() {
+        let budget = Budget::new(100, 60);
+        let (greedy, other) = (Client::named("greedy"), Client::named("other"));
+        let (mut one, mut two) = (budget.share(&greedy), budget.share(&greedy));
+        assert!(one.grow(40) && two.grow(20) && !two.grow(1));
+        let mut others = budget.share(&other);
+        assert!(others.grow(40) && !others.grow(1));
+        drop(one);
+        assert!(others.grow(20) && !others.grow(1) && two.grow(20));
+        drop((two, others));
+        let taken = budget.taken.lock().unwrap();
+        assert!(taken.all == 0 && taken.of.is_empty(), "{taken:?}");
+    }
+}

@@ -1,0 +1,240 @@
+//! The calls of the tools: what each does, from its arguments to its answer. It says nothing of how calls come in.
+
+use std::sync::Arc;
+
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::pools::Pools;
+use isolator_pool::quote::quoted;
+use isolator_pool::run::output::Watch;
+use rmcp::model::{CallToolResult, ResourceContents};
+use serde_json::Value;
+
+use crate::config::{Config, Language, ResultsConfig};
+use crate::mcp::budget::Budget;
+use crate::mcp::tool_result;
+use crate::mcp::tools::{self, CHECK_SYNTAX, EXECUTE_CODE, GET_RESULT, TEST_CODE, Tested};
+use crate::request::arguments::{
+    self, Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
+};
+use crate::request::resolve;
+use crate::request::snippets::Snippets;
+use crate::request::syntax::{self, Syntax};
+use crate::result::detached::{Detached, Stand};
+use crate::result::explain::Context;
+use crate::result::handles::Capacity;
+use crate::result::kept::{self, ReadError, Results};
+use crate::result::report::Report;
+
+/// What calls need; cheap to clone.
+#[derive(Clone)]
+pub struct Calls {
+    config: Arc<Config>,
+    snippets: Arc<Snippets>,
+    pools: Arc<Pools>,
+    in_flight: Budget,
+    results: Arc<Results>,
+    detached: Arc<Detached<Answer>>,
+}
+
+/// How many clients a server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clients {
+    /// The host that started it.
+    One,
+    /// Whoever calls; each shall leave something to the others.
+    Several,
+}
+
+/// What a call comes to. The error is the caller's mistake.
+pub type Answer = Result<CallToolResult, InvalidArgument>;
+
+/// What is known of a call besides its arguments.
+pub struct Call {
+    /// Who calls.
+    pub client: Client,
+    /// Told what the program prints, where the caller wants to know.
+    pub watch: Option<Watch>,
+}
+
+/// Bytes of code, files and input that all requests being served may hold together. Each is held two
+/// or three times on its way: as text, as a tar, as frames.
+const MAX_IN_FLIGHT: usize = 128 << 20;
+
+/// Bytes of what runs left to be read for a while, unless the operator allows each of them much.
+const MAX_KEPT: usize = 64 << 20;
+
+impl Calls {
+    /// On running pools, for one client or for several.
+    pub fn new(
+        config: Arc<Config>,
+        snippets: Arc<Snippets>,
+        pools: Arc<Pools>,
+        clients: Clients,
+    ) -> Self {
+        let of_one = |all: usize| match clients {
+            Clients::One => all,
+            Clients::Several => all / 2,
+        };
+        let ResultsConfig { files, output, keep_for, detach_after } = config.results;
+        // Whatever the operator allows one run to leave fits in, for every client.
+        let of_run = usize::try_from(files).unwrap_or(usize::MAX);
+        let of_run = of_run.saturating_add(2 * output + kept::NAMES);
+        let all = MAX_KEPT.max(of_run.saturating_mul(2));
+        let kept = Capacity { all, of_one: of_one(all) };
+        let detached = Detached::new(detach_after, keep_for.saturating_add(config.longest_call()));
+        Self {
+            snippets,
+            in_flight: Budget::new(MAX_IN_FLIGHT, of_one(MAX_IN_FLIGHT)),
+            results: Arc::new(Results::new(kept, keep_for)),
+            detached: Arc::new(detached),
+            config,
+            pools,
+        }
+    }
+
+    /// Serves one call. Dropping the future ends the program and removes its sandbox, unless it was detached.
+    ///
+    /// # Errors
+    ///
+    /// When the caller has made a mistake. What goes wrong otherwise is an answer.
+    pub async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
+        match (name, &self.config.test_code) {
+            (EXECUTE_CODE, _) if call.watch.is_some() => self.execute_code(arguments, call).await,
+            (EXECUTE_CODE, _) => self.execute_or_detach(arguments, call).await,
+            (GET_RESULT, _) => self.get_result(arguments, call).await,
+            (CHECK_SYNTAX, _) => self.check_syntax(arguments, call).await,
+            (TEST_CODE, Some(language)) => self.test_code(arguments, call, language).await,
+            _ => {
+                let tools = tools::all(&self.config, &self.snippets);
+                let names: Vec<_> = tools.iter().map(|tool| &*tool.name).collect();
+                let name = quoted(name);
+                let message = format!("there is no tool {name}; there is: {}", names.join(", "));
+                Err(InvalidArgument::new("name", message))
+            }
+        }
+    }
+
+    /// What runs have left for a client.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`].
+    pub fn read(&self, client: &Client, uri: &str) -> Result<ResourceContents, ReadError> {
+        self.results.read(client, uri)
+    }
+
+    /// A caller that follows the progress of a program waits for its end; others are not kept waiting for
+    /// longer than they are likely to.
+    async fn execute_or_detach(&self, arguments: Value, call: Call) -> Answer {
+        let client = call.client.clone();
+        let calls = self.clone();
+        let stand =
+            self.detached.attend(&client, async move { calls.execute_code(arguments, call).await });
+        self.stand(stand.await)
+    }
+
+    async fn get_result(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
+        let GetResult { handle, cancel } = arguments::parse(arguments)?;
+        let handle = required(handle, "handle", "what execute_code answered with")?;
+        let stand = match cancel {
+            true => self.detached.end(&client, &handle),
+            false => self.detached.wait(&client, &handle).await,
+        };
+        stand.map_or_else(|| Ok(tool_result::unknown_handle()), |stand| self.stand(stand))
+    }
+
+    fn stand(&self, stand: Stand<Answer>) -> Answer {
+        match stand {
+            Stand::Ended(answer) => answer,
+            Stand::GoesOn(handle) => {
+                Ok(tool_result::of_running(handle, self.config.results.keep_for))
+            }
+            Stand::Gone => Ok(tool_result::gone()),
+        }
+    }
+
+    async fn execute_code(&self, arguments: Value, Call { client, watch }: Call) -> Answer {
+        let arguments = Arguments::parse(arguments)?;
+        let mut share = self.in_flight.share(&client);
+        if !share.grow(arguments.weight()) {
+            return Ok(tool_result::too_much_at_once(MAX_IN_FLIGHT));
+        }
+        let mut request = resolve::resolve(arguments, &self.config, &self.snippets)?;
+        let found = self.config.policies.check(&request.language.name, request.unchecked).await;
+        if !found.is_empty() {
+            return Ok(tool_result::of_report(&Report::refused(found), Vec::new()));
+        }
+        request.run.watch = watch;
+        let executed = self.pools.execute(&request.language.name, &client, &request.run).await;
+        let (outcome, receipt) = match executed {
+            Ok(executed) => executed,
+            Err(error) => return Ok(tool_result::sandbox_fault(&error)),
+        };
+        let context = Context {
+            config: &self.config,
+            language: &request.language,
+            timeout: request.run.timeout,
+            resources: request.run.resources,
+        };
+        let keep = (&*self.results, &client);
+        Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, keep))
+    }
+
+    async fn check_syntax(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
+        let CheckSyntax { language, code } = arguments::parse(arguments)?;
+        let language = required(language, "language", "the language of the code")?;
+        let code = required(code, "code", "the source of the program")?;
+        let mut share = self.in_flight.share(&client);
+        if !share.grow(code.len()) {
+            return Ok(tool_result::too_much_at_once(MAX_IN_FLIGHT));
+        }
+        let language = resolve::language(&language, &self.config)?;
+        let checked = self.syntax_of(&language, &code, &client).await?;
+        Ok(checked.map_or_else(|no_verdict| no_verdict, |syntax| tool_result::of_data(&syntax)))
+    }
+
+    async fn test_code(
+        &self,
+        arguments: Value,
+        Call { client, watch }: Call,
+        language: &Arc<Language>,
+    ) -> Answer {
+        let arguments: TestCode = arguments::parse(arguments)?;
+        let mut share = self.in_flight.share(&client);
+        if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
+            return Ok(tool_result::too_much_at_once(MAX_IN_FLIGHT));
+        }
+        let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)?;
+        match self.syntax_of(language, &code, &client).await? {
+            Ok(Syntax { valid: true, .. }) => {}
+            Ok(invalid) => return Ok(tool_result::of_data(&Tested::invalid(invalid))),
+            Err(no_verdict) => return Ok(no_verdict),
+        }
+        let found = self.config.policies.check(&language.name, request.unchecked).await;
+        if !found.is_empty() {
+            return Ok(tool_result::of_data(&Tested::forbidden(found)));
+        }
+        request.run.watch = watch;
+        Ok(match self.pools.execute(&language.name, &client, &request.run).await {
+            Ok((outcome, _)) => tool_result::of_data(&Tested::executed(&outcome)),
+            Err(error) => tool_result::sandbox_fault(&error),
+        })
+    }
+
+    /// Checks a program's syntax in a sandbox of its own. The inner error is the answer where there is no
+    /// verdict.
+    async fn syntax_of(
+        &self,
+        language: &Language,
+        code: &str,
+        client: &Client,
+    ) -> Result<Result<Syntax, CallToolResult>, InvalidArgument> {
+        let (check, request) = syntax::request(language, code, &self.config)?;
+        let outcome = match self.pools.execute(&language.name, client, &request).await {
+            Ok((outcome, _)) => outcome,
+            Err(error) => return Ok(Err(tool_result::sandbox_fault(&error))),
+        };
+        Ok(syntax::verdict(check, &outcome, code)
+            .map_err(|error| tool_result::no_verdict(&error, &outcome)))
+    }
+}

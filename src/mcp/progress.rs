@@ -1,0 +1,129 @@
+//! Progress: what a program prints, told while it runs to a caller who asked for it.
+//!
+//! A host that hears nothing gives a call up after a minute or less, so it hears something even when the
+//! program prints nothing.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use isolator_pool::run::output::Watch;
+use rmcp::RoleServer;
+use rmcp::model::{ProgressNotificationParam, ProgressToken};
+use rmcp::service::{Peer, RequestContext};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Shortest time between two notifications. What a program prints meanwhile is told at once.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Bytes of output that are told of one program; the rest is in its result. A host that follows the progress has
+/// its model read it.
+const MOST: usize = 64 * 1024;
+
+/// Longest time without one.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// The caller of a call that is being served, who wants to know.
+pub struct Progress {
+    peer: Peer<RoleServer>,
+    token: ProgressToken,
+    began: Instant,
+    printed: Arc<Printed>,
+}
+
+/// What was printed and not told yet.
+#[derive(Default)]
+struct Printed {
+    bytes: Mutex<Vec<u8>>,
+    /// Bytes that were taken in so far.
+    taken: AtomicUsize,
+    more: Notify,
+}
+
+impl Progress {
+    /// Of a call whose caller gave a token for it.
+    pub fn wanted(context: &RequestContext<RoleServer>) -> Option<Self> {
+        Some(Self {
+            peer: context.peer.clone(),
+            token: context.meta.get_progress_token()?,
+            began: Instant::now(),
+            printed: Arc::default(),
+        })
+    }
+
+    /// What a run is given to pass on what its program prints.
+    pub fn watch(&self) -> Watch {
+        let printed = Arc::clone(&self.printed);
+        Watch::new(move |bytes| {
+            printed.add(bytes);
+        })
+    }
+
+    /// Tells the caller, until this is dropped.
+    pub async fn tell(&self) -> Infallible {
+        loop {
+            // Whichever comes first, there is something to say.
+            let _ = tokio::time::timeout(SIGN_OF_LIFE, self.printed.more.notified()).await;
+            let text = self.printed.take();
+            let seconds = self.began.elapsed().as_secs_f64();
+            let mut progress = ProgressNotificationParam::new(self.token.clone(), seconds);
+            if !text.is_empty() {
+                progress = progress.with_message(text);
+            }
+            if let Err(error) = self.peer.notify_progress(progress).await {
+                tracing::debug!(%error, "progress could not be told");
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+}
+
+impl Printed {
+    /// Takes in what belongs to the part that is told.
+    fn add(&self, bytes: &[u8]) {
+        let before = self.taken.fetch_add(bytes.len(), Ordering::Relaxed);
+        let told = &bytes[..bytes.len().min(MOST.saturating_sub(before))];
+        if !told.is_empty() {
+            self.bytes.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(told);
+            self.more.notify_one();
+        }
+    }
+
+    /// Takes what there is as text, but for a character that is not there as a whole yet.
+    fn take(&self) -> String {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = match std::str::from_utf8(&bytes) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => bytes.len(),
+        };
+        let text = String::from_utf8_lossy(&bytes[..whole]).into_owned();
+        bytes.drain(..whole);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_is_told_as_a_whole() {
+        let printed = Printed::default();
+        printed.add(b"a\xe2\x82");
+        assert_eq!(printed.take(), "a");
+        assert_eq!(printed.take(), "");
+        printed.add(b"\xac\xffb");
+        assert_eq!(printed.take(), "\u{20ac}\u{fffd}b");
+    }
+
+    #[test]
+    fn no_more_is_told_than_a_model_should_read() {
+        let printed = Printed::default();
+        for _ in 0..3 {
+            printed.add(&[b'x'; MOST / 2 + 1]);
+        }
+        assert_eq!(printed.take().len(), MOST);
+    }
+}

@@ -1,0 +1,235 @@
+//! What hosts can read beside calling tools. Nothing is kept for it: each answer is made when it is asked for.
+//!
+//! A new kind of resource is one more [`Address`], and a file beside this one if there is more to say of it
+//! than a line.
+
+mod languages;
+mod pool;
+
+use std::sync::Arc;
+
+use isolator_pool::pool::pools::Pools;
+use isolator_pool::quote::quoted;
+use rmcp::model::{
+    CompletionInfo, ErrorData, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::config::Config;
+use crate::request::snippets::{Listed, Snippet, SnippetError, Snippets};
+use crate::result::kept;
+
+const LANGUAGES: &str = "isolator://languages";
+const POOL: &str = "isolator://pool";
+const SNIPPET: &str = "snippet://";
+const SNIPPET_TEMPLATE: &str = "snippet://{name}";
+
+/// The template's variable.
+const NAME: &str = "name";
+
+const JSON: &str = "application/json";
+
+/// The resources of a server.
+#[derive(Clone)]
+pub struct Resources {
+    config: Arc<Config>,
+    snippets: Arc<Snippets>,
+    pools: Arc<Pools>,
+}
+
+/// What an address means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Address<'a> {
+    Languages,
+    Pool,
+    Snippet(&'a str),
+}
+
+impl<'a> Address<'a> {
+    fn parse(uri: &'a str) -> Option<Self> {
+        match uri {
+            LANGUAGES => Some(Self::Languages),
+            POOL => Some(Self::Pool),
+            _ => uri.strip_prefix(SNIPPET).map(Self::Snippet),
+        }
+    }
+}
+
+/// The address of a snippet. Its name has no character that would have to be escaped there.
+pub fn of_snippet(name: &str) -> String {
+    format!("{SNIPPET}{name}")
+}
+
+impl Resources {
+    /// The resources of a configuration and its pools.
+    pub fn new(config: Arc<Config>, snippets: Arc<Snippets>, pools: Arc<Pools>) -> Self {
+        Self { config, snippets, pools }
+    }
+
+    /// All that have a fixed address, always in the same order.
+    pub fn list(&self) -> Vec<Resource> {
+        let languages = Resource::new(LANGUAGES, "languages")
+            .with_title("Languages")
+            .with_description(
+                "What each language has: what is installed, its image, limits and policies.",
+            )
+            .with_mime_type(JSON);
+        let pool = Resource::new(POOL, "pool")
+            .with_title("Pools")
+            .with_description(
+                "How the server is: sandboxes that wait, programs that run and wait, kinds of start.",
+            )
+            .with_mime_type(JSON);
+        let snippet = |snippet: Listed| {
+            Resource::new(of_snippet(&snippet.name), snippet.name)
+                .with_description(format!("{}: {}", snippet.language, snippet.description))
+                .with_mime_type(mime_type(&snippet.file_name))
+        };
+        let snippets = self.snippets.list().into_iter().map(snippet);
+        [languages, pool].into_iter().chain(snippets).collect()
+    }
+
+    /// Those whose address has a variable.
+    pub fn templates(&self) -> Vec<ResourceTemplate> {
+        let snippets = ResourceTemplate::new(SNIPPET_TEMPLATE, "snippet")
+            .with_title("Snippet")
+            .with_description(
+                "The source of a stored program, which execute_code runs as snippet_name.",
+            );
+        let results = ResourceTemplate::new(kept::TEMPLATE, "result")
+            .with_title("Result of a run")
+            .with_description(
+                "What a program left: a file, or output longer than an answer holds. The answer has the \
+                 addresses; they are its caller's alone, and expire.",
+            );
+        vec![snippets, results]
+    }
+
+    /// What is at an address.
+    ///
+    /// # Errors
+    ///
+    /// Words for the caller, if nothing is there or it can't be read.
+    pub fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+        let (text, mime_type) = match Address::parse(uri) {
+            Some(Address::Languages) => (as_json(&languages::of(&self.config, &self.pools))?, JSON),
+            Some(Address::Pool) => (as_json(&pool::of(&self.pools))?, JSON),
+            Some(Address::Snippet(name)) => {
+                let snippet = self.snippet(uri, name)?;
+                let mime_type = mime_type(&snippet.file_name);
+                (snippet.code, mime_type)
+            }
+            None => return Err(not_found(uri, "there is no such resource")),
+        };
+        let contents = ResourceContents::text(text, uri).with_mime_type(mime_type);
+        Ok(ReadResourceResult::new(vec![contents]))
+    }
+
+    /// Whether it is told when what is at an address changes. The pools change with every call: who wants to
+    /// know of them reads them then.
+    ///
+    /// # Errors
+    ///
+    /// Words for the caller, if it is not.
+    pub fn is_told_of(&self, uri: &str) -> Result<(), ErrorData> {
+        match Address::parse(uri) {
+            Some(Address::Snippet(name)) => match self.snippets.get(name) {
+                // It can be mended, which is a change.
+                Ok(_) | Err(SnippetError::Ambiguous { .. } | SnippetError::Unreadable { .. }) => {
+                    Ok(())
+                }
+                Err(error) => Err(not_found(uri, &error)),
+            },
+            Some(Address::Languages | Address::Pool) => {
+                let message = format!("changes of {uri} are not told: read it when it is needed");
+                Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))
+            }
+            None => Err(not_found(uri, "there is no such resource")),
+        }
+    }
+
+    /// Values for a template's variable that begin with what is there of it. Nothing is suggested for what is
+    /// not known.
+    pub fn complete(&self, template: &str, variable: &str, begun: &str) -> CompletionInfo {
+        if (template, variable) != (SNIPPET_TEMPLATE, NAME) {
+            return CompletionInfo::default();
+        }
+        let names = self.snippets.list().into_iter().map(|snippet| snippet.name);
+        let mut names: Vec<_> = names.filter(|name| name.starts_with(begun)).collect();
+        let all = names.len();
+        names.truncate(CompletionInfo::MAX_VALUES);
+        let mut completion = CompletionInfo::default();
+        completion.has_more = Some(all > names.len());
+        completion.total = u32::try_from(all).ok();
+        completion.values = names;
+        completion
+    }
+
+    fn snippet(&self, uri: &str, name: &str) -> Result<Snippet, ErrorData> {
+        self.snippets.get(name).map_err(|error| match error {
+            SnippetError::BadName(_) | SnippetError::Unknown { .. } => not_found(uri, &error),
+            SnippetError::Ambiguous { .. } | SnippetError::Unreadable { .. } => {
+                ErrorData::internal_error(error.to_string(), Some(json!({ "uri": uri })))
+            }
+        })
+    }
+}
+
+/// The protocol's implementation gives it the code that the caller's revision wants.
+fn not_found(uri: &str, why: impl std::fmt::Display) -> ErrorData {
+    let message = format!("{}: {why}", quoted(uri));
+    ErrorData::resource_not_found(message, Some(json!({ "uri": uri })))
+}
+
+/// What a host needs to show a source as one.
+fn mime_type(file_name: &str) -> &'static str {
+    match file_name.rsplit_once('.').map_or("", |(_, extension)| extension) {
+        "py" => "text/x-python",
+        "js" | "mjs" | "cjs" => "text/javascript",
+        "ts" | "mts" | "cts" => "text/x-typescript",
+        "go" => "text/x-go",
+        "sh" => "text/x-shellscript",
+        "rb" => "text/x-ruby",
+        "rs" => "text/x-rust",
+        "c" => "text/x-c",
+        "cpp" | "cc" => "text/x-c++",
+        "java" => "text/x-java",
+        _ => "text/plain",
+    }
+}
+
+fn as_json(data: &impl Serialize) -> Result<String, ErrorData> {
+    serde_json::to_string_pretty(data).map_err(|error| {
+        tracing::error!(%error, "a resource could not be written as JSON");
+        ErrorData::internal_error("the resource could not be written", None)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_taken_by_the_letter() {
+        assert_eq!(Address::parse("isolator://pool"), Some(Address::Pool));
+        assert_eq!(Address::parse("snippet://a_b-1"), Some(Address::Snippet("a_b-1")));
+        for other in
+            ["", "isolator://", "isolator://pool/", "isolator://pools", "file:///etc/passwd"]
+        {
+            assert_eq!(Address::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_template_makes_the_addresses() {
+        assert_eq!(SNIPPET_TEMPLATE.replace("{name}", "a"), of_snippet("a"));
+        assert_eq!(Address::parse(&of_snippet("a")), Some(Address::Snippet("a")));
+    }
+
+    #[test]
+    fn a_source_has_the_type_of_its_language() {
+        let types = ["a.py", "a.mjs", "a.go", "a.lua"].map(mime_type);
+        assert_eq!(types, ["text/x-python", "text/javascript", "text/x-go", "text/plain"]);
+    }
+}

@@ -1,0 +1,74 @@
+//! `isolator://pool`: how the server is at this moment.
+
+use std::collections::BTreeMap;
+
+use isolator_pool::pool::PoolStatus;
+use isolator_pool::pool::pools::Pools;
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Status<'a> {
+    /// Programs that run, of all languages and clients.
+    running: usize,
+    /// Those that wait for their turn.
+    waiting: usize,
+    /// Sandboxes that are done with and not removed yet.
+    leaving: usize,
+    pools: BTreeMap<&'a str, OnePool>,
+}
+
+#[derive(Serialize)]
+struct OnePool {
+    size: usize,
+    hot: usize,
+    paused: usize,
+    making: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    /// Programs since the server began, by how they got their sandbox.
+    starts: Starts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    preload: Preload,
+}
+
+#[derive(Serialize)]
+struct Starts {
+    hot: u64,
+    warm: u64,
+    queued: u64,
+    cold: u64,
+}
+
+/// What is known of the interpreters that wait.
+#[derive(Serialize)]
+struct Preload {
+    memory_bytes: u64,
+    complaints: Vec<String>,
+}
+
+pub(super) fn of(pools: &Pools) -> Status<'_> {
+    let (running, waiting) = pools.load();
+    let one = |(name, status)| (name, OnePool::new(status, pools.image(name)));
+    let leaving = pools.leaving();
+    Status { running, waiting, leaving, pools: pools.status().into_iter().map(one).collect() }
+}
+
+impl OnePool {
+    fn new(status: PoolStatus, digest: Option<String>) -> Self {
+        let [hot, warm, queued, cold] = status.starts;
+        Self {
+            size: status.size,
+            hot: status.hot,
+            paused: status.paused,
+            making: status.making,
+            digest,
+            starts: Starts { hot, warm, queued, cold },
+            last_error: status.last_error,
+            preload: Preload {
+                memory_bytes: status.preload.memory,
+                complaints: status.preload.complaints,
+            },
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The MCP server: takes calls, hands them on, words the answers. Nothing below it knows of MCP.
+
+use std::sync::Arc;
+
+use axum::http::request::Parts;
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::pools::Pools;
+use isolator_pool::quote::quoted;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
+    CustomResult, ErrorCode, ErrorData, Implementation, ListPromptsRequestMethod,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+    Reference, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams,
+};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::{RoleServer, ServerHandler};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::mcp::calls::{Call, Calls, Clients};
+use crate::mcp::icon::icons;
+use crate::mcp::list_changes::{Changes, Session};
+use crate::mcp::progress::Progress;
+use crate::mcp::resources::Resources;
+use crate::mcp::tool_result;
+use crate::mcp::tools;
+use crate::request::arguments::InvalidArgument;
+use crate::request::snippets::Snippets;
+use crate::result::kept::{self, ReadError};
+
+/// The server, as one client has it; cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    config: Arc<Config>,
+    snippets: Arc<Snippets>,
+    calls: Calls,
+    resources: Resources,
+    changes: Arc<Changes>,
+    /// The tools as they were at the start. Only the names of snippets in them change, and to list those for
+    /// every call would take longer than most of its other parts.
+    tools: Arc<[Tool]>,
+    session: Arc<Session>,
+}
+
+/// Who a call is from, and whether anybody is left to hear of it; put beside a request by a transport with
+/// several clients.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Who it is.
+    pub client: Client,
+    /// Cancelled when the client has gone and will not come back for the answer.
+    pub gone: CancellationToken,
+}
+
+/// Longest message, in bytes: the largest request with all its files in base64, and room for its
+/// code and its standard input.
+pub const MAX_MESSAGE: usize = 32 << 20;
+
+impl Server {
+    /// A server on running pools, for one client or for several.
+    pub fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
+        let snippets = Arc::new(Snippets::new(&config));
+        let calls =
+            Calls::new(Arc::clone(&config), Arc::clone(&snippets), Arc::clone(&pools), clients);
+        Self {
+            tools: tools::all(&config, &snippets).into(),
+            changes: Changes::new(Arc::clone(&snippets)),
+            resources: Resources::new(Arc::clone(&config), Arc::clone(&snippets), pools),
+            calls,
+            config,
+            snippets,
+            session: Arc::default(),
+        }
+    }
+
+    /// The same server for another session.
+    pub fn for_another(&self) -> Self {
+        Self { session: Arc::default(), ..self.clone() }
+    }
+
+    /// What changes between the calls.
+    pub fn changes(&self) -> Arc<Changes> {
+        Arc::clone(&self.changes)
+    }
+}
+
+fn invalid(error: &InvalidArgument) -> ErrorData {
+    let data = json!({ "field": error.field, "message": error.message });
+    ErrorData::invalid_params(error.to_string(), Some(data))
+}
+
+/// A list has one page, so there is none that a cursor could stand for.
+fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match request.and_then(|request| request.cursor) {
+        None => Ok(()),
+        Some(_) => Err(ErrorData::invalid_params("cursor: no list has a second page", None)),
+    }
+}
+
+/// Without a word of the transport it is the host, whose end is the transport's.
+fn caller(context: &RequestContext<RoleServer>) -> Caller {
+    let request = context.extensions.get::<Parts>();
+    let caller = request.and_then(|parts| parts.extensions.get::<Caller>()).cloned();
+    caller.unwrap_or_else(|| Caller { client: Client::host(), gone: CancellationToken::new() })
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder()
+            .enable_completions()
+            .enable_resources()
+            .enable_tools()
+            .enable_resources_list_changed()
+            .enable_resources_subscribe()
+            .enable_tool_list_changed()
+            .build();
+        let implementation = Implementation::new("isolator", env!("CARGO_PKG_VERSION"))
+            .with_title("Isolator")
+            .with_description(env!("CARGO_PKG_DESCRIPTION"))
+            .with_icons(icons());
+        ServerConfig::new(capabilities)
+            .with_server_info(implementation)
+            .with_instructions(tools::instructions(&self.config))
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        all_at_once(request)?;
+        Ok(ListToolsResult::with_all_items(tools::all(&self.config, &self.snippets)))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.tools.iter().find(|tool| tool.name == name).cloned()
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        all_at_once(request)?;
+        Ok(ListResourcesResult::with_all_items(self.resources.list()))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        all_at_once(request)?;
+        Ok(ListResourceTemplatesResult::with_all_items(self.resources.templates()))
+    }
+
+    /// The protocol's implementation would answer with an empty list, though none is declared.
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let uri = &request.uri;
+        if !uri.starts_with(kept::PREFIX) {
+            return self.resources.read(uri).map(Into::into);
+        }
+        let data = Some(json!({ "uri": uri }));
+        let contents = self.calls.read(&caller(&context).client, uri);
+        let contents = contents.map_err(|error| match error {
+            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
+            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
+        })?;
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let completion = match &request.r#ref {
+            Reference::Resource(template) => {
+                let argument = &request.argument;
+                self.resources.complete(&template.uri, &argument.name, &argument.value)
+            }
+            // There are no prompts.
+            _ => Default::default(),
+        };
+        Ok(CompleteResult::new(completion))
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        let wanted = requested.resource_subscriptions.iter().flatten();
+        let told = wanted.filter(|uri| self.resources.is_told_of(uri).is_ok());
+        let accepted = SubscriptionFilter::builder()
+            .tools_list_changed()
+            .resources_list_changed()
+            .resource_subscriptions(told);
+        Some(accepted.build())
+    }
+
+    async fn listen(&self, listener: SubscriptionContext) -> Result<(), ErrorData> {
+        self.changes.tell(&listener).await;
+        Ok(())
+    }
+
+    /// Older clients are told without having asked.
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.changes.tell_session(&self.session, context.peer);
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.resources.is_told_of(&request.uri)?;
+        self.session.want(request.uri);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.session.forget(&request.uri);
+        Ok(())
+    }
+
+    /// A call whose parameters have the wrong shape does not reach `call_tool`.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        if request.method == "tools/call" {
+            let message = "params: a name (text) and arguments (an object) are required";
+            let data = json!({ "field": "params", "message": message });
+            return Err(ErrorData::invalid_params(message, Some(data)));
+        }
+        let message = format!("there is no method {}", quoted(&request.method));
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let arguments = Value::Object(request.arguments.unwrap_or_default());
+        let Caller { client, gone } = caller(&context);
+        let version = context.protocol_version();
+        let progress = Progress::wanted(&context);
+        let call = Call { client, watch: progress.as_ref().map(Progress::watch) };
+        let told = async {
+            match &progress {
+                Some(progress) => progress.tell().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            // Nobody reads the answer to a cancelled call; dropping the other branch ends the
+            // program and removes its sandbox.
+            () = context.ct.cancelled() => {
+                Err(ErrorData::internal_error("the call was cancelled", None))
+            }
+            () = gone.cancelled() => Err(ErrorData::internal_error("the client has gone", None)),
+            result = self.calls.call(&request.name, arguments, call) => match result {
+                Ok(result) => Ok(tool_result::understood(result, version.as_ref()).into()),
+                Err(error) => Err(invalid(&error)),
+            },
+            never = told => match never {},
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The answers of the tools: what a call comes to, in the protocol's form.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::pools::{ExecuteError, Receipt};
+use isolator_pool::run::RunError;
+use isolator_pool::run::outcome::{Captured, Outcome};
+use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion};
+use serde::Serialize;
+
+use crate::request::syntax;
+use crate::result::explain::Context;
+use crate::result::files::{self, Wanted};
+use crate::result::kept::{Item, Results};
+use crate::result::report::Report;
+
+/// What a run came to: the text, the data, and what the program left. What is longer than an answer holds is
+/// kept for the client.
+pub fn of_run(
+    mut outcome: Outcome,
+    receipt: &Receipt,
+    context: &Context<'_>,
+    wanted: &Wanted,
+    (results, client): (&Results, &Client),
+) -> CallToolResult {
+    let mut items = BTreeMap::new();
+    for (name, stream) in [(STDOUT, &mut outcome.stdout), (STDERR, &mut outcome.stderr)] {
+        let limits = context.config.limits.output;
+        let short = stream.shortened(limits.head, limits.tail);
+        let is_longer = short.dropped > stream.dropped;
+        let whole = std::mem::replace(stream, short);
+        if is_longer {
+            items.insert(name.to_owned(), output(whole));
+        }
+    }
+    let long: Vec<_> = items.keys().cloned().collect();
+    let left = std::mem::take(&mut outcome.files);
+    let returned = files::returned(left, !outcome.more_files, wanted, items, |items| {
+        results.keep(client, items).map_err(|error| {
+            tracing::warn!(%error, "what a run left is not kept");
+            "what the program left is more than can be kept to be read afterwards".to_owned()
+        })
+    });
+    let mut report = Report::new(&outcome, receipt, context);
+    report.files = returned.files;
+    report.notes.extend(returned.notes);
+    if let Some(base) = returned.base {
+        let uri = |name: &str| long.iter().any(|it| it == name).then(|| base.clone() + name);
+        report.stdout_uri = uri(STDOUT);
+        report.stderr_uri = uri(STDERR);
+    }
+    of_report(&report, returned.content)
+}
+
+const STDOUT: &str = "stdout";
+const STDERR: &str = "stderr";
+
+fn output(stream: Captured) -> Item {
+    let content = stream.into_bytes();
+    let is_text = std::str::from_utf8(&content).is_ok();
+    let media_type = if is_text { "text/plain" } else { "application/octet-stream" };
+    Item { content, media_type: media_type.to_owned() }
+}
+
+/// A report, and what comes with it.
+pub fn of_report(report: &Report, more: Vec<ContentBlock>) -> CallToolResult {
+    let mut content = vec![ContentBlock::text(report.to_text())];
+    content.extend(report.to_more_text().map(ContentBlock::text));
+    content.extend(more);
+    let mut result = if report.is_failure() {
+        CallToolResult::error(content)
+    } else {
+        CallToolResult::success(content)
+    };
+    match serde_json::to_value(report) {
+        Ok(value) => result.structured_content = Some(value),
+        Err(error) => tracing::error!(%error, "a report could not be written as JSON"),
+    }
+    result
+}
+
+/// A program that goes on without its caller.
+pub fn of_running(handle: String, kept_for: Duration) -> CallToolResult {
+    of_report(&Report::running(handle, kept_for), Vec::new())
+}
+
+/// An answer that is data and nothing else. What it says of a program is no failure of the tool.
+pub fn of_data(data: &impl Serialize) -> CallToolResult {
+    let text = serde_json::to_string(data).and_then(|text| Ok((serde_json::to_value(data)?, text)));
+    match text {
+        Ok((value, text)) => {
+            let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+            result.structured_content = Some(value);
+            result
+        }
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written as JSON");
+            failure("The answer could not be written.")
+        }
+    }
+}
+
+/// The syntax of a program is not known.
+pub fn no_verdict(error: &syntax::NoVerdict, outcome: &Outcome) -> CallToolResult {
+    tracing::warn!(%error, status = outcome.status.as_str(), "a syntax check has no verdict");
+    failure(format!("Syntax check failed: {error}\n\nThe program may be valid or not."))
+}
+
+/// The sandbox, not the program, has failed: the model shall not look for the mistake in its code.
+pub fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
+    tracing::warn!(%error, "a call got no sandbox");
+    let advice = match error {
+        ExecuteError::Admission(_) => "The program did not run.",
+        ExecuteError::Run(RunError::WorkspaceFull(_)) => {
+            "The program did not run. Send less, or ask the operator for a larger workspace."
+        }
+        _ => {
+            "The sandbox failed, not the program, which may not have run. Try again; if it goes on, \
+             tell the operator to run `isolator doctor`."
+        }
+    };
+    failure(format!("Sandbox error: {error}\n\n{advice}"))
+}
+
+/// The server is asked to hold more than it may.
+pub fn too_much_at_once(most: usize) -> CallToolResult {
+    failure(format!(
+        "Sandbox error: the requests being served hold more than {} MiB together\n\nThe program did \
+         not run. Try again in a moment.",
+        most >> 20
+    ))
+}
+
+/// Nothing is known of a handle.
+pub fn unknown_handle() -> CallToolResult {
+    failure(
+        "There is no run with this handle: it has expired, or the server was started anew. Run the \
+         program again.",
+    )
+}
+
+/// A detached run has no result and will have none.
+pub fn gone() -> CallToolResult {
+    failure("The program was ended before its result was there. Its sandbox is gone.")
+}
+
+/// The answer as a client of that revision understands it: links to resources came with 2025-06-18. The text
+/// names what they lead to.
+pub fn understood(mut result: CallToolResult, version: Option<&ProtocolVersion>) -> CallToolResult {
+    if version.is_some_and(|version| *version < ProtocolVersion::V_2025_06_18) {
+        result.content.retain(|block| !matches!(block, ContentBlock::ResourceLink(_)));
+    }
+    result
+}
+
+fn failure(text: impl Into<String>) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(text)])
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::Resource;
+
+    use super::*;
+
+    #[test]
+    fn an_old_client_gets_no_links() {
+        let link = ContentBlock::resource_link(Resource::new("isolator://runs/1/files/a", "a"));
+        let result = CallToolResult::success(vec![ContentBlock::text("text"), link]);
+        let blocks = |version| understood(result.clone(), version).content.len();
+        assert_eq!(blocks(Some(&ProtocolVersion::V_2025_03_26)), 1);
+        assert_eq!(blocks(Some(&ProtocolVersion::V_2025_06_18)), 2);
+        assert_eq!(blocks(None), 2);
+    }
+}

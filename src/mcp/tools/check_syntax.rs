@@ -1,0 +1,35 @@
+//! The tool `check_syntax`.
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::object;
+use crate::config::Config;
+use crate::request::arguments::CheckSyntax;
+use crate::request::syntax::Syntax;
+
+/// The tool's name.
+pub const CHECK_SYNTAX: &str = "check_syntax";
+
+const DESCRIPTION: &str = "Tells whether a program is valid in its language, without running it: valid, or \
+    the first error with its line, its place in the line, and the line's text. Names and types are \
+    not checked; execute_code tells of those.";
+
+/// The tool's definition.
+pub(super) fn check_syntax(config: &Config) -> Tool {
+    let mut input = schemars::schema_for!(CheckSyntax).to_value();
+    let languages = config.languages.values().filter(|language| language.syntax.is_some());
+    let names: Value = languages.map(|language| language.name.clone()).collect();
+    input["properties"]["language"]["enum"] = names;
+    input["required"] = json!(["language", "code"]);
+    Tool::new(CHECK_SYNTAX, DESCRIPTION, object(input))
+        .with_title("Check syntax")
+        .with_raw_output_schema(object(schemars::schema_for!(Syntax).to_value()))
+        .with_annotations(
+            ToolAnnotations::with_title("Check syntax")
+                .read_only(true)
+                .destructive(false)
+                .idempotent(true)
+                .open_world(false),
+        )
+}

@@ -1,0 +1,138 @@
+//! The tool `execute_code` as hosts see it: its schemas and what its description tells a model.
+
+use std::sync::Arc;
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::request::arguments::Arguments;
+use crate::request::snippets::{Listed, Snippets};
+use crate::result::report::Report;
+
+use super::object;
+
+/// The tool's name.
+pub const EXECUTE_CODE: &str = "execute_code";
+
+/// The tool's definition. It is made anew for each listing, because snippets change.
+pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
+    Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
+        .with_title("Execute code")
+        .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
+        .with_annotations(
+            ToolAnnotations::with_title("Execute code")
+                .read_only(true)
+                .destructive(false)
+                .idempotent(false)
+                .open_world(false),
+        )
+}
+
+fn description(config: &Config) -> String {
+    let mut text = String::from(
+        "Runs a program in a new, empty sandbox without network and returns its standard output, \
+         standard error and exit status. Print results. Files that it creates in its working directory are \
+         listed; pictures come back as images, and what output_files names comes back, too. All else \
+         vanishes after the call. Nothing can be installed.",
+    );
+    for language in config.languages.values() {
+        text.push_str(&format!("\n- {}", language.name));
+        if !language.description.is_empty() {
+            text.push_str(&format!(": {}", language.description));
+        }
+    }
+    let timeout = humantime::format_duration(config.limits.default_timeout);
+    let most = humantime::format_duration(config.limits.max_timeout);
+    text.push_str(&format!("\nA program may run for {timeout}, or for up to {most} with timeout."));
+    let held: Vec<_> = config.languages.keys().filter(|l| config.policies.apply_to(l)).collect();
+    if !held.is_empty() {
+        let held = held.into_iter().cloned().collect::<Vec<_>>().join(", ");
+        text.push_str(&format!(
+            "\nThe operator forbids some calls or imports in {held}; a program that has one is refused."
+        ));
+    }
+    text
+}
+
+fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
+    let mut schema = schemars::schema_for!(Arguments).to_value();
+    let properties = &mut schema["properties"];
+    properties["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
+    let snippets = snippets.list();
+    if let Some(snippet) = properties["snippet_name"].as_object_mut() {
+        let mut description = String::from(
+            "Name of a stored program to run instead of entrypoint_code; its arguments are args.",
+        );
+        for Listed { name, language, description: about, .. } in &snippets {
+            description.push_str(&format!("\n- {name} ({language}): {about}"));
+        }
+        snippet.insert("description".to_owned(), Value::String(description));
+        // No value at all would fit an empty list.
+        if !snippets.is_empty() {
+            let names = snippets.into_iter().map(|snippet| snippet.name).collect();
+            snippet.insert("enum".to_owned(), names);
+        }
+    }
+    properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
+    properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
+    properties["cpus"]["exclusiveMinimum"] = json!(0);
+    object(schema)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_schema_lists_the_configured_languages_and_all_arguments() {
+        let config = Config::parse("{}", None, Path::new("")).unwrap();
+        let tool = execute_code(&config, &Snippets::new(&config));
+        let schema = Value::Object((*tool.input_schema).clone());
+        assert_eq!(schema["type"], "object");
+        assert_eq!(schema["properties"]["language"]["enum"], json!(["go", "javascript", "python"]));
+        assert!(schema.get("required").is_none(), "either source will do: {}", schema["required"]);
+        for name in [
+            "language",
+            "entrypoint_code",
+            "entrypoint_filename",
+            "additional_files",
+            "snippet_name",
+            "output_files",
+            "args",
+            "stdin",
+            "env",
+            "timeout",
+            "memory_mb",
+            "cpus",
+        ] {
+            let argument = &schema["properties"][name];
+            assert!(argument["type"].is_string(), "{name} needs one plain type: {argument}");
+            assert!(argument["description"].is_string(), "{name} has no description");
+        }
+    }
+
+    #[test]
+    fn the_schema_lists_the_snippets_if_there_are_any() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::parse("{}", None, folder.path()).unwrap();
+        let snippet_name = || {
+            let schema = input_schema(&config, &Snippets::new(&config));
+            schema["properties"]["snippet_name"].clone()
+        };
+        assert!(snippet_name().get("enum").is_none());
+        std::fs::create_dir(folder.path().join("prompts")).unwrap();
+        for name in ["b.py", "a.js"] {
+            std::fs::write(folder.path().join("prompts").join(name), "").unwrap();
+        }
+        assert_eq!(snippet_name()["enum"], json!(["a", "b"]));
+    }
+
+    #[test]
+    fn what_a_model_reads_is_short_enough_for_every_host() {
+        let config = Config::parse("{}", None, Path::new("")).unwrap();
+        assert!(description(&config).len() < 2000);
+    }
+}

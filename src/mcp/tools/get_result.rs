@@ -1,0 +1,35 @@
+//! The tool `get_result`.
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::json;
+
+use super::object;
+use crate::config::Config;
+use crate::request::arguments::GetResult;
+use crate::result::report::Report;
+
+/// The tool's name.
+pub const GET_RESULT: &str = "get_result";
+
+/// The tool's definition.
+pub(super) fn get_result(config: &Config) -> Tool {
+    let wait = humantime::format_duration(config.results.detach_after);
+    let keep = humantime::format_duration(config.results.keep_for);
+    let description = format!(
+        "Returns the result of a program for which execute_code answered with a handle, because it ran \
+         for longer than {wait}. Waits for up to {wait}; if the program still runs, call it again. A handle \
+         expires {keep} after the end of its program or later."
+    );
+    let mut input = schemars::schema_for!(GetResult).to_value();
+    input["required"] = json!(["handle"]);
+    Tool::new(GET_RESULT, description, object(input))
+        .with_title("Get the result of a long run")
+        .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
+        .with_annotations(
+            ToolAnnotations::with_title("Get the result of a long run")
+                .read_only(true)
+                .destructive(false)
+                .idempotent(true)
+                .open_world(false),
+        )
+}

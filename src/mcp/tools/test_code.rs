@@ -1,0 +1,203 @@
+//! The tool `test_code`, and what it answers.
+
+use isolator_pool::run::outcome::Outcome;
+use rmcp::model::{Tool, ToolAnnotations};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+
+use super::object;
+use crate::config::{Config, Language};
+use crate::request::arguments::TestCode;
+use crate::request::policy::{Found, Violation};
+use crate::request::syntax::Syntax;
+use crate::result::report::text;
+
+/// The tool's name.
+pub const TEST_CODE: &str = "test_code";
+
+/// How far a program came. Each form is a promise to callers, and so is what it does not have.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Tested {
+    /// It is not valid.
+    Invalid {
+        /// Always false.
+        valid: bool,
+        /// Always "syntax_check".
+        phase: &'static str,
+        /// What is wrong.
+        error: String,
+        /// The line, from 1.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        line: Option<u64>,
+        /// The place in the line, from 1.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        offset: Option<u64>,
+        /// The line's text.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context: Option<String>,
+    },
+    /// A policy forbids it.
+    Forbidden {
+        /// Always false.
+        valid: bool,
+        /// Always "security_check".
+        phase: &'static str,
+        /// What it forbids, the first of it.
+        violations: Vec<Violation>,
+    },
+    /// It ran.
+    Executed {
+        /// What it printed.
+        stdout: String,
+        /// What it printed on standard error.
+        stderr: String,
+        /// How it ended, as shells have it.
+        exit_code: i32,
+        /// Always "execution".
+        phase: &'static str,
+    },
+}
+
+/// All forms in one, for the schema: hosts want a plain object.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct AnyTested {
+    /// How far the program came.
+    phase: Phase,
+    /// false, if it was not run.
+    #[serde(default)]
+    valid: bool,
+    /// What is wrong with its syntax.
+    #[serde(default)]
+    error: String,
+    /// The line of the error, from 1.
+    #[serde(default)]
+    line: u64,
+    /// The place in the line, from 1.
+    #[serde(default)]
+    offset: u64,
+    /// The line's text, without the space around it.
+    #[serde(default)]
+    context: String,
+    /// What the operator forbids and the program has; the first 20.
+    #[serde(default)]
+    violations: Vec<Violation>,
+    /// What it printed on standard output.
+    #[serde(default)]
+    stdout: String,
+    /// What it printed on standard error.
+    #[serde(default)]
+    stderr: String,
+    /// Its exit code; 124 after a timeout, 128 and the number of the signal that ended it.
+    #[serde(default)]
+    exit_code: i32,
+}
+
+/// The names of the phases, for the schema.
+#[derive(JsonSchema)]
+#[schemars(inline, rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Phase {
+    SyntaxCheck,
+    SecurityCheck,
+    Execution,
+}
+
+impl Tested {
+    /// The answer to a program that is not valid.
+    pub fn invalid(syntax: Syntax) -> Self {
+        let Syntax { valid, error, line, offset, context } = syntax;
+        let error = error.unwrap_or_default();
+        Self::Invalid { valid, phase: "syntax_check", error, line, offset, context }
+    }
+
+    /// The answer to a program that a policy forbids.
+    pub fn forbidden(found: Found) -> Self {
+        Self::Forbidden { valid: false, phase: "security_check", violations: found.listed }
+    }
+
+    /// The answer to a program that ran.
+    pub fn executed(outcome: &Outcome) -> Self {
+        Self::Executed {
+            stdout: text(&outcome.stdout.to_bytes()),
+            stderr: text(&outcome.stderr.to_bytes()),
+            exit_code: outcome.shell_code(),
+            phase: "execution",
+        }
+    }
+}
+
+/// The tool's definition.
+pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
+    let mut input = schemars::schema_for!(TestCode).to_value();
+    let properties = &mut input["properties"];
+    let seconds = config.limits.max_timeout.as_secs_f64();
+    properties["timeout"]["maximum"] = json!(seconds);
+    properties["timeout"]["exclusiveMinimum"] = json!(0);
+    properties["cpu_limit_sec"]["maximum"] = json!(seconds.ceil());
+    properties["memory_limit_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
+    input["required"] = json!(["code"]);
+    let mut output = schemars::schema_for!(AnyTested).to_value();
+    output["required"] = json!(["phase"]);
+    let description = format!(
+        "Tests a {} program: checks its syntax, then whether it has what the operator forbids, \
+         then runs it in a new, empty sandbox without network. phase says how far it came: \
+         syntax_check (error, line, offset, context), security_check (violations), or execution \
+         (stdout, stderr, exit_code; 124 after a timeout).",
+        language.name
+    );
+    Tool::new(TEST_CODE, description, object(input))
+        .with_title("Test code")
+        .with_raw_output_schema(object(output))
+        .with_annotations(
+            ToolAnnotations::with_title("Test code")
+                .read_only(true)
+                .destructive(false)
+                .idempotent(false)
+                .open_world(false),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_is_as_promised_to_the_byte() {
+        let syntax = Syntax {
+            valid: false,
+            error: Some("'(' was never closed".to_owned()),
+            line: Some(1),
+            offset: Some(6),
+            context: Some("print(".to_owned()),
+        };
+        let json = |tested: Tested| serde_json::to_string(&tested).unwrap();
+        assert_eq!(
+            json(Tested::invalid(syntax)),
+            r#"{"valid":false,"phase":"syntax_check","error":"'(' was never closed","line":1,"offset":6,"context":"print("}"#
+        );
+        let violation = Violation {
+            file: "main.py".to_owned(),
+            rule: "r".to_owned(),
+            line: 1,
+            column: 2,
+            message: "m".to_owned(),
+        };
+        assert_eq!(
+            json(Tested::forbidden(Found { listed: vec![violation], more: 3 })),
+            r#"{"valid":false,"phase":"security_check","violations":[{"file":"main.py","rule":"r","line":1,"column":2,"message":"m"}]}"#
+        );
+        let executed = Tested::Executed {
+            stdout: "o".to_owned(),
+            stderr: "e".to_owned(),
+            exit_code: 124,
+            phase: "execution",
+        };
+        assert_eq!(
+            json(executed),
+            r#"{"stdout":"o","stderr":"e","exit_code":124,"phase":"execution"}"#
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! The operator's bounds on what a caller may ask for: time, memory and cores.
+
+use std::time::Duration;
+
+use isolator_pool::engine::limits::{ByteSize, CpuShare};
+use isolator_pool::quote::quoted;
+
+use crate::config::RequestLimits;
+use crate::request::arguments::InvalidArgument;
+
+/// The engine refuses less, and a runner needs some.
+const MIN_MEMORY: ByteSize = ByteSize::mib(16);
+
+/// How long a program may run, by a duration with its unit, or as long as usual.
+///
+/// # Errors
+///
+/// When it is none, or outside of the bounds.
+pub fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
+    let Some(text) = text else {
+        return Ok(limits.default_timeout);
+    };
+    let wrong = |message: String| InvalidArgument::new("timeout", message);
+    let timeout = humantime::parse_duration(text).map_err(|error| {
+        let text = quoted(text);
+        wrong(format!("{text} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"))
+    })?;
+    if timeout.is_zero() {
+        return Err(wrong("must be longer than zero".to_owned()));
+    }
+    if timeout > limits.max_timeout {
+        let most = humantime::format_duration(limits.max_timeout);
+        return Err(wrong(format!("{} is longer than the maximum of {most}", quoted(text))));
+    }
+    Ok(timeout)
+}
+
+/// How long a program may run, by a number of seconds.
+///
+/// # Errors
+///
+/// When it is outside of the bounds.
+pub fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidArgument> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(timeout) if !timeout.is_zero() && timeout <= most => Ok(timeout),
+        _ => {
+            let most = humantime::format_duration(most);
+            let message =
+                format!("{seconds} is not allowed: more than 0 seconds and at most {most}");
+            Err(InvalidArgument::new("timeout", message))
+        }
+    }
+}
+
+/// How much CPU time each process may use. One core for the longest run is the most that a single thread
+/// could.
+///
+/// # Errors
+///
+/// When it is outside of the bounds.
+pub fn cpu_seconds(seconds: u64, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
+    let most = limits.max_timeout.as_secs_f64().ceil();
+    if seconds == 0 || seconds as f64 > most {
+        let message = format!("{seconds} is not allowed: from 1 to {most}");
+        return Err(InvalidArgument::new("cpu_limit_sec", message));
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+/// How much memory a program may use.
+///
+/// # Errors
+///
+/// When it is outside of the bounds.
+pub fn memory(field: &str, mb: u64, limits: &RequestLimits) -> Result<ByteSize, InvalidArgument> {
+    let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
+    if memory < MIN_MEMORY || memory > limits.max_memory {
+        let message = format!("{mb} is not allowed: from {MIN_MEMORY} to {}", limits.max_memory);
+        return Err(InvalidArgument::new(field, message));
+    }
+    Ok(memory)
+}
+
+/// How much of the CPU a program may use.
+///
+/// # Errors
+///
+/// When it is outside of the bounds.
+pub fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
+    match CpuShare::from_cores(cores) {
+        Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => Ok(cpu),
+        _ => {
+            let message = format!("{cores} is not allowed: from 0.01 to {}", limits.max_cpu);
+            Err(InvalidArgument::new("cpus", message))
+        }
+    }
+}

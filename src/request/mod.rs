@@ -1,0 +1,8 @@
+//! From the arguments of a call to what is run in a sandbox.
+
+pub mod arguments;
+pub mod limits;
+pub mod policy;
+pub mod resolve;
+pub mod snippets;
+pub mod syntax;

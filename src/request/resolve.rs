@@ -1,0 +1,494 @@
+//! From a caller's arguments to a request that can run: which program, in which language, with
+//! which files and limits.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::engine::limits::ByteSize;
+use isolator_pool::quote::quoted;
+use isolator_pool::run::RunRequest;
+use isolator_pool::run::workspace::{FileError, Workspace, WorkspaceBuilder};
+
+use crate::config::{Config, Language};
+use crate::request::arguments::{
+    AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, Time, required,
+};
+use crate::request::limits::{cpu, cpu_seconds, memory, seconds_within, timeout};
+use crate::request::policy::SourceFile;
+use crate::request::snippets::Snippets;
+use crate::result::files::Wanted;
+
+/// Longest argument or variable, in bytes: Linux takes 128 KiB with the closing NUL.
+const MAX_ARGUMENT: usize = 128 * 1024 - 1;
+
+/// All arguments and variables together, in bytes. Linux takes a quarter of the stack's limit,
+/// usually 2 MiB, for these and the pointers to them.
+const MAX_ARGUMENTS: usize = 512 * 1024;
+
+/// A request whose every part was checked.
+#[derive(Debug)]
+pub struct Request {
+    /// The language, which names the pool.
+    pub language: Arc<Language>,
+    /// What to run.
+    pub run: RunRequest,
+    /// Which files shall come back.
+    pub wanted: Wanted,
+    /// The caller's sources, where a policy has a say in what they may be. A snippet is the operator's.
+    pub unchecked: Vec<SourceFile>,
+}
+
+/// A request of the tool `test_code` whose every part was checked.
+#[derive(Debug)]
+pub struct TestRequest {
+    /// What to run.
+    pub run: RunRequest,
+    /// The source, where a policy has a say in what it may be.
+    pub unchecked: Vec<SourceFile>,
+}
+
+/// The program itself.
+struct Entrypoint {
+    language: Arc<Language>,
+    file_name: String,
+    code: String,
+    /// The argument that named the file.
+    field: &'static str,
+    /// Whether it is the operator's own.
+    is_snippet: bool,
+}
+
+/// Checks the arguments against the configuration and packs the files.
+///
+/// # Errors
+///
+/// The first argument that can't be used.
+pub fn resolve(
+    arguments: Arguments,
+    config: &Config,
+    snippets: &Snippets,
+) -> Result<Request, InvalidArgument> {
+    let entrypoint = entrypoint(&arguments, config, snippets)?;
+    let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
+    let mut resources = entrypoint.language.sandbox.resources;
+    if let Some(mb) = arguments.memory_mb {
+        resources.memory = memory("memory_mb", mb, &config.limits)?;
+    }
+    if let Some(cores) = arguments.cpus {
+        resources.cpu = cpu(cores, &config.limits)?;
+    }
+    let env = arguments_and_variables(&arguments, &entrypoint.language)?;
+    let wanted = Wanted::new(arguments.output_files, config.results.files)?;
+    let stdin = arguments.stdin.unwrap_or_default().into_bytes();
+    if stdin.len() as u64 > config.limits.files.total {
+        let message = format!("holds more than {} bytes", config.limits.files.total);
+        return Err(InvalidArgument::new("stdin", message));
+    }
+    let Packed { file_name, sources, workspace, unchecked } =
+        pack(config, &entrypoint, arguments.additional_files)?;
+    let language = entrypoint.language;
+    refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
+    let mut argv = language.argv(&file_name, &sources);
+    argv.extend(arguments.args);
+    let run = RunRequest {
+        argv,
+        env,
+        workspace,
+        stdin,
+        timeout,
+        cpu_time: None,
+        resources,
+        output: config.output_with_kept(),
+        files: Some(wanted.to_sandbox()),
+        watch: None,
+    };
+    Ok(Request { language, run, wanted, unchecked })
+}
+
+/// The same for a program of one file in the language of the tool `test_code`.
+///
+/// # Errors
+///
+/// The first argument that can't be used.
+pub fn resolve_test(
+    arguments: TestCode,
+    language: &Arc<Language>,
+    config: &Config,
+) -> Result<(String, TestRequest), InvalidArgument> {
+    let code = required(arguments.code, "code", "the source of the program")?;
+    let timeout = match arguments.timeout {
+        Some(Time::Text(text)) => timeout(Some(&text), &config.limits)?,
+        Some(Time::Seconds(seconds)) => seconds_within(seconds, config.limits.max_timeout)?,
+        None => config.limits.default_timeout,
+    };
+    let cpu_time = arguments.cpu_limit_sec.map(|seconds| cpu_seconds(seconds, &config.limits));
+    let mut resources = language.sandbox.resources;
+    if let Some(mb) = arguments.memory_limit_mb {
+        resources.memory = memory("memory_limit_mb", mb, &config.limits)?;
+    }
+    let entrypoint = Entrypoint {
+        language: Arc::clone(language),
+        file_name: language.default_file.clone(),
+        code: code.clone(),
+        field: "code",
+        is_snippet: false,
+    };
+    let of_code = |error: InvalidArgument| InvalidArgument::new("code", error.message);
+    let Packed { file_name, sources, workspace, unchecked } =
+        pack(config, &entrypoint, Vec::new()).map_err(of_code)?;
+    refuse_more_than_memory(&workspace, &[], resources.memory).map_err(of_code)?;
+    let run = RunRequest {
+        argv: language.argv(&file_name, &sources),
+        env: language.env.clone(),
+        workspace,
+        stdin: Vec::new(),
+        timeout,
+        cpu_time: cpu_time.transpose()?,
+        resources,
+        output: config.limits.output,
+        files: None,
+        watch: None,
+    };
+    Ok((code, TestRequest { run, unchecked }))
+}
+
+fn entrypoint(
+    arguments: &Arguments,
+    config: &Config,
+    snippets: &Snippets,
+) -> Result<Entrypoint, InvalidArgument> {
+    const BOTH: &str = "give either snippet_name, or language and entrypoint_code, not both";
+    let named = arguments.entrypoint_filename.clone();
+    if let Some(name) = &arguments.snippet_name {
+        if arguments.entrypoint_code.is_some() {
+            return Err(InvalidArgument::new("snippet_name", BOTH));
+        }
+        let snippet = snippets
+            .get(name)
+            .map_err(|error| InvalidArgument::new("snippet_name", error.to_string()))?;
+        if arguments.language.as_ref().is_some_and(|language| *language != snippet.language) {
+            let message = format!("snippet {name:?} is written in {}: {BOTH}", snippet.language);
+            return Err(InvalidArgument::new("language", message));
+        }
+        return Ok(Entrypoint {
+            language: language(&snippet.language, config)?,
+            field: if named.is_some() { "entrypoint_filename" } else { "snippet_name" },
+            file_name: named.unwrap_or(snippet.file_name),
+            code: snippet.code,
+            is_snippet: true,
+        });
+    }
+    match (&arguments.language, &arguments.entrypoint_code) {
+        (Some(name), Some(code)) => {
+            let language = language(name, config)?;
+            Ok(Entrypoint {
+                field: "entrypoint_filename",
+                file_name: named.unwrap_or_else(|| language.default_file.clone()),
+                code: code.clone(),
+                language,
+                is_snippet: false,
+            })
+        }
+        (None, Some(_)) => Err(InvalidArgument::new(
+            "language",
+            format!("is required with entrypoint_code: one of {}", names(config)),
+        )),
+        (Some(_), None) => Err(InvalidArgument::new(
+            "entrypoint_code",
+            "is required with language: the source of the program",
+        )),
+        (None, None) => Err(InvalidArgument::new(
+            "entrypoint_code",
+            "there is nothing to run: give either snippet_name, or language and entrypoint_code",
+        )),
+    }
+}
+
+/// The language of that name.
+///
+/// # Errors
+///
+/// When there is none.
+pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
+    config.languages.get(name).cloned().ok_or_else(|| {
+        let message =
+            format!("{} is not a language here: use one of {}", quoted(name), names(config));
+        InvalidArgument::new("language", message)
+    })
+}
+
+fn names(config: &Config) -> String {
+    config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
+}
+
+/// A request's files.
+struct Packed {
+    /// The entrypoint's name.
+    file_name: String,
+    /// The names of the sources.
+    sources: Vec<String>,
+    /// All of them.
+    workspace: Workspace,
+    /// Those that a policy has a say in.
+    unchecked: Vec<SourceFile>,
+}
+
+fn pack(
+    config: &Config,
+    entrypoint: &Entrypoint,
+    additional: Vec<AdditionalFile>,
+) -> Result<Packed, InvalidArgument> {
+    let language = &entrypoint.language;
+    let is_held = config.policies.apply_to(&language.name);
+    let mut unchecked = Vec::new();
+    let mut builder = WorkspaceBuilder::new(config.limits.files);
+    let code = entrypoint.code.as_bytes();
+    let file_name = builder
+        .add(&entrypoint.file_name, code.to_vec())
+        .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
+    if is_held && !entrypoint.is_snippet {
+        let (name, content) = (file_name.clone(), code.to_vec());
+        unchecked.push(SourceFile { name, content, is_entrypoint: true });
+    }
+    let mut sources = vec![file_name.clone()];
+    for (index, file) in additional.into_iter().enumerate() {
+        let at = format!("additional_files[{index}]");
+        let content_field = format!("{at}.content");
+        let content = match file.encoding {
+            Encoding::Utf8 => file.content.into_bytes(),
+            Encoding::Base64 => BASE64.decode(file.content.trim()).map_err(|error| {
+                InvalidArgument::new(&content_field, format!("this is not base64: {error}"))
+            })?,
+        };
+        let copy = is_held.then(|| content.clone());
+        let name = builder
+            .add(&file.filename, content)
+            .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
+        if let Some(content) = copy {
+            unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });
+        }
+        if is_source_beside(&name, &file_name, language) {
+            sources.push(name);
+        }
+    }
+    Ok(Packed { file_name, sources, workspace: builder.build(), unchecked })
+}
+
+/// Files and standard input are kept in the sandbox's memory, and the program needs some too.
+pub(crate) fn refuse_more_than_memory(
+    workspace: &Workspace,
+    stdin: &[u8],
+    memory: ByteSize,
+) -> Result<(), InvalidArgument> {
+    let total = (workspace.tar().len() + stdin.len()) as u64;
+    if total <= memory.as_bytes() / 2 {
+        return Ok(());
+    }
+    let field = if stdin.len() > workspace.tar().len() { "stdin" } else { "additional_files" };
+    let message = format!(
+        "files and standard input hold {total} bytes together, more than half of the memory limit \
+         of {memory}: send less, or ask for more with memory_mb"
+    );
+    Err(InvalidArgument::new(field, message))
+}
+
+fn file_error(name_field: &str, content_field: &str, error: &FileError) -> InvalidArgument {
+    let field = match error {
+        FileError::TooLarge(_) => content_field,
+        FileError::TooMany(_) => "additional_files",
+        _ => name_field,
+    };
+    InvalidArgument::new(field, error.to_string())
+}
+
+/// Whether a file belongs to the same program as the entrypoint. Test files do not: compilers that
+/// take lists of sources refuse them.
+fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
+    let (name, entrypoint) = (Path::new(name), Path::new(entrypoint));
+    let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {
+        return false;
+    };
+    let extension = name.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    name.parent() == entrypoint.parent()
+        && language.extensions.iter().any(|known| known[1..] == *extension)
+        && !stem.ends_with("_test")
+}
+
+/// Checks the program's arguments, and returns its variables: the language's and the request's.
+fn arguments_and_variables(
+    arguments: &Arguments,
+    language: &Language,
+) -> Result<BTreeMap<String, String>, InvalidArgument> {
+    let mut total = 0;
+    for (index, arg) in arguments.args.iter().enumerate() {
+        let field = format!("args[{index}]");
+        refuse_unusable(&field, arg)?;
+        total += arg.len();
+    }
+    let mut env = language.env.clone();
+    for (name, value) in &arguments.env {
+        let field = format!("env.{}", name.chars().take(60).collect::<String>());
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(InvalidArgument::new(field, "this is not the name of a variable"));
+        }
+        refuse_unusable(&field, value)?;
+        total += name.len() + value.len();
+        env.insert(name.clone(), value.clone());
+    }
+    if total > MAX_ARGUMENTS {
+        let field = if arguments.args.is_empty() { "env" } else { "args" };
+        let message = format!(
+            "arguments and variables hold {total} bytes together, more than {MAX_ARGUMENTS}: send \
+             large data in additional_files or stdin"
+        );
+        return Err(InvalidArgument::new(field, message));
+    }
+    Ok(env)
+}
+
+fn refuse_unusable(field: &str, text: &str) -> Result<(), InvalidArgument> {
+    if text.contains('\0') {
+        return Err(InvalidArgument::new(field, "contains a NUL character"));
+    }
+    if text.len() > MAX_ARGUMENT {
+        let message = format!(
+            "is longer than {MAX_ARGUMENT} bytes: send large data in additional_files or stdin"
+        );
+        return Err(InvalidArgument::new(field, message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn resolve_json(arguments: Value) -> Result<Request, InvalidArgument> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("prompts")).unwrap();
+        std::fs::write(folder.path().join("prompts/greet.py"), "print('hi')").unwrap();
+        let config = Config::parse("{}", None, folder.path()).unwrap();
+        resolve(Arguments::parse(arguments)?, &config, &Snippets::new(&config))
+    }
+
+    fn field(arguments: Value) -> String {
+        resolve_json(arguments).unwrap_err().field
+    }
+
+    fn with(extra: Value) -> Value {
+        let mut arguments = json!({"language": "python", "entrypoint_code": "pass"});
+        arguments.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        arguments
+    }
+
+    #[test]
+    fn code_gets_the_language_s_file_name_and_command() {
+        let request = resolve_json(with(json!({"args": ["-x", "1"]}))).unwrap();
+        assert_eq!(request.run.argv, ["python3", "main.py", "-x", "1"]);
+        assert_eq!(request.run.timeout, Duration::from_secs(60));
+        assert_eq!(request.run.env["PYTHONUNBUFFERED"], "1");
+    }
+
+    #[test]
+    fn a_snippet_brings_its_language_and_file_name() {
+        let request = resolve_json(json!({"snippet_name": "greet"})).unwrap();
+        assert_eq!(request.run.argv, ["python3", "greet.py"]);
+        assert!(resolve_json(json!({"snippet_name": "greet", "language": "python"})).is_ok());
+    }
+
+    #[test]
+    fn one_source_is_needed_and_only_one() {
+        assert_eq!(field(json!({})), "entrypoint_code");
+        assert_eq!(field(json!({"language": "python"})), "entrypoint_code");
+        assert_eq!(field(json!({"entrypoint_code": "1"})), "language");
+        assert_eq!(field(with(json!({"snippet_name": "greet"}))), "snippet_name");
+        assert_eq!(field(json!({"snippet_name": "greet", "language": "go"})), "language");
+        assert_eq!(field(json!({"snippet_name": "../greet"})), "snippet_name");
+        assert_eq!(field(json!({"snippet_name": "unknown"})), "snippet_name");
+        let error = resolve_json(json!({"language": "cobol", "entrypoint_code": ""})).unwrap_err();
+        assert!(error.message.contains("go, javascript, python"), "{error}");
+    }
+
+    #[test]
+    fn a_bad_file_is_named_by_its_place() {
+        let files = |files: Value| with(json!({"additional_files": files}));
+        let file = |name: &str| json!({"filename": name, "content": ""});
+        for name in ["", "/etc/passwd", "../x", "a\0b", "main.py", "./main.py", "main.py/x", "d/"] {
+            assert_eq!(
+                field(files(json!([file("ok"), file(name)]))),
+                "additional_files[1].filename",
+                "{name:?}"
+            );
+        }
+        let many: Vec<_> = (0..201).map(|n| file(&format!("f{n}"))).collect();
+        assert_eq!(field(files(json!(many))), "additional_files");
+        let large = json!([{"filename": "a", "content": "x".repeat(11 << 20)}]);
+        assert_eq!(field(files(large)), "additional_files[0].content");
+        let base64 = json!([{"filename": "a", "content": "%%", "encoding": "base64"}]);
+        assert_eq!(field(files(base64)), "additional_files[0].content");
+        assert_eq!(
+            field(with(json!({"entrypoint_filename": "../main.py"}))),
+            "entrypoint_filename"
+        );
+    }
+
+    #[test]
+    fn durations_and_resources_have_bounds() {
+        for timeout in ["", "5", "5 parsecs", "0s", "6m", "-1s"] {
+            assert_eq!(field(with(json!({"timeout": timeout}))), "timeout", "{timeout:?}");
+        }
+        assert_eq!(field(with(json!({"memory_mb": 1}))), "memory_mb");
+        assert_eq!(field(with(json!({"memory_mb": u64::MAX}))), "memory_mb");
+        assert_eq!(field(with(json!({"cpus": 0}))), "cpus");
+        assert_eq!(field(with(json!({"cpus": 64}))), "cpus");
+        let request = resolve_json(with(json!({"timeout": "1500ms", "memory_mb": 300}))).unwrap();
+        assert_eq!(request.run.timeout, Duration::from_millis(1500));
+        assert_eq!(request.run.resources.memory, ByteSize::mib(300));
+    }
+
+    #[test]
+    fn what_would_fill_the_memory_is_refused() {
+        let half = json!({"memory_mb": 16, "stdin": "x".repeat(9 << 20)});
+        assert_eq!(field(with(half)), "stdin");
+        let enough = json!({"memory_mb": 64, "stdin": "x".repeat(9 << 20)});
+        assert!(resolve_json(with(enough)).is_ok());
+    }
+
+    #[test]
+    fn a_file_is_never_taken_for_an_option() {
+        let request = resolve_json(with(json!({"entrypoint_filename": "-c"}))).unwrap();
+        assert_eq!(request.run.argv, ["python3", "./-c"]);
+    }
+
+    #[test]
+    fn arguments_and_variables_are_what_the_system_takes() {
+        assert_eq!(field(with(json!({"args": ["a\0b"]}))), "args[0]");
+        assert_eq!(field(with(json!({"env": {"A=B": "x"}}))), "env.A=B");
+        assert_eq!(field(with(json!({"env": {"A": "\u{0}"}}))), "env.A");
+        assert_eq!(field(with(json!({"args": ["x".repeat(200_000)]}))), "args[0]");
+        assert_eq!(field(with(json!({"args": vec!["x".repeat(100_000); 6]}))), "args");
+        assert_eq!(field(with(json!({"stdin": "x".repeat(11 << 20)}))), "stdin");
+    }
+
+    #[test]
+    fn compilers_get_all_sources_of_the_program_and_no_tests() {
+        let request = resolve_json(json!({
+            "language": "go", "entrypoint_code": "package main",
+            "additional_files": [
+                {"filename": "helper.go", "content": "package main"},
+                {"filename": "helper_test.go", "content": "package main"},
+                {"filename": "sub/other.go", "content": "package sub"},
+                {"filename": "data.txt", "content": ""},
+            ],
+        }))
+        .unwrap();
+        assert_eq!(request.run.argv, ["go", "run", "main.go", "helper.go"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! Runs that take longer than a host waits for an answer: they go on, and their caller comes back for the
+//! result with a handle.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use isolator_pool::pool::admission::Client;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use crate::result::handles::{Capacity, Handles};
+
+/// Runs that have a handle, until that expires.
+const CAPACITY: Capacity = Capacity { all: 256, of_one: 64 };
+
+/// Runs whose callers have a handle instead of an answer.
+#[derive(Debug)]
+pub struct Detached<T> {
+    after: Duration,
+    runs: Handles<Run<T>>,
+    tasks: TaskTracker,
+}
+
+/// One of them. When it is dropped, the program ends if it has not yet.
+#[derive(Debug)]
+struct Run<T> {
+    result: watch::Receiver<Option<T>>,
+    task: OnceLock<AbortOnDropHandle<()>>,
+}
+
+/// How a run stands.
+#[derive(Debug)]
+pub enum Stand<T> {
+    /// It has ended, with this result.
+    Ended(T),
+    /// It goes on, and this is its handle.
+    GoesOn(String),
+    /// Its result will never be there: it was ended by its caller, or the server has lost it.
+    Gone,
+}
+
+impl<T: Clone + Send + Sync + 'static> Detached<T> {
+    /// Waits so long for a run before it is detached, and keeps its handle for so long from then on, which
+    /// has to be more than the longest run.
+    pub fn new(after: Duration, keep_for: Duration) -> Self {
+        Self { after, runs: Handles::new(CAPACITY, keep_for), tasks: TaskTracker::new() }
+    }
+
+    /// Waits for a client's run, and detaches it when that takes too long. One that can't be kept is waited
+    /// for until its end. Dropping the future ends a program that is not detached.
+    pub async fn attend<F>(&self, client: &Client, run: F) -> Stand<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut run = Box::pin(run);
+        if let Ok(result) = timeout(self.after, &mut run).await {
+            return Stand::Ended(result);
+        }
+        let (sender, result) = watch::channel(None);
+        let handle = match self.runs.keep(client, 1, Run { result, task: OnceLock::new() }) {
+            Ok(handle) => handle,
+            Err(error) => {
+                tracing::warn!(%error, "a long run can't be detached");
+                return Stand::Ended(run.await);
+            }
+        };
+        let task = self.tasks.spawn(async move {
+            sender.send_replace(Some(run.await));
+        });
+        let task = AbortOnDropHandle::new(task);
+        // One that is not there any more ends here.
+        let _ = self.runs.get(client, &handle).map(|run| run.task.set(task));
+        Stand::GoesOn(handle)
+    }
+
+    /// Waits for a client's detached run, as long as before. `None` for a handle that is unknown, has expired,
+    /// or is another client's. Dropping the future changes nothing.
+    pub async fn wait(&self, client: &Client, handle: &str) -> Option<Stand<T>> {
+        let run = self.runs.get(client, handle)?;
+        let mut result = run.result.clone();
+        let stand = match timeout(self.after, result.wait_for(Option::is_some)).await {
+            Ok(Ok(result)) => result.clone().map_or(Stand::Gone, Stand::Ended),
+            Ok(Err(_)) => Stand::Gone,
+            Err(_) => Stand::GoesOn(handle.to_owned()),
+        };
+        Some(stand)
+    }
+
+    /// Ends a client's detached run, unless it has ended already. `None` as before.
+    pub fn end(&self, client: &Client, handle: &str) -> Option<Stand<T>> {
+        let run = self.runs.get(client, handle)?;
+        if let Some(result) = run.result.borrow().clone() {
+            return Some(Stand::Ended(result));
+        }
+        if let Some(task) = run.task.get() {
+            task.abort();
+        }
+        Some(Stand::Gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn text(stand: Option<Stand<&'static str>>) -> &'static str {
+        let Some(Stand::Ended(text)) = stand else { panic!("{stand:?}") };
+        text
+    }
+
+    async fn takes(seconds: u32) -> &'static str {
+        tokio::time::sleep(seconds * SECOND).await;
+        "done"
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_run_is_answered_and_a_long_one_has_a_handle_for_its_caller() {
+        let detached = Detached::new(45 * SECOND, 600 * SECOND);
+        let (one, two) = (Client::named("one"), Client::named("two"));
+        assert_eq!(text(Some(detached.attend(&one, takes(44)).await)), "done");
+        let Stand::GoesOn(handle) = detached.attend(&one, takes(100)).await else { panic!() };
+        assert!(
+            detached.wait(&two, &handle).await.is_none() && detached.end(&two, &handle).is_none()
+        );
+        assert!(
+            matches!(detached.wait(&one, &handle).await, Some(Stand::GoesOn(same)) if same == handle)
+        );
+        assert_eq!(text(detached.wait(&one, &handle).await), "done");
+        assert_eq!(
+            text(detached.wait(&one, &handle).await),
+            "done",
+            "who asks again is told again"
+        );
+        tokio::time::advance(600 * SECOND).await;
+        assert!(detached.wait(&one, &handle).await.is_none());
+    }
+
+    /// Tells when it is dropped.
+    struct Dropped(Arc<Notify>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_ends_with_its_call_its_caller_s_word_or_the_server() {
+        let client = Client::named("one");
+        let ended = Arc::new(Notify::new());
+        let forever = || {
+            let dropped = Dropped(Arc::clone(&ended));
+            async move {
+                let _dropped = dropped;
+                std::future::pending().await
+            }
+        };
+        let detached: Detached<()> = Detached::new(45 * SECOND, 600 * SECOND);
+        timeout(SECOND, detached.attend(&client, forever())).await.unwrap_err();
+        timeout(SECOND, ended.notified()).await.expect("a call that is given up ends its run");
+
+        let Stand::GoesOn(handle) = detached.attend(&client, forever()).await else { panic!() };
+        assert!(matches!(detached.end(&client, &handle), Some(Stand::Gone)));
+        timeout(SECOND, ended.notified()).await.expect("the caller's word ends it");
+        assert!(matches!(detached.wait(&client, &handle).await, Some(Stand::Gone)));
+
+        let Stand::GoesOn(_) = detached.attend(&client, forever()).await else { panic!() };
+        drop(detached);
+        timeout(SECOND, ended.notified()).await.expect("so does the end of the server");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_than_can_be_kept_is_waited_for() {
+        let detached = Detached::new(SECOND, 600 * SECOND);
+        let client = Client::named("one");
+        for _ in 0..CAPACITY.of_one {
+            assert!(matches!(detached.attend(&client, takes(50)).await, Stand::GoesOn(_)));
+        }
+        assert_eq!(text(Some(detached.attend(&client, takes(3)).await)), "done");
+    }
+}

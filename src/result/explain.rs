@@ -1,0 +1,254 @@
+//! Why a program failed and what its author can do about it, in a sentence or two.
+
+use std::time::Duration;
+
+use isolator_pool::engine::limits::Resources;
+use isolator_pool::run::outcome::{End, Outcome, Status};
+
+use crate::config::{Config, Language};
+
+/// Only the end of standard error is searched for known messages: errors come last.
+const SEARCHED: usize = 16 * 1024;
+
+/// Longest name that is quoted from a known message, in bytes.
+const LONGEST_NAME: usize = 200;
+
+/// What was asked of the run that failed.
+pub struct Context<'a> {
+    /// The configuration with the operator's bounds.
+    pub config: &'a Config,
+    /// The program's language.
+    pub language: &'a Language,
+    /// The program's deadline.
+    pub timeout: Duration,
+    /// The program's limits.
+    pub resources: Resources,
+}
+
+/// The cause of a failure; `None` for a success.
+pub fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
+    Some(match outcome.status {
+        Status::Success => return None,
+        Status::Timeout if outcome.end.is_none() => unreported(context),
+        Status::Timeout => timeout(context),
+        Status::OutOfMemory => out_of_memory(context),
+        Status::Killed => {
+            "every process of the sandbox was killed, the one that reports included, by the \
+             program itself or for want of memory; what was printed until then is below"
+                .to_owned()
+        }
+        Status::OutputLimit => {
+            let limit = context.config.limits.output.kill >> 20;
+            format!(
+                "it printed more than {limit} MiB and was killed; print less, or write to a file"
+            )
+        }
+        Status::Error => error(outcome, context),
+    })
+}
+
+/// What a successful program's author should know all the same.
+pub fn notes(outcome: &Outcome) -> Vec<String> {
+    let mut notes = Vec::new();
+    if outcome.status == Status::Success && outcome.oom_kills > 0 {
+        notes.push(format!(
+            "{} process(es) of the program were killed because the memory limit was reached",
+            outcome.oom_kills
+        ));
+    }
+    if outcome.status == Status::Success && outcome.refused_forks > 0 {
+        notes.push(
+            "some processes or threads could not start: the process limit was reached".into(),
+        );
+    }
+    notes
+}
+
+fn timeout(context: &Context<'_>) -> String {
+    let limit = humantime::format_duration(context.timeout);
+    let most = context.config.limits.max_timeout;
+    let advice = if context.timeout < most {
+        format!("give a longer timeout (at most {}) or do less", humantime::format_duration(most))
+    } else {
+        "this is the longest that the operator allows: do less at a time".to_owned()
+    };
+    format!("still running after {limit} and killed; {advice}")
+}
+
+/// Nobody saw how it ended, or whether it did.
+fn unreported(context: &Context<'_>) -> String {
+    let limit = humantime::format_duration(context.timeout);
+    format!(
+        "no report of its end came within {limit}, nor soon after, and everything was killed: a process of it, which \
+         it may have left behind, kept the sandbox from reporting; what was printed until then is below"
+    )
+}
+
+fn out_of_memory(context: &Context<'_>) -> String {
+    let limit = context.resources.memory;
+    let most = context.config.limits.max_memory;
+    let advice = if limit < most {
+        format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
+    } else {
+        "this is the most that the operator allows: use less".to_owned()
+    };
+    format!("the memory limit of {limit} was reached, files in the workspace included; {advice}")
+}
+
+fn error(outcome: &Outcome, context: &Context<'_>) -> String {
+    let mut causes = vec![match outcome.end {
+        Some(End::Code(code)) => format!("exit code {code}"),
+        Some(End::Signal(signal)) => format!("killed by signal {}", signal_name(signal)),
+        None => "it ended in an unknown way".to_owned(),
+    }];
+    let limits = context.language.sandbox.limits;
+    if outcome.refused_forks > 0 {
+        causes.push(format!(
+            "the process limit of {} was reached: start fewer processes and threads",
+            limits.pids
+        ));
+    }
+    for disk in &outcome.full_disks {
+        let size = match disk.as_str() {
+            "/tmp" => limits.tmp,
+            "/dev/shm" => limits.shm,
+            _ => limits.workspace,
+        };
+        causes.push(format!(
+            "the disk limit was reached: {disk} ({size}, {} files) is full; write less",
+            limits.inodes
+        ));
+    }
+    causes.extend(hint(outcome, context.language));
+    causes.join("; ")
+}
+
+/// The explanation of the last known message on standard error.
+fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
+    let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
+    let text = String::from_utf8_lossy(&end);
+    language.hints.iter().find_map(|hint| {
+        let found = hint.pattern.captures_iter(&text).last()?;
+        // The program can print anything in the form of a known message, and what it prints is not for our text.
+        let is_name = |found: regex::Match<'_>| {
+            found.len() <= LONGEST_NAME && !found.as_str().chars().any(char::is_control)
+        };
+        if !found.iter().skip(1).flatten().all(is_name) {
+            return None;
+        }
+        let mut advice = String::new();
+        found.expand(&hint.advice, &mut advice);
+        Some(advice)
+    })
+}
+
+/// A signal's number with its name where it is one of those that end programs.
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return signal.to_string(),
+    };
+    format!("{signal} ({name})")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn explain(language: &str, change: impl FnOnce(&mut Outcome)) -> Option<String> {
+        let config = Config::parse("{}", None, Path::new("")).unwrap();
+        let language = &config.languages[language];
+        let mut outcome = Outcome { end: Some(End::Code(1)), ..Outcome::of(Status::Error) };
+        change(&mut outcome);
+        let timeout = Duration::from_secs(5);
+        let resources = language.sandbox.resources;
+        cause(&outcome, &Context { config: &config, language, timeout, resources })
+    }
+
+    fn explain_stderr(language: &str, stderr: &str) -> String {
+        explain(language, |outcome| outcome.stderr.head = stderr.as_bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_success_needs_no_explanation() {
+        assert_eq!(explain("python", |outcome| outcome.status = Status::Success), None);
+    }
+
+    #[test]
+    fn each_limit_is_named_with_what_to_do() {
+        let timeout = explain("python", |outcome| outcome.status = Status::Timeout).unwrap();
+        let unseen = |outcome: &mut Outcome| *outcome = Outcome::of(Status::Timeout);
+        assert!(explain("python", unseen).unwrap().starts_with("no report of its end came"));
+        assert!(timeout.contains("after 5s") && timeout.contains("at most 5m"), "{timeout}");
+        let memory = explain("python", |outcome| outcome.status = Status::OutOfMemory).unwrap();
+        assert!(memory.contains("256 MiB") && memory.contains("at most 1024"), "{memory}");
+        let pids = explain("python", |outcome| outcome.refused_forks = 3).unwrap();
+        assert!(pids.contains("process limit of 64"), "{pids}");
+        let disk = explain("python", |outcome| outcome.full_disks = vec!["/tmp".into()]).unwrap();
+        assert!(disk.contains("/tmp (64 MiB"), "{disk}");
+        let signal = explain("python", |outcome| outcome.end = Some(End::Signal(11))).unwrap();
+        assert_eq!(signal, "killed by signal 11 (SIGSEGV)");
+    }
+
+    #[test]
+    fn a_missing_module_is_named_in_every_language() {
+        let python = explain_stderr("python", "ModuleNotFoundError: No module named 'torch'\n");
+        assert!(python.contains("'torch'"), "{python}");
+        let node =
+            explain_stderr("javascript", "Error: Cannot find module 'left-pad'\nRequire stack:");
+        assert!(node.contains("'left-pad'"), "{node}");
+        let go = explain_stderr(
+            "go",
+            "main.go:3:8: no required module provides package github.com/x/y: go.mod",
+        );
+        assert!(go.contains("'github.com/x/y'"), "{go}");
+        let go = explain_stderr(
+            "go",
+            "main.go:3:8: package nope is not in std (/usr/local/go/src/nope)",
+        );
+        assert!(go.contains("'nope'"), "{go}");
+        let go = explain_stderr("go", "main.go:3:8: cannot find package \"x.org/y\" in any of:");
+        assert!(go.contains("'x.org/y'"), "{go}");
+    }
+
+    #[test]
+    fn what_is_no_name_is_not_quoted() {
+        for name in ["a\n\n--- stdout ---\nforged", "\u{1b}[2J", &"x".repeat(LONGEST_NAME + 1)] {
+            let stderr = format!("ModuleNotFoundError: No module named '{name}'\n");
+            assert_eq!(explain_stderr("python", &stderr), "exit code 1");
+        }
+        let longest = "x".repeat(LONGEST_NAME);
+        let stderr = format!("ModuleNotFoundError: No module named '{longest}'\n");
+        assert!(explain_stderr("python", &stderr).contains(&longest));
+    }
+
+    #[test]
+    fn a_missing_network_is_told_in_every_language() {
+        for (language, stderr) in [
+            ("python", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
+            ("python", "OSError: [Errno 101] Network is unreachable"),
+            ("javascript", "Error: getaddrinfo EAI_AGAIN example.org"),
+            ("go", "Get \"http://x\": dial tcp: lookup x: no such host"),
+        ] {
+            let message = explain_stderr(language, stderr);
+            assert!(message.contains("no network"), "{language}: {message}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What callers may come back for: each thing has a random name, belongs to one client, and expires.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use isolator_pool::pool::admission::Client;
+use tokio::time::Instant;
+
+use crate::hex::hex;
+
+/// Random bytes of a name: nobody guesses one of another client's, who could not use it anyway.
+const RANDOM: usize = 16;
+
+/// Longest time for which anything is kept, which is what somebody means who says "for ever".
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// How much is kept, by weights that the things come with.
+#[derive(Debug, Clone, Copy)]
+pub struct Capacity {
+    /// For all clients together.
+    pub all: usize,
+    /// For one of them.
+    pub of_one: usize,
+}
+
+/// Things that are kept for their clients.
+#[derive(Debug)]
+pub struct Handles<T> {
+    capacity: Capacity,
+    keep_for: Duration,
+    kept: Mutex<HashMap<String, Kept<T>>>,
+}
+
+#[derive(Debug)]
+struct Kept<T> {
+    client: Client,
+    weight: usize,
+    until: Instant,
+    thing: Arc<T>,
+}
+
+/// Why something can't be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// There is no room for it.
+    #[error("the server keeps as much as it may")]
+    Full,
+    /// There are no random names.
+    #[error("the kernel gives no random bytes: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+impl<T> Handles<T> {
+    /// Keeps things for so long.
+    pub fn new(capacity: Capacity, keep_for: Duration) -> Self {
+        Self { capacity, keep_for: keep_for.min(LONGEST), kept: Mutex::default() }
+    }
+
+    /// Keeps a thing for a client if there is room for it, and returns its name.
+    ///
+    /// # Errors
+    ///
+    /// See [`KeepError`].
+    pub fn keep(&self, client: &Client, weight: usize, thing: T) -> Result<String, KeepError> {
+        let name = random_name()?;
+        let mut kept = self.kept();
+        let (all, own) = weights(&kept, client);
+        if weight > self.capacity.all.saturating_sub(all)
+            || weight > self.capacity.of_one.saturating_sub(own)
+        {
+            return Err(KeepError::Full);
+        }
+        let until = Instant::now() + self.keep_for;
+        let thing = Arc::new(thing);
+        kept.insert(name.clone(), Kept { client: client.clone(), weight, until, thing });
+        Ok(name)
+    }
+
+    /// Keeps a thing, and lets go of older ones for it: of the client's own, or of whose are the most.
+    ///
+    /// # Errors
+    ///
+    /// When it is more than may be kept at all.
+    pub fn keep_newest(
+        &self,
+        client: &Client,
+        weight: usize,
+        thing: T,
+    ) -> Result<String, KeepError> {
+        let Capacity { all: most, of_one } = self.capacity;
+        if weight > most.min(of_one) {
+            return Err(KeepError::Full);
+        }
+        let mut kept = self.kept();
+        loop {
+            let (all, own) = weights(&kept, client);
+            let giver = if own + weight > of_one {
+                client.clone()
+            } else if all + weight > most {
+                heaviest(&kept)
+            } else {
+                break;
+            };
+            let of_giver = kept.iter().filter(|(_, kept)| kept.client == giver);
+            let oldest = of_giver.min_by_key(|(_, kept)| kept.until).map(|(name, _)| name.clone());
+            let Some(oldest) = oldest else { break };
+            kept.remove(&oldest);
+        }
+        drop(kept);
+        self.keep(client, weight, thing)
+    }
+
+    /// A client's thing of that name. One that has expired, or is another client's, is as unknown as any.
+    pub fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get(name).filter(|kept| kept.client == *client)?;
+        (kept.until > Instant::now()).then(|| Arc::clone(&kept.thing))
+    }
+
+    /// What is there and has not expired.
+    fn kept(&self) -> MutexGuard<'_, HashMap<String, Kept<T>>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        kept.retain(|_, kept| kept.until > now);
+        kept
+    }
+}
+
+/// What all clients have, and what one of them has.
+fn weights<T>(kept: &HashMap<String, Kept<T>>, client: &Client) -> (usize, usize) {
+    let own = kept.values().filter(|kept| kept.client == *client).map(|kept| kept.weight).sum();
+    (kept.values().map(|kept| kept.weight).sum(), own)
+}
+
+/// The client that has the most.
+fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Client {
+    let mut of = HashMap::<&Client, usize>::new();
+    for kept in kept.values() {
+        *of.entry(&kept.client).or_default() += kept.weight;
+    }
+    let heaviest = of.into_iter().max_by_key(|(_, weight)| *weight);
+    heaviest.map_or_else(Client::host, |(client, _)| client.clone())
+}
+
+fn random_name() -> Result<String, getrandom::Error> {
+    let mut random = [0; RANDOM];
+    getrandom::fill(&mut random)?;
+    Ok(hex(&random))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn handles(all: usize, of_one: usize) -> Handles<&'static str> {
+        Handles::new(Capacity { all, of_one }, 10 * SECOND)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thing_is_its_client_s_alone_and_expires() {
+        let handles = handles(10, 10);
+        let (one, two) = (Client::named("one"), Client::named("two"));
+        let name = handles.keep(&one, 1, "thing").unwrap();
+        assert!(name.len() == 32 && name != handles.keep(&one, 1, "other").unwrap());
+        assert!(handles.get(&two, &name).is_none() && handles.get(&one, "").is_none());
+        tokio::time::advance(9 * SECOND).await;
+        assert_eq!(handles.get(&one, &name).as_deref(), Some(&"thing"));
+        tokio::time::advance(SECOND).await;
+        assert!(handles.get(&one, &name).is_none());
+        assert!(handles.kept().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_keeps_much_gives_way_first() {
+        let handles = handles(10, 8);
+        let (greedy, modest) = (Client::named("greedy"), Client::named("modest"));
+        let first = handles.keep_newest(&greedy, 4, "first").unwrap();
+        tokio::time::advance(SECOND).await;
+        let second = handles.keep_newest(&greedy, 4, "second").unwrap();
+        assert!(matches!(handles.keep(&greedy, 1, "more"), Err(KeepError::Full)));
+        let own = handles.keep_newest(&modest, 4, "own").unwrap();
+        assert!(handles.get(&greedy, &first).is_none() && handles.get(&greedy, &second).is_some());
+        handles.keep_newest(&greedy, 6, "third").unwrap();
+        assert!(handles.get(&greedy, &second).is_none() && handles.get(&modest, &own).is_some());
+        assert!(matches!(handles.keep_newest(&modest, 9, "too large"), Err(KeepError::Full)));
+    }
+}

@@ -1,0 +1,256 @@
+//! What runs leave to be read for a while: files that a caller wanted, and output past what an answer holds.
+//! It is kept in memory and read as resources, in ranges where it is long.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use isolator_pool::pool::admission::Client;
+use isolator_pool::quote::quoted;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use rmcp::model::{JsonObject, MetaObject, ResourceContents};
+use serde_json::json;
+
+use crate::result::handles::{Capacity, Handles, KeepError};
+
+/// How all their addresses begin.
+pub const PREFIX: &str = "isolator://runs/";
+
+/// The addresses as a template: a stream or a file of a run, or a range of it.
+pub const TEMPLATE: &str = "isolator://runs/{run}/{+item}{?offset,length}";
+
+/// Most bytes that are read at once, and as many as are if nobody says.
+const MOST_AT_ONCE: u64 = 1 << 20;
+
+/// What a run counts for beside what it has left, in bytes: many that left little cost time, too.
+const RUN: usize = 4096;
+
+/// What the names of all that a run left can take, in bytes.
+pub const NAMES: usize = 5 << 20;
+
+/// The results of runs.
+#[derive(Debug)]
+pub struct Results {
+    runs: Handles<BTreeMap<String, Item>>,
+}
+
+/// Something that a run left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// What it holds.
+    pub content: Vec<u8>,
+    /// Its media type.
+    pub media_type: String,
+}
+
+/// Why a result can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There is nothing of that name.
+    #[error(
+        "there is no such result: it has expired, gave way to newer ones, or is another client's"
+    )]
+    Unknown,
+    /// The range is not one.
+    #[error("{0}")]
+    Range(String),
+}
+
+impl Results {
+    /// Keeps so much for so long.
+    pub fn new(capacity: Capacity, keep_for: Duration) -> Self {
+        Self { runs: Handles::new(capacity, keep_for) }
+    }
+
+    /// Keeps what a client's run left, by names. Returns how the addresses of all of it begin.
+    ///
+    /// # Errors
+    ///
+    /// When it is more than may be kept.
+    pub fn keep(
+        &self,
+        client: &Client,
+        items: BTreeMap<String, Item>,
+    ) -> Result<String, KeepError> {
+        let contents = items.iter().map(|(name, item)| name.len() + item.content.len());
+        let weight = RUN + contents.sum::<usize>();
+        Ok(format!("{PREFIX}{}/", self.runs.keep_newest(client, weight, items)?))
+    }
+
+    /// Reads a client's result, or a range of it.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`].
+    pub fn read(&self, client: &Client, uri: &str) -> Result<ResourceContents, ReadError> {
+        let (address, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let path = address.strip_prefix(PREFIX).ok_or(ReadError::Unknown)?;
+        let (run, name) = path.split_once('/').ok_or(ReadError::Unknown)?;
+        let name = percent_decode_str(name).decode_utf8().map_err(|_| ReadError::Unknown)?;
+        let items = self.runs.get(client, run).ok_or(ReadError::Unknown)?;
+        let item = items.get(name.as_ref()).ok_or(ReadError::Unknown)?;
+        item.read(uri, address, Range::parse(query)?)
+    }
+}
+
+/// A name as it is written in an address.
+pub fn encoded(name: &str) -> String {
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+    utf8_percent_encode(name, PLAIN).to_string()
+}
+
+impl Item {
+    fn read(
+        &self,
+        uri: &str,
+        address: &str,
+        Range { offset, length }: Range,
+    ) -> Result<ResourceContents, ReadError> {
+        let total = self.content.len();
+        let start = usize::try_from(offset).ok().filter(|start| *start <= total);
+        let start = start.ok_or_else(|| {
+            ReadError::Range(format!("offset: {offset} is past the end, which is at {total}"))
+        })?;
+        let length = usize::try_from(length.min(MOST_AT_ONCE)).unwrap_or(usize::MAX);
+        let end = start.saturating_add(length).min(total);
+        let (start, end, contents) = match std::str::from_utf8(&self.content) {
+            Ok(text) => {
+                let (start, end) = whole_characters(text, start, end);
+                (start, end, ResourceContents::text(&text[start..end], uri))
+            }
+            Err(_) => {
+                let range = BASE64.encode(&self.content[start..end]);
+                (start, end, ResourceContents::blob(range, uri))
+            }
+        };
+        let mut meta = JsonObject::new();
+        meta.insert("isolator/totalBytes".to_owned(), json!(total));
+        meta.insert("isolator/offset".to_owned(), json!(start));
+        if end < total {
+            meta.insert("isolator/next".to_owned(), json!(format!("{address}?offset={end}")));
+        }
+        Ok(contents.with_mime_type(self.media_type.as_str()).with_meta(MetaObject(meta)))
+    }
+}
+
+/// The range without half a character at its ends, but with one at least, so that who reads on gets on.
+fn whole_characters(text: &str, start: usize, end: usize) -> (usize, usize) {
+    let start = text.floor_char_boundary(start);
+    let whole = text.floor_char_boundary(end);
+    let end =
+        if whole <= start && start < end { text.ceil_char_boundary(start + 1) } else { whole };
+    (start, end)
+}
+
+/// A range in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    offset: u64,
+    length: u64,
+}
+
+impl Range {
+    fn parse(query: &str) -> Result<Self, ReadError> {
+        let mut range = Self { offset: 0, length: MOST_AT_ONCE };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let number = value.parse().map_err(|_| {
+                ReadError::Range(format!("{}: a number of bytes is needed", quoted(name)))
+            });
+            match name {
+                "offset" => range.offset = number?,
+                "length" => range.length = number?,
+                _ => {
+                    let message = format!("{}: there is only offset and length", quoted(name));
+                    return Err(ReadError::Range(message));
+                }
+            }
+        }
+        Ok(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn results(name: &str, content: &[u8]) -> (Results, Client, String) {
+        let results = Results::new(Capacity { all: 1 << 24, of_one: 1 << 24 }, MINUTE);
+        let client = Client::named("one");
+        let item = Item { content: content.to_vec(), media_type: "text/plain".to_owned() };
+        let items = BTreeMap::from([(name.to_owned(), item)]);
+        let address = results.keep(&client, items).unwrap() + &encoded(name);
+        (results, client, address)
+    }
+
+    /// What is read, and where to read on.
+    fn read(results: &Results, client: &Client, uri: &str) -> (String, Option<String>) {
+        let (content, meta) = match results.read(client, uri).unwrap() {
+            ResourceContents::TextResourceContents { text, meta, .. } => (text, meta),
+            ResourceContents::BlobResourceContents { blob, meta, .. } => (blob, meta),
+            other => panic!("{other:?}"),
+        };
+        let next =
+            meta.unwrap().0.get("isolator/next").map(|next| next.as_str().unwrap().to_owned());
+        (content, next)
+    }
+
+    #[tokio::test]
+    async fn a_result_is_read_in_ranges_until_its_end() {
+        let text = "aü€".repeat(100);
+        let (results, client, address) = results("stdout", text.as_bytes());
+        assert_eq!(read(&results, &client, &address), (text.clone(), None));
+        for length in [1, 2, 3, 7, 599] {
+            let (mut whole, mut uri) = (String::new(), Some(address.clone()));
+            while let Some(next) = uri {
+                let mark = if next.contains('?') { '&' } else { '?' };
+                let (part, next) = read(&results, &client, &format!("{next}{mark}length={length}"));
+                whole.push_str(&part);
+                uri = next;
+            }
+            assert_eq!(whole, text, "{length}");
+        }
+        let (last, next) = read(&results, &client, &format!("{address}?offset=594&length=6"));
+        assert_eq!((last.as_str(), next), ("aü€", None));
+        assert_eq!(
+            read(&results, &client, &format!("{address}?offset=600")),
+            (String::new(), None)
+        );
+    }
+
+    #[tokio::test]
+    async fn no_read_is_longer_than_a_message_should_be() {
+        let (results, client, address) = results("files/data.bin", &[0xff; (1 << 20) + 5]);
+        let (first, next) = read(&results, &client, &format!("{address}?length=99999999"));
+        assert_eq!(BASE64.decode(first).unwrap().len(), 1 << 20);
+        let (rest, end) = read(&results, &client, &next.unwrap());
+        assert_eq!((BASE64.decode(rest).unwrap(), end), (vec![0xff; 5], None));
+    }
+
+    #[tokio::test]
+    async fn any_name_of_a_file_makes_an_address() {
+        for name in ["files/a b.csv", "files/ü/?x=1#y%2f", "files/\u{1b}[31m\n", "files/../../x"] {
+            let (results, client, address) = results(name, b"here");
+            assert!(address.bytes().all(|byte| byte.is_ascii_graphic()), "{address}");
+            assert_eq!(read(&results, &client, &address).0, "here", "{address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_told_from_a_range_that_is_wrong() {
+        let (results, client, address) = results("stdout", b"0123456789");
+        let stranger = Client::named("two");
+        let unknown = ["isolator://pool", PREFIX, "isolator://runs/0/stdout", "file:///etc/passwd"];
+        for uri in unknown.map(str::to_owned).into_iter().chain([address.replace("stdout", "x")]) {
+            assert!(matches!(results.read(&client, &uri), Err(ReadError::Unknown)), "{uri}");
+        }
+        assert!(matches!(results.read(&stranger, &address), Err(ReadError::Unknown)));
+        for query in ["offset=11", "offset=-1", "length=x", "offset", "limit=1"] {
+            let read = results.read(&client, &format!("{address}?{query}"));
+            assert!(matches!(read, Err(ReadError::Range(_))), "{query}");
+        }
+    }
+}

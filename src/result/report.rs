@@ -1,0 +1,357 @@
+//! What the caller sees of a run: a text, and the same as data.
+
+use std::time::Duration;
+
+use isolator_pool::pool::pools::Receipt;
+use isolator_pool::run::outcome::{End, Outcome, Status};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::request::policy::{Found, Violation};
+use crate::result::explain::{self, Context};
+use crate::result::files::{self, FileReport};
+
+/// The result of `execute_code`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Report {
+    /// success, error, timeout, out_of_memory, killed or output_limit; refused, if the operator forbids
+    /// what is in the program, and it was not run; running, if it goes on and its result is to be had with
+    /// the handle.
+    #[schemars(with = "StatusName")]
+    pub status: &'static str,
+    /// Exit code of the program, unless a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub exit_code: Option<i32>,
+    /// Signal that ended the program, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub signal: Option<i32>,
+    /// Why it failed and what to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub message: Option<String>,
+    /// What the operator forbids and the program has, the first of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<Violation>,
+    /// What else the author should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Standard output. Bytes that are not UTF-8 are replaced.
+    pub stdout: String,
+    /// Standard error. Bytes that are not UTF-8 are replaced.
+    pub stderr: String,
+    /// Bytes of standard output that are missing from its middle.
+    pub stdout_missing_bytes: u64,
+    /// Bytes of standard error that are missing from its middle.
+    pub stderr_missing_bytes: u64,
+    /// User and system time of the program, in milliseconds.
+    pub cpu_ms: f64,
+    /// Highest memory use of the sandbox in bytes, its files included, where the kernel tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    pub peak_memory_bytes: Option<u64>,
+    /// Where all of standard output can be read for a while, if it is longer than the part here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub stdout_uri: Option<String>,
+    /// Where all of standard error can be read for a while, if it is longer than the part here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub stderr_uri: Option<String>,
+    /// Files that the program created or changed in its working directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileReport>,
+    /// What get_result needs for the result of a program that goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub handle: Option<String>,
+    /// How the request was served, if the program was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ReceiptReport")]
+    pub receipt: Option<ReceiptReport>,
+}
+
+/// The status of a program that a policy forbids. No sandbox has seen it.
+const REFUSED: &str = "refused";
+
+/// The status of a program that goes on without its caller.
+const RUNNING: &str = "running";
+
+/// The names of a status, for the schema.
+#[derive(JsonSchema)]
+#[schemars(inline, rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum StatusName {
+    Success,
+    Error,
+    Timeout,
+    OutOfMemory,
+    Killed,
+    OutputLimit,
+    Refused,
+    Running,
+}
+
+/// How a request was served.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct ReceiptReport {
+    /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: the next that was
+    /// ready; cold: made for this request.
+    pub start: &'static str,
+    /// Whether an interpreter that had been started ahead took the program. It runs as any other.
+    pub preloaded: bool,
+    /// Digest of the image.
+    pub image: String,
+    /// Where the time went, in milliseconds.
+    pub ms: Stages,
+}
+
+/// Where the time of a request went, in milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Stages {
+    /// Waiting for other requests to end.
+    pub queue: f64,
+    /// Getting a sandbox.
+    pub checkout: f64,
+    /// Changing its limits, where the request asked for others.
+    pub limit: f64,
+    /// Unpacking the files.
+    pub unpack: f64,
+    /// Starting the program.
+    pub spawn: f64,
+    /// The program, from its start to its end.
+    pub program: f64,
+    /// From sending the job to receiving the last of the result; unpack, spawn and program are
+    /// part of it.
+    pub run: f64,
+    /// All of it.
+    pub total: f64,
+}
+
+impl Report {
+    /// Describes a run.
+    pub fn new(outcome: &Outcome, receipt: &Receipt, context: &Context<'_>) -> Self {
+        let (exit_code, signal) = match outcome.end {
+            Some(End::Code(code)) => (Some(code), None),
+            Some(End::Signal(signal)) => (None, Some(signal)),
+            None => (None, None),
+        };
+        let run = receipt.run;
+        Self {
+            status: outcome.status.as_str(),
+            exit_code,
+            signal,
+            message: explain::cause(outcome, context),
+            violations: Vec::new(),
+            notes: explain::notes(outcome),
+            stdout: text(&outcome.stdout.to_bytes()),
+            stderr: text(&outcome.stderr.to_bytes()),
+            stdout_missing_bytes: outcome.stdout.dropped,
+            stderr_missing_bytes: outcome.stderr.dropped,
+            cpu_ms: ms(outcome.cpu),
+            peak_memory_bytes: outcome.peak_memory,
+            stdout_uri: None,
+            stderr_uri: None,
+            files: Vec::new(),
+            handle: None,
+            receipt: Some(ReceiptReport {
+                start: receipt.start.as_str(),
+                preloaded: run.preloaded,
+                image: receipt.image.clone(),
+                ms: Stages {
+                    queue: ms(receipt.queue),
+                    checkout: ms(receipt.checkout),
+                    limit: ms(run.limit),
+                    unpack: ms(run.unpack),
+                    spawn: ms(run.spawn),
+                    program: ms(outcome.wall),
+                    run: ms(run.total),
+                    total: ms(receipt.queue + receipt.checkout + run.limit + run.total),
+                },
+            }),
+        }
+    }
+
+    /// Describes a program that did not run, because a policy forbids what was found in it.
+    pub fn refused(found: Found) -> Self {
+        let message = format!(
+            "the operator of this server forbids what is in the program, so nothing of it was run; \
+             do it another way:\n{found}"
+        );
+        Self { violations: found.listed, ..Self::without_run(REFUSED, message) }
+    }
+
+    /// Describes a program that goes on, for whose result its caller comes back.
+    pub fn running(handle: String, kept_for: Duration) -> Self {
+        let kept_for = humantime::format_duration(kept_for);
+        let message = format!(
+            "the program still runs; call get_result with handle {handle:?} for its result, which is kept \
+             for {kept_for} after its end"
+        );
+        Self { handle: Some(handle), ..Self::without_run(RUNNING, message) }
+    }
+
+    fn without_run(status: &'static str, message: String) -> Self {
+        Self {
+            status,
+            exit_code: None,
+            signal: None,
+            message: Some(message),
+            violations: Vec::new(),
+            notes: Vec::new(),
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_missing_bytes: 0,
+            stderr_missing_bytes: 0,
+            cpu_ms: 0.0,
+            peak_memory_bytes: None,
+            stdout_uri: None,
+            stderr_uri: None,
+            files: Vec::new(),
+            handle: None,
+            receipt: None,
+        }
+    }
+
+    /// Whether the program failed.
+    pub fn is_failure(&self) -> bool {
+        self.status != Status::Success.as_str() && self.status != RUNNING
+    }
+
+    /// The text for the model. Its form is a promise: callers take it apart.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        if let (RUNNING, Some(message)) = (self.status, &self.message) {
+            return format!("Still Running: {message}");
+        }
+        if self.is_failure() {
+            let message = self.message.as_deref().unwrap_or_default();
+            text = format!("Execution Failed ({}): {message}\n\n", self.status);
+        }
+        text.push_str("--- stdout ---\n");
+        text.push_str(&self.stdout);
+        text.push_str("\n--- stderr ---\n");
+        text.push_str(&self.stderr);
+        text
+    }
+
+    /// What else the model should know: the files, where more can be read, and the notes.
+    pub fn to_more_text(&self) -> Option<String> {
+        let mut parts = Vec::new();
+        if !self.files.is_empty() {
+            parts.push(files::as_text(&self.files));
+        }
+        for (stream, uri) in [("stdout", &self.stdout_uri), ("stderr", &self.stderr_uri)] {
+            parts.extend(uri.as_ref().map(|uri| format!("All of {stream} can be read at {uri}")));
+        }
+        parts.extend(self.notes.iter().map(|note| format!("Note: {note}")));
+        (!parts.is_empty()).then(|| parts.join("\n"))
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Milliseconds to the microsecond.
+pub(crate) fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(status: Status) -> Report {
+        Report {
+            status: status.as_str(),
+            exit_code: Some(0),
+            signal: None,
+            message: (status != Status::Success).then(|| "exit code 3".to_owned()),
+            violations: Vec::new(),
+            notes: Vec::new(),
+            stdout: "out\n".to_owned(),
+            stderr: "err".to_owned(),
+            stdout_missing_bytes: 0,
+            stderr_missing_bytes: 0,
+            cpu_ms: 1.0,
+            peak_memory_bytes: None,
+            stdout_uri: None,
+            stderr_uri: None,
+            files: Vec::new(),
+            handle: None,
+            receipt: Some(ReceiptReport {
+                start: "hot",
+                preloaded: true,
+                image: "sha256:0".to_owned(),
+                ms: Stages {
+                    queue: 0.0,
+                    checkout: 0.0,
+                    limit: 0.0,
+                    unpack: 0.0,
+                    spawn: 0.0,
+                    program: 0.0,
+                    run: 0.0,
+                    total: 0.0,
+                },
+            }),
+        }
+    }
+
+    #[test]
+    fn the_text_has_its_promised_form_to_the_byte() {
+        assert_eq!(report(Status::Success).to_text(), "--- stdout ---\nout\n\n--- stderr ---\nerr");
+        assert_eq!(
+            report(Status::Error).to_text(),
+            "Execution Failed (error): exit code 3\n\n--- stdout ---\nout\n\n--- stderr ---\nerr"
+        );
+    }
+
+    #[test]
+    fn the_schema_requires_only_what_is_always_there() {
+        let schema = schemars::schema_for!(Report).to_value();
+        let value = serde_json::to_value(report(Status::Success)).unwrap();
+        for name in schema["required"].as_array().unwrap() {
+            assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_what_every_report_has() {
+        let violation = Violation {
+            file: "main.py".to_owned(),
+            rule: "no-os".to_owned(),
+            line: 1,
+            column: 8,
+            message: "importing os is not allowed".to_owned(),
+        };
+        let refused = Report::refused(Found { listed: vec![violation], more: 0 });
+        let text = refused.to_text();
+        assert!(text.starts_with("Execution Failed (refused): "), "{text}");
+        let end = "\nmain.py:1:8: importing os is not allowed (no-os)\n\n--- stdout ---\n\n--- stderr ---\n";
+        assert!(text.ends_with(end), "{text}");
+        let value = serde_json::to_value(refused).unwrap();
+        for name in schemars::schema_for!(Report).to_value()["required"].as_array().unwrap() {
+            assert!(value.get(name.as_str().unwrap()).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_schema_names_every_status() {
+        let schema = schemars::schema_for!(Report).to_value();
+        let names = schema["properties"]["status"]["enum"].as_array().unwrap().clone();
+        for status in [
+            Status::Success,
+            Status::Error,
+            Status::Timeout,
+            Status::OutOfMemory,
+            Status::Killed,
+            Status::OutputLimit,
+        ] {
+            assert!(names.iter().any(|name| name == status.as_str()), "{status:?}: {names:?}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! What every request goes through before it is looked at as one of the protocol: who calls, whether the
+//! session is the caller's, and a body that is neither too large nor too slow.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::{Body as _, Frame, SizeHint};
+use isolator_pool::pool::admission::Client;
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::connections::Peer;
+use super::sessions::Sessions;
+use super::tokens::{Refusal, Tokens};
+use crate::mcp::budget::{Budget, Share};
+use crate::mcp::server::{Caller, MAX_MESSAGE};
+
+/// Bytes of bodies that are being received, of all clients and of one.
+const BODIES: (usize, usize) = (4 * MAX_MESSAGE, 2 * MAX_MESSAGE);
+
+/// For the next piece of a body.
+const PIECE_WITHIN: Duration = Duration::from_secs(10);
+
+/// For all of it.
+const BODY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How much longer a body that is refused is read.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How long a call goes on whose client has gone, if the client could come back to its session for the
+/// answer.
+const ABSENCE: Duration = Duration::from_secs(10);
+
+/// Where the session is named.
+const SESSION: &str = "mcp-session-id";
+
+/// What requests go through.
+#[derive(Debug)]
+pub(super) struct Guard {
+    /// Those who may call; everybody if there is no such list.
+    tokens: Option<Tokens>,
+    sessions: Sessions,
+    bodies: Budget,
+    /// Clients that have gone and may come back.
+    absences: TaskTracker,
+    /// Answers that are not with their clients yet.
+    answers: TaskTracker,
+}
+
+impl Guard {
+    pub(super) fn new(tokens: Option<Tokens>, sessions: Sessions, answers: TaskTracker) -> Self {
+        let bodies = Budget::new(BODIES.0, BODIES.1);
+        Self { tokens, sessions, bodies, absences: TaskTracker::new(), answers }
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Without tokens clients are told apart by where they call from.
+    fn client(&self, request: &Request) -> Result<Client, Refused> {
+        let Some(tokens) = &self.tokens else {
+            let peer = request.extensions().get::<Peer>();
+            let name = peer.map_or_else(String::new, |Peer(address)| address.ip().to_string());
+            return Ok(Client::named(&name));
+        };
+        let token = bearer(request.headers())
+            .ok_or_else(|| unauthorized("a bearer token is required", None))?;
+        tokens.client(token).map_err(|refusal| {
+            let message = match refusal {
+                Refusal::Unknown => "the token is not known",
+                Refusal::Expired => "the token has expired",
+            };
+            unauthorized(message, Some("invalid_token")).into()
+        })
+    }
+}
+
+/// The answer to a request that goes no further.
+type Refused = Box<Response>;
+
+/// Lets a request through, or answers it.
+pub(super) async fn guard(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let answer = guard.let_through(request, next).await;
+    answer.unwrap_or_else(|refused| *refused)
+}
+
+impl Guard {
+    async fn let_through(
+        self: Arc<Self>,
+        request: Request,
+        next: Next,
+    ) -> Result<Response, Refused> {
+        let client = self.client(&request)?;
+        let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
+        let session = session.map(str::to_owned);
+        match &session {
+            Some(id) if !self.sessions.may_use(id, &client) => {
+                return Err((StatusCode::NOT_FOUND, "there is no such session\n")
+                    .into_response()
+                    .into());
+            }
+            Some(_) => {}
+            None if request.method() != Method::POST || self.sessions.has_room(&client).await => {}
+            None => {
+                return Err(
+                    busy("there are too many sessions; end those that are not needed").into()
+                );
+            }
+        }
+
+        let (mut parts, body) = request.into_parts();
+        let content_type = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+        let is_json = essence.trim().eq_ignore_ascii_case("application/json");
+        let (body, _share) = self.receive(&parts.headers, body, &client).await?;
+        // What is asked for by GET is a stream that has no end.
+        let answer = (parts.method == Method::POST).then(|| self.answers.token());
+        let gone = CancellationToken::new();
+        parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
+        let sent = body.clone();
+        let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
+        if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
+            response = no_message(&sent);
+        }
+
+        let id = |headers: &HeaderMap| headers.get(SESSION)?.to_str().ok().map(str::to_owned);
+        if let Some(id) = id(response.headers()) {
+            self.sessions.add(&id, &client);
+        }
+        // Without a session the protocol's implementation notices by itself.
+        let absence = session.map(|session| Absence { guard: self, session, gone });
+        Ok(response.map(|body| Body::new(Watched { body, absence, _answer: answer })))
+    }
+
+    /// The whole body, and what it takes of the memory for bodies.
+    async fn receive(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        client: &Client,
+    ) -> Result<(Bytes, Share), Refused> {
+        let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let announced = announced.and_then(|length| length.parse::<usize>().ok());
+        let mut body = pin!(body);
+        let mut share = self.bodies.share(client);
+        let received = async {
+            if announced.is_some_and(|length| length > MAX_MESSAGE) {
+                return Err(too_large().into());
+            }
+            collect(body.as_mut(), &mut share).await
+        };
+        let received = tokio::time::timeout(BODY_WITHIN, received).await;
+        match received.unwrap_or_else(|_| Err(too_slow().into())) {
+            Ok(bytes) => Ok((bytes, share)),
+            Err(refused) => {
+                drop(share);
+                // A client that is still sending when the connection is closed does not get to read why.
+                let _ = tokio::time::timeout(LINGER, discard(body)).await;
+                Err(refused)
+            }
+        }
+    }
+}
+
+async fn discard(mut body: Pin<&mut Body>) {
+    while let Some(Ok(_)) = poll_fn(|context| body.as_mut().poll_frame(context)).await {}
+}
+
+async fn collect(mut body: Pin<&mut Body>, share: &mut Share) -> Result<Bytes, Refused> {
+    let mut bytes = Vec::new();
+    loop {
+        let piece = poll_fn(|context| body.as_mut().poll_frame(context));
+        let piece = tokio::time::timeout(PIECE_WITHIN, piece).await.map_err(|_| too_slow())?;
+        let Some(frame) = piece else { return Ok(bytes.into()) };
+        // Who does not send what was announced does not wait for an answer either.
+        let frame =
+            frame.map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()).into_response())?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > MAX_MESSAGE {
+            return Err(too_large().into());
+        }
+        if !share.grow(data.len()) {
+            return Err(busy("the requests being received hold too much together").into());
+        }
+        bytes.extend_from_slice(&data);
+    }
+}
+
+/// The token of the header, whose scheme may be written in any case.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// RFC 6750 has the header's form: no error code where there was no token.
+fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response {
+    let challenge = match error {
+        Some(error) => {
+            format!("Bearer realm=\"isolator\", error=\"{error}\", error_description=\"{message}\"")
+        }
+        None => "Bearer realm=\"isolator\"".to_owned(),
+    };
+    let mut response = (StatusCode::UNAUTHORIZED, format!("{message}\n")).into_response();
+    if let Ok(challenge) = HeaderValue::from_str(&challenge) {
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
+    response
+}
+
+/// The answer to a body that is no message, for which the protocol's implementation blames its type.
+fn no_message(body: &[u8]) -> Response {
+    let (id, error) = match serde_json::from_slice::<Value>(body) {
+        Err(error) => {
+            let message = format!("the message can't be read: {error}");
+            (None, ErrorData::new(ErrorCode::PARSE_ERROR, message, None))
+        }
+        Ok(message) => {
+            let id = serde_json::from_value::<RequestId>(message["id"].clone()).ok();
+            (id, ErrorData::invalid_request("this is no message of the protocol", None))
+        }
+    };
+    let body = serde_json::to_vec(&JsonRpcError::new(id, error)).unwrap_or_default();
+    (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn too_large() -> Response {
+    let message = format!("the body is larger than {} MiB\n", MAX_MESSAGE >> 20);
+    (StatusCode::PAYLOAD_TOO_LARGE, message).into_response()
+}
+
+fn too_slow() -> Response {
+    (StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n").into_response()
+}
+
+fn busy(message: &str) -> Response {
+    let retry = [(RETRY_AFTER, "1")];
+    (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{message}\n")).into_response()
+}
+
+/// The answer to a request.
+struct Watched {
+    body: Body,
+    /// What to do if nobody reads it to its end.
+    absence: Option<Absence>,
+    _answer: Option<TaskTrackerToken>,
+}
+
+struct Absence {
+    guard: Arc<Guard>,
+    session: String,
+    gone: CancellationToken,
+}
+
+impl hyper::body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.absence = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(Absence { guard, session, gone }) = self.absence.take() else { return };
+        if self.body.is_end_stream() {
+            return;
+        }
+        let tracker = guard.absences.clone();
+        let then = Instant::now();
+        tracker.spawn(async move {
+            tokio::time::sleep(ABSENCE).await;
+            if !guard.sessions.is_in_use_since(&session, then) {
+                gone.cancel();
+            }
+        });
+    }
+}

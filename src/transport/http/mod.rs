@@ -1,0 +1,178 @@
+//! MCP over streamable HTTP, at `/mcp`, and what tells others how the server is.
+//!
+//! A request comes in by [`connections`], goes through [`guard`] and is then the protocol's, which checks
+//! where it was sent to and from which page. Revision 2026-07-28 has no sessions, so that any of several
+//! servers can answer any request; older clients get one.
+
+mod connections;
+mod guard;
+mod sessions;
+mod tokens;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use isolator_pool::pool::PoolStatus;
+use isolator_pool::pool::pools::Pools;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use tokens::{Token, TokensError};
+
+use self::guard::Guard;
+use self::sessions::Sessions;
+use self::tokens::Tokens;
+use crate::config::{Config, HttpConfig};
+use crate::mcp::server::{MAX_MESSAGE, Server};
+
+/// Pages that may call, wherever they are served from on this machine.
+const LOCAL_ORIGINS: [&str; 6] = [
+    "http://localhost:*",
+    "http://127.0.0.1:*",
+    "http://[::1]:*",
+    "https://localhost:*",
+    "https://127.0.0.1:*",
+    "https://[::1]:*",
+];
+
+/// Names of this machine for itself.
+const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// An answer that nothing is added to is followed by a sign of life, before somebody between here and there
+/// takes the connection for dead.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+
+/// A listener that is ready to serve.
+pub struct Http {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    tokens: Option<Tokens>,
+    settings: HttpConfig,
+}
+
+/// When a server ends, in steps.
+#[derive(Debug, Clone, Default)]
+pub struct Ending {
+    /// No more calls are taken, which `/readyz` tells.
+    pub draining: CancellationToken,
+    /// The answers that are on their way. A stream is cut short when connections end, whatever is still to be
+    /// said on it.
+    pub answers: TaskTracker,
+    /// No more connections are; what is left to be said is said.
+    pub stop: CancellationToken,
+    /// Now.
+    pub end: CancellationToken,
+}
+
+impl Http {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    ///
+    /// When the address can't be listened at, a file can't be used, or others than this machine could call
+    /// without a token.
+    pub async fn bind(address: SocketAddr, config: &Config) -> anyhow::Result<Self> {
+        let settings = config.http.clone();
+        if settings.tokens.is_none() && !address.ip().is_loopback() {
+            bail!(
+                "{address} can be reached from other machines, and whoever reaches it can run programs: \
+                 make a token with `isolator token NAME`, put its line into a file and name that as \
+                 http.tokens in the configuration, or listen at 127.0.0.1"
+            );
+        }
+        let tokens =
+            settings.tokens.clone().map(Tokens::read).transpose().context("http.tokens")?;
+        let tls = settings.tls.as_ref().map(|tls| connections::tls(&tls.certificate, &tls.key));
+        let tls = tls.transpose().context("http.tls")?;
+        if tls.is_none() && tokens.is_some() && !address.ip().is_loopback() {
+            tracing::warn!("tokens and programs cross the network unencrypted without http.tls");
+        }
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("{address} can't be listened at"))?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address, tls, tokens, settings })
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}/mcp", self.address)
+    }
+
+    /// Serves until the end.
+    pub async fn serve(self, server: Server, pools: Arc<Pools>, config: &Config, ending: Ending) {
+        let sessions = Sessions::new(config.limits.max_timeout);
+        let guard = Guard::new(self.tokens, sessions, ending.answers.clone());
+        let protocol = StreamableHttpServerConfig::default()
+            .with_sse_keep_alive(Some(SIGN_OF_LIFE))
+            .with_max_request_body_bytes(MAX_MESSAGE)
+            .with_allowed_hosts(hosts(self.address.ip(), &self.settings.allowed_hosts))
+            .with_allowed_origins(origins(&self.settings.allowed_origins))
+            .enforce_origin_validation()
+            .with_json_response(true)
+            .with_cancellation_token(ending.stop.clone());
+        let manager = guard.sessions().manager();
+        let service =
+            StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
+        let health = Health { pools, draining: ending.draining.clone() };
+        let router = Router::new()
+            .route_service("/mcp", service)
+            .layer(from_fn_with_state(Arc::new(guard), guard::guard))
+            .route("/healthz", get(async || "ok\n"))
+            .route("/readyz", get(ready).with_state(Arc::new(health)));
+        let most = self.settings.max_connections;
+        connections::serve(self.listener, self.tls, router, most, ending.stop, ending.end).await;
+    }
+}
+
+fn hosts(bound: IpAddr, allowed: &[String]) -> Vec<String> {
+    let own = (!bound.is_unspecified()).then(|| bound.to_string());
+    if own.is_none() && allowed.is_empty() {
+        tracing::warn!(
+            "only requests to localhost are answered: name what clients call this machine in \
+             http.allowedHosts"
+        );
+    }
+    LOCAL_HOSTS.iter().map(|host| (*host).to_owned()).chain(own).chain(allowed.to_vec()).collect()
+}
+
+fn origins(allowed: &[String]) -> Vec<String> {
+    LOCAL_ORIGINS.iter().map(|origin| (*origin).to_owned()).chain(allowed.to_vec()).collect()
+}
+
+struct Health {
+    pools: Arc<Pools>,
+    draining: CancellationToken,
+}
+
+async fn ready(State(health): State<Arc<Health>>) -> (StatusCode, String) {
+    if health.draining.is_cancelled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n".to_owned());
+    }
+    let statuses = health.pools.status();
+    let missing: Vec<_> =
+        statuses.iter().filter(|(_, pool)| !is_ready(pool)).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        (StatusCode::OK, "ready\n".to_owned())
+    } else {
+        let message = format!("no sandbox is ready for {}\n", missing.join(", "));
+        (StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+}
+
+/// A pool that is empty because its sandboxes are in use is ready: calls get the next.
+fn is_ready(pool: &PoolStatus) -> bool {
+    let served: u64 = pool.starts.iter().sum();
+    pool.size == 0 || pool.hot + pool.paused > 0 || (served > 0 && pool.last_error.is_none())
+}

@@ -1,0 +1,328 @@
+//! Who may call over HTTP: bearer tokens, kept as digests in a file.
+//!
+//! A token is 32 random bytes, so its SHA-256 gives nothing away and needs neither salt nor slow hashing.
+//! The file is read again whenever it has changed: a token that is taken out of it is refused from then on.
+//! While it can't be read nobody is let in, because nobody knows who may be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
+
+use humantime::{format_rfc3339_seconds, parse_rfc3339};
+use isolator_pool::pool::admission::Client;
+use isolator_pool::quote::quoted;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::hex::hex;
+
+/// What tokens begin with, for those who look for secrets where none should be.
+const PREFIX: &str = "isolator_";
+
+/// Random bytes of a token.
+const SECRET: usize = 32;
+
+/// Longest name of a token.
+const MAX_NAME: usize = 64;
+
+/// Largest file.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A line of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    name: String,
+    digest: [u8; 32],
+    expires: Option<SystemTime>,
+}
+
+/// Why a token was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// No token like it is in the file.
+    Unknown,
+    /// Its time is over.
+    Expired,
+}
+
+/// Why the file can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// It can't be read.
+    #[error("{path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A line is not as it should be.
+    #[error("{path}, line {line}: {problem}; `isolator token NAME` prints lines that are right")]
+    Line {
+        /// The file.
+        path: String,
+        /// The line's number, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// It is larger than any list of tokens.
+    #[error("{0} is larger than a file of tokens can be")]
+    TooLarge(String),
+    /// There is none in it.
+    #[error("{0} has no tokens; `isolator token NAME` makes one")]
+    Empty(String),
+}
+
+impl Token {
+    /// Makes a token; returns it, too, which nobody can find out later.
+    ///
+    /// # Errors
+    ///
+    /// When the name can't be one, or the kernel gives no random bytes.
+    pub fn new(name: &str, lifetime: Option<Duration>) -> anyhow::Result<(Self, String)> {
+        check_name(name).map_err(anyhow::Error::msg)?;
+        let mut random = [0; SECRET];
+        getrandom::fill(&mut random)?;
+        let secret = format!("{PREFIX}{}", hex(&random));
+        let expires = lifetime.map(|lifetime| SystemTime::now() + lifetime);
+        Ok((Self { name: name.to_owned(), digest: digest(&secret), expires }, secret))
+    }
+}
+
+impl std::fmt::Display for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} sha256:{}", self.name, hex(&self.digest))?;
+        match self.expires {
+            Some(expires) => write!(f, " expires={}", format_rfc3339_seconds(expires)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Token {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        check_name(name)?;
+        let digest = words.next().and_then(|word| word.strip_prefix("sha256:")).and_then(unhex);
+        let digest = digest.ok_or("sha256: and 64 hexadecimal digits must follow the name")?;
+        let expires = match words.next() {
+            None => None,
+            Some(word) => {
+                let time = word.strip_prefix("expires=").and_then(|time| parse_rfc3339(time).ok());
+                let problem = || format!("{} is no expires=2027-01-31T00:00:00Z", quoted(word));
+                Some(time.ok_or_else(problem)?)
+            }
+        };
+        match words.next() {
+            Some(word) => Err(format!("nothing may follow, not {}", quoted(word))),
+            None => Ok(Self { name: name.to_owned(), digest, expires }),
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_fine) {
+        return Err(format!(
+            "{} is no name: it must be of letters, digits, -, _, . and @, {MAX_NAME} at most",
+            quoted(name)
+        ));
+    }
+    Ok(())
+}
+
+/// The tokens of a file.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    path: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    tokens: Vec<Token>,
+    /// `None` if there is no file.
+    version: Option<Version>,
+}
+
+/// What changes with the file.
+type Version = (SystemTime, u64);
+
+impl Tokens {
+    pub(super) fn read(path: PathBuf) -> Result<Self, TokensError> {
+        let known = read(&path)?;
+        Ok(Self { path, known: Mutex::new(known) })
+    }
+
+    /// Who has the token.
+    pub(super) fn client(&self, token: &str) -> Result<Client, Refusal> {
+        let digest = digest(token);
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.read_again(&mut known);
+        // All of them are looked at, so that the time tells nothing.
+        let mut found = None;
+        for token in &known.tokens {
+            if bool::from(token.digest.ct_eq(&digest)) {
+                found = Some(token);
+            }
+        }
+        let token = found.ok_or(Refusal::Unknown)?;
+        match token.expires {
+            Some(expires) if expires <= SystemTime::now() => Err(Refusal::Expired),
+            _ => Ok(Client::named(&token.name)),
+        }
+    }
+
+    fn read_again(&self, known: &mut Known) {
+        let version = version(&self.path).ok();
+        if version == known.version {
+            return;
+        }
+        *known = match read(&self.path) {
+            Ok(now) => {
+                tracing::info!(tokens = now.tokens.len(), "the file of tokens has changed");
+                now
+            }
+            Err(error) => {
+                tracing::error!(%error, "nobody is let in until the file of tokens is mended");
+                Known { tokens: Vec::new(), version }
+            }
+        };
+    }
+}
+
+fn version(path: &Path) -> std::io::Result<Version> {
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.modified()?, metadata.len()))
+}
+
+fn read(path: &Path) -> Result<Known, TokensError> {
+    let shown = path.display().to_string();
+    let unreadable = |source| TokensError::Unreadable { path: shown.clone(), source };
+    // Before it is read: what changes meanwhile is read once more.
+    let version = version(path).map_err(unreadable)?;
+    if version.1 > MAX_FILE {
+        return Err(TokensError::TooLarge(shown));
+    }
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let mut tokens: Vec<Token> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let problem =
+            |problem| TokensError::Line { path: shown.clone(), line: number + 1, problem };
+        let token: Token = line.parse().map_err(problem)?;
+        if tokens.iter().any(|other| other.digest == token.digest) {
+            return Err(problem("this token is there already".to_owned()));
+        }
+        tokens.push(token);
+    }
+    if tokens.is_empty() {
+        return Err(TokensError::Empty(shown));
+    }
+    Ok(Known { tokens, version: Some(version) })
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 2 * bytes.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..text.len()).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(lines: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        fs::write(&path, lines.join("\n")).unwrap();
+        (directory, path)
+    }
+
+    #[test]
+    fn a_token_is_known_by_its_line() {
+        let (token, secret) = Token::new("ci@build", None).unwrap();
+        let line = token.to_string();
+        assert_eq!(line.parse::<Token>().unwrap(), token);
+        assert!(!line.contains(&secret) && secret.len() > SECRET * 2);
+        let (_, other) = Token::new("other", None).unwrap();
+        let (_directory, path) = file(&["# those who may", "", &line]);
+        let tokens = Tokens::read(path).unwrap();
+        assert_eq!(tokens.client(&secret), Ok(Client::named("ci@build")));
+        for wrong in [&other, "", &secret.to_uppercase(), &format!("{secret} ")] {
+            assert_eq!(tokens.client(wrong), Err(Refusal::Unknown), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_expired_token_is_refused_as_such() {
+        let (past, old) = Token::new("old", Some(Duration::ZERO)).unwrap();
+        let (future, new) = Token::new("new", Some(Duration::from_secs(3600))).unwrap();
+        let (_directory, path) = file(&[&past.to_string(), &future.to_string()]);
+        let tokens = Tokens::read(path).unwrap();
+        assert_eq!(tokens.client(&old), Err(Refusal::Expired));
+        assert_eq!(tokens.client(&new), Ok(Client::named("new")));
+    }
+
+    #[test]
+    fn a_change_of_the_file_counts_at_once_and_a_broken_one_lets_nobody_in() {
+        let (first, one) = Token::new("one", None).unwrap();
+        let (second, two) = Token::new("twotwo", None).unwrap();
+        let (_directory, path) = file(&[&first.to_string()]);
+        let tokens = Tokens::read(path.clone()).unwrap();
+        fs::write(&path, second.to_string()).unwrap();
+        assert_eq!(tokens.client(&one), Err(Refusal::Unknown));
+        assert_eq!(tokens.client(&two), Ok(Client::named("twotwo")));
+        fs::write(&path, "nonsense").unwrap();
+        assert_eq!(tokens.client(&two), Err(Refusal::Unknown));
+        fs::write(&path, second.to_string()).unwrap();
+        assert_eq!(tokens.client(&two), Ok(Client::named("twotwo")));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(tokens.client(&two), Err(Refusal::Unknown));
+    }
+
+    #[test]
+    fn a_line_that_is_wrong_is_named() {
+        let digest = "a".repeat(64);
+        for (lines, problem) in [
+            (vec![], "has no tokens"),
+            (vec!["# only words"], "has no tokens"),
+            (vec!["", "a"], "line 2: sha256:"),
+            (vec!["a sha256:abc"], "line 1: sha256:"),
+            (vec!["a/b sha256:"], "is no name"),
+        ] {
+            let (_directory, path) = file(&lines);
+            let error = Tokens::read(path).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+        for (more, problem) in
+            [("expires=tomorrow", "is no expires="), ("expires=2027-01-31T00:00:00Z x", "follow")]
+        {
+            let error = format!("a sha256:{digest} {more}").parse::<Token>().unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
+        let twice = format!("a sha256:{digest}");
+        let (_directory, path) = file(&[&twice, &twice]);
+        assert!(Tokens::read(path).unwrap_err().to_string().contains("already"));
+        let missing = Tokens::read("/nonexistent/tokens".into()).unwrap_err().to_string();
+        assert!(missing.contains("/nonexistent/tokens"), "{missing}");
+    }
+}

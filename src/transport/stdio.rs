@@ -1,0 +1,141 @@
+//! MCP on standard input and output: one JSON-RPC message a line.
+//!
+//! rmcp's own transport drops a line that is no valid JSON, and the caller then waits until its
+//! timeout. It also keeps to itself that the input has ended. This one answers what it can't read,
+//! where it can tell whom to answer, and says when nobody will ask any more.
+
+use std::io;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use rmcp::RoleServer;
+use rmcp::model::{ErrorCode, ErrorData, RequestId};
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use rmcp::transport::io::{StdioReader, StdioWriter, stdio_pipes};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Mutex;
+use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::mcp::server::MAX_MESSAGE;
+
+/// The transport.
+pub struct Stdio {
+    lines: FramedRead<StdioReader, AnyDelimiterCodec>,
+    /// The reader says once that it has ended after each line that was too long.
+    after_error: bool,
+    output: Arc<Mutex<StdioWriter>>,
+    replies: TaskTracker,
+    ended: CancellationToken,
+}
+
+/// What is read of a message that can't be read as a whole.
+#[derive(Deserialize)]
+struct Head {
+    id: RequestId,
+    #[serde(rename = "method")]
+    _method: IgnoredAny,
+}
+
+impl Stdio {
+    /// The process's standard streams. `ended` is cancelled when the input has ended.
+    pub fn new(ended: CancellationToken) -> Self {
+        let (input, output) = stdio_pipes();
+        let codec = AnyDelimiterCodec::new_with_max_length(b"\n".into(), b"\n".into(), MAX_MESSAGE);
+        Self {
+            lines: FramedRead::new(input, codec),
+            after_error: false,
+            output: Arc::new(Mutex::new(output)),
+            replies: TaskTracker::new(),
+            ended,
+        }
+    }
+
+    /// Answers a request that can't be read. It is a task of its own, because receiving may be given
+    /// up and taken up again at any point, and half a line must never be written.
+    fn refuse(&self, id: Option<RequestId>, error: ErrorData) {
+        tracing::warn!(?id, error = %error.message, "a message was refused");
+        let message = TxJsonRpcMessage::<RoleServer>::error(error, id);
+        let output = Arc::clone(&self.output);
+        self.replies.spawn(async move {
+            if let Err(error) = write(&output, &message).await {
+                tracing::debug!(%error, "a refusal could not be sent");
+            }
+        });
+    }
+
+    fn parse(&self, line: &[u8]) -> Option<RxJsonRpcMessage<RoleServer>> {
+        let error = match serde_json::from_slice(line) {
+            Ok(message) => return Some(message),
+            Err(error) => error,
+        };
+        match serde_json::from_slice::<Head>(line) {
+            Ok(Head { id, .. }) => {
+                let message = format!("the message can't be read: {error}");
+                self.refuse(Some(id), ErrorData::new(ErrorCode::PARSE_ERROR, message, None));
+            }
+            // Neither a request nor anything else that waits for an answer.
+            Err(_) => tracing::warn!(%error, "a line that is no message was ignored"),
+        }
+        None
+    }
+}
+
+impl Transport<RoleServer> for Stdio {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let output = Arc::clone(&self.output);
+        async move { write(&output, &message).await }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            match self.lines.next().await {
+                Some(Ok(line)) if line.trim_ascii().is_empty() => {}
+                Some(Ok(line)) => {
+                    if let Some(message) = self.parse(&line) {
+                        return Some(message);
+                    }
+                }
+                Some(Err(AnyDelimiterCodecError::MaxChunkLengthExceeded)) => {
+                    self.after_error = true;
+                    let message = format!("the message is longer than {MAX_MESSAGE} bytes");
+                    self.refuse(None, ErrorData::invalid_request(message, None));
+                }
+                Some(Err(AnyDelimiterCodecError::Io(error))) => {
+                    tracing::error!(%error, "standard input can't be read");
+                    break;
+                }
+                None if self.after_error => self.after_error = false,
+                None => break,
+            }
+        }
+        self.ended.cancel();
+        None
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        self.replies.close();
+        self.replies.wait().await;
+        self.output.lock().await.flush().await
+    }
+}
+
+async fn write(
+    output: &Mutex<StdioWriter>,
+    message: &TxJsonRpcMessage<RoleServer>,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    let mut output = output.lock().await;
+    output.write_all(&line).await?;
+    output.flush().await
+}

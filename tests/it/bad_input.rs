@@ -1,0 +1,200 @@
+//! Mistakes of callers: each is a protocol error that names the field, and costs nothing else.
+
+use crate::common::server::Server;
+use crate::common::shown;
+use rmcp::model::ErrorCode;
+use serde_json::{Value, json};
+
+/// A good call with `more` in it.
+fn with(more: Value) -> Value {
+    let mut call = json!({ "language": "python", "entrypoint_code": "print('good')" });
+    for (key, value) in more.as_object().expect("an object") {
+        call[key] = value.clone();
+    }
+    call
+}
+
+fn file(name: &str) -> Value {
+    json!({ "filename": name, "content": "" })
+}
+
+/// A good call with these files.
+fn files(files: Vec<Value>) -> Value {
+    with(json!({ "additional_files": files }))
+}
+
+/// Makes the calls, each of which must be refused for its field with the hint in the message, and
+/// then a good call on the same connection.
+async fn all_are_refused(calls: Vec<(Value, &str, &str)>) {
+    let server = Server::python().await;
+    for (call, field, hint) in calls {
+        let shown = shown(&call);
+        let error = server.call_raw("execute_code", call).await;
+        assert_eq!(error.code, ErrorCode(-32602), "{shown}: {error:?}");
+        let data = error.data.unwrap_or_else(|| panic!("{shown}: no data"));
+        assert_eq!(data["field"], field, "{shown}: {}", error.message);
+        assert!(error.message.contains(field), "{shown}: {}", error.message);
+        assert!(error.message.contains(hint), "{shown}: no {hint:?} in {}", error.message);
+    }
+    assert_eq!(server.call(with(json!({}))).await.output(), "good\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bad_file_names_are_refused() {
+    let second = "additional_files[1].filename";
+    let mut calls: Vec<_> = [
+        ("", "empty"),
+        ("/etc/passwd", "absolute"),
+        ("../up", ".."),
+        ("a/../../up", ".."),
+        ("a/..", ".."),
+        ("a\0b", "NUL"),
+        (".", "directory"),
+        ("folder/", "directory"),
+        ("ok", "twice"),
+        ("./ok", "twice"),
+        (".//./ok", "twice"),
+        ("ok/beneath", "beneath"),
+        ("main.py", "twice"),
+        ("./main.py", "twice"),
+        ("main.py/beneath", "beneath"),
+    ]
+    .into_iter()
+    .map(|(name, hint)| (files(vec![file("ok"), file(name)]), second, hint))
+    .collect();
+    let long_path = format!("{0}/{0}/{0}/{0}/{0}/f", "d".repeat(250));
+    for long in ["x".repeat(256), "é".repeat(128), long_path] {
+        calls.push((files(vec![file("ok"), file(&long)]), second, "too long"));
+    }
+    let deep = "d/".repeat(500) + "x";
+    calls.push((files(vec![file("ok"), file(&deep)]), second, "deeper"));
+    calls.push((files(vec![file("a/b/c"), file("a/b")]), second, "beneath"));
+    for (name, hint) in [("", "empty"), ("../main.py", ".."), ("/main.py", "absolute")] {
+        calls.push((with(json!({ "entrypoint_filename": name })), "entrypoint_filename", hint));
+    }
+    calls.push((
+        with(json!({ "entrypoint_filename": "a", "additional_files": [file("a")] })),
+        "additional_files[0].filename",
+        "twice",
+    ));
+    all_are_refused(calls).await;
+}
+
+#[tokio::test]
+async fn too_much_is_refused() {
+    let many = (0..200).map(|number| file(&number.to_string())).collect();
+    let large = |bytes: usize| json!({ "filename": "large", "content": "x".repeat(bytes) });
+    all_are_refused(vec![
+        (files(many), "additional_files", "200 files"),
+        (files(vec![file("a"), large(11 << 20)]), "additional_files[1].content", "10485760"),
+        (with(json!({ "entrypoint_code": "#".repeat(11 << 20) })), "entrypoint_code", "10485760"),
+        (with(json!({ "stdin": "x".repeat(11 << 20) })), "stdin", "10485760"),
+        (with(json!({ "args": ["x".repeat(200_000)] })), "args[0]", "longer"),
+        (with(json!({ "env": { "A": "x".repeat(200_000) } })), "env.A", "longer"),
+        (with(json!({ "timeout": "5m1s" })), "timeout", "maximum of 5m"),
+        (with(json!({ "memory_mb": 4096 })), "memory_mb", "1 GiB"),
+        (with(json!({ "cpus": 64 })), "cpus", "2 CPU"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn neither_and_both_sources_are_refused() {
+    let code = json!({ "entrypoint_code": "1" });
+    all_are_refused(vec![
+        (json!({}), "entrypoint_code", "snippet_name"),
+        (json!({ "language": "python" }), "entrypoint_code", "required"),
+        (code, "language", "python"),
+        (with(json!({ "snippet_name": "x" })), "snippet_name", "not both"),
+        (with(json!({ "language": "cobol" })), "language", "python"),
+        (with(json!({ "language": "" })), "language", "python"),
+        // It is known, but this server has it not.
+        (with(json!({ "language": "go" })), "language", "python"),
+        (json!({ "snippet_name": "unknown" }), "snippet_name", "unknown"),
+        (json!({ "snippet_name": "../isolator_config" }), "snippet_name", "not the name"),
+        (json!({ "snippet_name": "" }), "snippet_name", "not the name"),
+        (json!({ "snippet_name": "a\0" }), "snippet_name", "not the name"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn wrong_types_and_unknown_names_are_refused() {
+    let content = json!([{ "filename": "a", "content": { "a": 1 } }]);
+    let encoding = json!([{ "filename": "a", "content": "", "encoding": "hex" }]);
+    let base64 = json!([{ "filename": "a", "content": "%%%", "encoding": "base64" }]);
+    let missing = json!([{ "filename": "a" }]);
+    let unknown = json!([{ "filename": "a", "content": "", "mode": 7 }]);
+    all_are_refused(vec![
+        (with(json!({ "entrypoint_code": 5 })), "entrypoint_code", "string"),
+        (with(json!({ "language": ["python"] })), "language", "string"),
+        (with(json!({ "snippet_name": true })), "snippet_name", "string"),
+        (with(json!({ "additional_files": {} })), "additional_files", "sequence"),
+        (with(json!({ "additional_files": ["a"] })), "additional_files[0]", "AdditionalFile"),
+        (with(json!({ "additional_files": missing })), "additional_files[0]", "content"),
+        (with(json!({ "additional_files": content })), "additional_files[0].content", "string"),
+        (with(json!({ "additional_files": encoding })), "additional_files[0].encoding", "base64"),
+        (with(json!({ "additional_files": base64 })), "additional_files[0].content", "base64"),
+        (with(json!({ "additional_files": unknown })), "additional_files[0].mode", "unknown"),
+        (with(json!({ "args": "a" })), "args", "sequence"),
+        (with(json!({ "args": ["a", 1] })), "args[1]", "string"),
+        (with(json!({ "args": ["a\0"] })), "args[0]", "NUL"),
+        (with(json!({ "env": ["A"] })), "env", "map"),
+        (with(json!({ "env": { "A": 1 } })), "env.A", "string"),
+        (with(json!({ "env": { "": "x" } })), "env.", "variable"),
+        (with(json!({ "env": { "A=B": "x" } })), "env.A=B", "variable"),
+        (with(json!({ "env": { "A": "\0" } })), "env.A", "NUL"),
+        (with(json!({ "stdin": 1 })), "stdin", "string"),
+        (with(json!({ "memory_mb": "256" })), "memory_mb", "number"),
+        (with(json!({ "memory_mb": -1 })), "memory_mb", "whole number"),
+        (with(json!({ "memory_mb": 0 })), "memory_mb", "16 MiB"),
+        (with(json!({ "cpus": "1" })), "cpus", "f64"),
+        (with(json!({ "cpus": 0 })), "cpus", "0.01"),
+        (with(json!({ "timeout": 5 })), "timeout", "string"),
+        (with(json!({ "timeout": "" })), "timeout", "duration"),
+        (with(json!({ "timeout": "5" })), "timeout", "duration"),
+        (with(json!({ "timeout": "soon" })), "timeout", "duration"),
+        (with(json!({ "timeout": "0s" })), "timeout", "zero"),
+        (with(json!({ "code": "print(1)" })), "code", "entrypoint_code"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn an_unknown_tool_is_refused_with_the_name_of_the_known_one() {
+    let server = Server::python().await;
+    for name in ["execute", "", "execute_code "] {
+        let error = server.call_raw(name, with(json!({}))).await;
+        assert_eq!(error.code, ErrorCode(-32602), "{error:?}");
+        assert!(error.message.contains("execute_code"), "{error:?}");
+        assert_eq!(error.data.expect("data")["field"], "name");
+    }
+    assert_eq!(server.call(with(json!({}))).await.output(), "good\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_too_long_is_not_repeated_in_the_answer() {
+    let server = Server::python().await;
+    let long = "x".repeat(100_000);
+    let mut wrong = Vec::new();
+    for call in [
+        files(vec![file(&long)]),
+        files(vec![file(&format!("/{long}"))]),
+        files(vec![file(&format!("../{long}"))]),
+        with(json!({ "entrypoint_filename": long })),
+        with(json!({ "language": long })),
+        with(json!({ "timeout": long })),
+        json!({ "snippet_name": long }),
+    ] {
+        let error = server.call_raw("execute_code", call.clone()).await;
+        let data = error.data.expect("data").to_string();
+        if error.message.len() > 1000 || data.len() > 2000 {
+            let kept: String = error.message.chars().take(60).collect();
+            wrong.push((kept, error.message.len(), data.len()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    server.stop().await;
+}

@@ -1,0 +1,341 @@
+//! The commands, as an operator or a script calls them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::common::{Finished, config, isolator, look, run, run_command, write_config};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A directory with a configuration for Python.
+fn directory(more: Value) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    write_config(directory.path(), &config(&["python"], more));
+    directory
+}
+
+/// Runs a command that uses the engine, and asserts that it leaves nothing there.
+async fn run_on_engine(directory: &Path, arguments: &[&str], stdin: &str) -> Finished {
+    let finished = run(directory, arguments, stdin);
+    look(directory).await.assert_nothing_left_of(finished.process).await;
+    finished
+}
+
+#[tokio::test]
+async fn run_passes_output_files_variables_and_arguments_on() {
+    let directory = directory(json!({}));
+    let code = "import os, sys\n\
+                print(os.path.basename(__file__), sys.argv[1:], os.environ['A'], os.environ['B'])\n\
+                print(open('data.txt').read(), open('deep/other.bin', 'rb').read())\n\
+                print('aside', file=sys.stderr)";
+    fs::write(directory.path().join("program.py"), code).unwrap();
+    fs::write(directory.path().join("data.txt"), "data").unwrap();
+    fs::write(directory.path().join("bytes"), b"\xff\x00").unwrap();
+    let arguments = [
+        "run",
+        "program.py",
+        "--file",
+        "data.txt",
+        "--file",
+        "deep/other.bin=bytes",
+        "--env",
+        "A=1",
+        "--env",
+        "B=x=y",
+        "--",
+        "-v",
+        "two words",
+    ];
+    let finished = run_on_engine(directory.path(), &arguments, "").await;
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let promised = "program.py ['-v', 'two words'] 1 x=y\ndata b'\\xff\\x00'\n";
+    assert_eq!(finished.stdout, promised);
+    assert_eq!(finished.stderr, "aside\n");
+}
+
+#[tokio::test]
+async fn run_reads_a_program_from_standard_input() {
+    let directory = directory(json!({}));
+    let arguments = ["run", "-", "--language", "python"];
+    let finished = run_on_engine(directory.path(), &arguments, "print(6 * 7)").await;
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "42\n"), "{finished:?}");
+
+    let unknown = run(directory.path(), &["run", "-"], "print(1)");
+    assert_eq!(unknown.code, Some(125));
+    assert!(unknown.stderr.contains("--language"), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn run_ends_with_the_program_s_exit_code() {
+    let directory = directory(json!({}));
+    for (code, expected) in
+        [("exit(3)", 3), ("exit(255)", 255), ("import os; os.kill(os.getpid(), 11)", 128 + 11)]
+    {
+        let arguments = ["run", "-", "--language", "python"];
+        let finished = run_on_engine(directory.path(), &arguments, code).await;
+        assert_eq!(finished.code, Some(expected), "{finished:?}");
+    }
+}
+
+#[tokio::test]
+async fn run_ends_with_124_after_a_timeout() {
+    let directory = directory(json!({}));
+    let arguments = ["run", "-", "--language", "python", "--timeout", "1s"];
+    let code = "import time; print('before', flush=True); time.sleep(600)";
+    let finished = run_on_engine(directory.path(), &arguments, code).await;
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(124), "before\n"));
+    assert!(finished.stderr.contains("timeout: still running after 1s"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn run_ends_with_125_if_the_sandbox_or_the_request_is_at_fault() {
+    let directory = directory(json!({}));
+    fs::write(directory.path().join("x.cob"), "").unwrap();
+    for (arguments, hint) in [
+        (vec!["run", "missing.py"], "missing.py"),
+        (vec!["run", "x.cob"], "python"),
+        (vec!["run", "-", "--language", "cobol"], "python"),
+        (vec!["run", "-", "--language", "python", "--timeout", "5"], "timeout"),
+        (vec!["run", "-", "--language", "python", "--memory", "1"], "memory_mb"),
+        (vec!["run", "-", "--language", "python", "--env", "A"], "NAME=VALUE"),
+        (vec!["run", "-", "--language", "python", "--file", "/missing"], "/missing"),
+    ] {
+        let finished = run_on_engine(directory.path(), &arguments, "").await;
+        assert_eq!(finished.code, Some(125), "{arguments:?}: {finished:?}");
+        assert!(finished.stderr.contains(hint), "{arguments:?}: {finished:?}");
+        assert_eq!(finished.stdout, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn config_check_says_what_is_valid() {
+    let directory = directory(json!({}));
+    let finished = run(directory.path(), &["config", "check"], "");
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("isolator_config.json: valid, with python"), "{finished:?}");
+
+    let other = directory.path().join("other.json");
+    fs::write(&other, "{}").unwrap();
+    let other = other.to_str().unwrap();
+    let finished = run(directory.path(), &["--config", other, "config", "check"], "");
+    assert!(finished.stdout.contains("go, javascript, python"), "{finished:?}");
+}
+
+#[test]
+fn config_check_names_the_path_to_every_mistake() {
+    let directory = tempfile::tempdir().unwrap();
+    for (config, path, hint) in [
+        (json!({ "defaultCpu": 1 }), "defaultCpu", "defaultCpus"),
+        (
+            json!({ "languageSettings": { "python": { "imagine": "x" } } }),
+            "languageSettings.python.imagine",
+            "image",
+        ),
+        (json!({ "pool": { "maxAge": "soon" } }), "pool.maxAge", "soon"),
+        (json!({ "pool": { "size": -1 } }), "pool.size", "usize"),
+        (json!({ "defaultMemoryMB": 0 }), "defaultMemoryMB", "from 16"),
+        (json!({ "defaultTimeoutSeconds": 0 }), "defaultTimeoutSeconds", "0"),
+        (json!({ "limits": { "maxTimeout": "0s" } }), "limits.maxTimeout", "zero"),
+        (json!({ "limits": { "maxFiles": 0 } }), "limits.maxFiles", "from 1"),
+        (json!({ "requests": { "maxRunning": 0 } }), "requests.maxRunning", "from 1"),
+        (
+            json!({ "languageSettings": { "bash": { "extensions": [".sh"] } } }),
+            "languageSettings.bash.image",
+            "required",
+        ),
+        (json!({ "defaultNetworkMode": "host" }), "defaultNetworkMode", "none"),
+        (json!({ "images": { "policy": "sometimes" } }), "images.policy", "missing"),
+    ] {
+        write_config(directory.path(), &config);
+        let finished = run(directory.path(), &["config", "check"], "");
+        assert_eq!(finished.code, Some(1), "{config}: {finished:?}");
+        assert_eq!(finished.stdout, "", "{config}");
+        for expected in ["isolator_config.json", path, hint] {
+            assert!(finished.stderr.contains(expected), "{config}: no {expected}: {finished:?}");
+        }
+        // No other command goes on with it.
+        let serve = run(directory.path(), &["serve"], "");
+        assert_eq!((serve.code, serve.stdout.as_str()), (Some(125), ""), "{config}");
+        assert!(serve.stderr.contains(path), "{config}: {serve:?}");
+    }
+
+    // All that is wrong is told at once.
+    write_config(directory.path(), &json!({ "defaultMemoryMB": 0, "defaultPidsLimit": 0 }));
+    let finished = run(directory.path(), &["config", "check"], "");
+    assert!(finished.stderr.contains("defaultMemoryMB"), "{finished:?}");
+    assert!(finished.stderr.contains("defaultPidsLimit"), "{finished:?}");
+
+    fs::write(directory.path().join("isolator_config.json"), "{").unwrap();
+    assert_eq!(run(directory.path(), &["config", "check"], "").code, Some(1));
+    let missing = run(directory.path(), &["--config", "missing.json", "config", "check"], "");
+    assert_eq!(missing.code, Some(125));
+    assert!(missing.stderr.contains("missing.json"), "{missing:?}");
+}
+
+#[test]
+fn config_schema_is_a_json_schema_of_every_section() {
+    let directory = tempfile::tempdir().unwrap();
+    let finished = run(directory.path(), &["config", "schema"], "");
+    assert_eq!(finished.code, Some(0));
+    let schema: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert!(schema["$schema"].as_str().is_some_and(|url| url.contains("json-schema.org")));
+    for key in ["isolatorPath", "defaultMemoryMB", "languageSettings", "engine", "pool", "limits"] {
+        assert!(schema["properties"][key].is_object(), "{key}");
+    }
+}
+
+#[test]
+fn config_init_writes_what_works_and_never_overwrites() {
+    let directory = tempfile::tempdir().unwrap();
+    let prompts = directory.path().join("prompts");
+    fs::create_dir(&prompts).unwrap();
+    fs::write(prompts.join("csv_summary.py"), "my own").unwrap();
+
+    let finished = run(directory.path(), &["config", "init"], "");
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(run(directory.path(), &["config", "check"], "").code, Some(0));
+    assert!(fs::read_dir(&prompts).unwrap().count() > 5);
+    assert_eq!(fs::read_to_string(prompts.join("csv_summary.py")).unwrap(), "my own");
+    assert!(finished.stderr.contains("csv_summary.py"), "{finished:?}");
+
+    fs::write(directory.path().join("isolator_config.json"), "{}").unwrap();
+    let again = run(directory.path(), &["config", "init", "."], "");
+    assert_eq!(again.code, Some(125), "{again:?}");
+    assert!(again.stderr.contains("left as it is"), "{again:?}");
+    let config = fs::read_to_string(directory.path().join("isolator_config.json")).unwrap();
+    assert_eq!(config, "{}");
+}
+
+#[tokio::test]
+async fn doctor_finds_a_working_installation_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    write_config(directory.path(), &config(&["python", "javascript", "go"], json!({})));
+    let finished = run_on_engine(directory.path(), &["doctor"], "").await;
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    for language in ["python", "javascript", "go"] {
+        let line = format!("{language}: a sandbox works");
+        assert!(finished.stdout.contains(&line), "{finished:?}");
+    }
+    assert!(finished.stdout.contains("everything is there"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn doctor_names_what_is_missing_and_what_mends_it() {
+    let image = "isolator-test.invalid/missing";
+    let missing = json!({ "languageSettings": { "python": { "image": image } } });
+    let missing = directory(missing);
+    let finished = run_on_engine(missing.path(), &["doctor"], "").await;
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let promised = format!("MISSING  python: {image}\n           isolator image pull python");
+    assert!(finished.stdout.contains(&promised), "{finished:?}");
+}
+
+#[test]
+fn image_ls_shows_what_is_there_and_what_is_not() {
+    let image = "isolator-test.invalid/missing";
+    let directory = directory(json!({ "languageSettings": { "other": {
+        "image": image, "extensions": [".x"], "command": ["x", "{file}"],
+    } } }));
+    let finished = run(directory.path(), &["image", "ls"], "");
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let line = |start: &str| {
+        let line = finished.stdout.lines().find(|line| line.starts_with(start));
+        line.unwrap_or_else(|| panic!("{finished:?}")).split_whitespace().collect::<Vec<_>>()
+    };
+    assert_eq!(line("LANGUAGE"), ["LANGUAGE", "IMAGE", "SIZE", "DIGEST"]);
+    let python = line("python");
+    assert_eq!(python[1], "isolator/python");
+    assert!(python.last().unwrap().starts_with("sha256:"), "{python:?}");
+    assert_eq!(line("other"), ["other", image, "-", "missing"]);
+}
+
+#[test]
+fn image_commands_refuse_what_they_can_not_do() {
+    let directory = directory(json!({}));
+    let built = run(directory.path(), &["image", "pull", "python"], "");
+    assert_eq!(built.code, Some(125), "{built:?}");
+    assert!(built.stderr.contains("isolator image build python"), "{built:?}");
+    let unknown = run(directory.path(), &["image", "build", "cobol"], "");
+    assert_eq!(unknown.code, Some(125), "{unknown:?}");
+    assert!(unknown.stderr.contains("python"), "{unknown:?}");
+}
+
+#[test]
+fn completions_are_printed_for_the_shells() {
+    let directory = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let finished = run(directory.path(), &["completions", shell], "");
+        assert_eq!(finished.code, Some(0));
+        assert!(finished.stdout.contains("isolator"), "{shell}");
+        assert!(finished.stdout.contains("doctor"), "{shell}");
+    }
+    assert_ne!(run(directory.path(), &["completions", "cmd"], "").code, Some(0));
+}
+
+#[test]
+fn wrong_command_lines_are_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in [&["frobnicate"][..], &["run"], &["--engine", "podmann", "doctor"], &[]] {
+        let finished = run(directory.path(), arguments, "");
+        assert_eq!(finished.code, Some(2), "{arguments:?}");
+        assert!(finished.stderr.contains("--help"), "{arguments:?}: {finished:?}");
+    }
+    let version = run(directory.path(), &["--version"], "");
+    assert!(version.stdout.starts_with("isolator "), "{version:?}");
+}
+
+#[tokio::test]
+async fn serve_writes_nothing_but_the_protocol_to_standard_output() {
+    let directory = directory(json!({}));
+    let mut command = isolator(directory.path());
+    let mut child = command
+        .arg("serve")
+        .env("RUST_LOG", "trace")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(directory.path().join("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut read = || {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let message: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        assert_eq!(message["jsonrpc"], "2.0", "{line}");
+        message
+    };
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": { "name": "by-hand", "version": "1" },
+    } });
+    writeln!(input, "{hello}").unwrap();
+    assert_eq!(read()["result"]["serverInfo"]["name"], "isolator");
+    writeln!(input, r#"{{"jsonrpc":"2.0","method":"notifications/initialized"}}"#).unwrap();
+    let call = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+        "name": "execute_code",
+        "arguments": { "language": "python", "entrypoint_code": "print('hello')" },
+    } });
+    writeln!(input, "{call}").unwrap();
+    assert_eq!(read()["result"]["structuredContent"]["stdout"], "hello\n");
+    drop(input);
+
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let log = fs::read_to_string(directory.path().join("log")).unwrap();
+    assert!(log.contains("INFO") && log.contains("using the engine"), "{log:.2000}");
+    look(directory.path()).await.assert_nothing_left_of(child.id()).await;
+}
+
+#[tokio::test]
+async fn serve_without_a_client_ends_and_leaves_nothing() {
+    let directory = directory(json!({}));
+    let mut command = isolator(directory.path());
+    let finished = run_command(command.arg("serve"), "");
+    assert_eq!(finished.stdout, "");
+    look(directory.path()).await.assert_nothing_left_of(finished.process).await;
+}

@@ -1,0 +1,196 @@
+//! What only the engine `docker` has: an address, and an API that tells what it was asked for.
+
+use std::collections::HashMap;
+use std::fs;
+
+use crate::common::engine::{Kind, docker};
+use crate::common::process::Process;
+use crate::common::server::Server;
+use crate::common::{config, eventually, run, write_config};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// MiB that Python's sandboxes have for the modules that wait in them, beside the program's memory.
+const MODULES: i64 = 128;
+
+/// A configuration for Python with this engine, whichever the other tests run on.
+fn on_docker(more: Value) -> Value {
+    let mut config = config(&["python"], more);
+    config["engine"]["kind"] = json!(Kind::Docker.name());
+    config
+}
+
+/// A directory with the configuration of an engine that is not there.
+fn nobody(address: &str) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    write_config(directory.path(), &on_docker(json!({ "engine": { "host": address } })));
+    directory
+}
+
+#[tokio::test]
+async fn the_engine_was_asked_for_every_restriction() {
+    let server = Server::start(&on_docker(json!({}))).await;
+    let sandboxes = server.wait_until_ready().await;
+    let found = docker::Bystander::new().await.inspect(&sandboxes[0]).await;
+    let host = found.host_config.unwrap();
+    assert_eq!(host.network_mode.as_deref(), Some("none"));
+    assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
+    assert!(host.cap_add.unwrap_or_default().is_empty());
+    assert_eq!(host.privileged, Some(false));
+    assert_eq!(host.readonly_rootfs, Some(true));
+    let read_only = host.readonly_paths.unwrap();
+    for path in ["/proc/sys", "/proc/sysrq-trigger", "/proc/pressure"] {
+        assert!(read_only.iter().any(|found| found == path), "{path}: {read_only:?}");
+    }
+    assert_eq!(host.memory, Some((256 + MODULES) << 20));
+    assert_eq!(host.memory_swap, host.memory, "no swap beside the memory");
+    assert_eq!(host.nano_cpus, Some(1_000_000_000));
+    assert_eq!(host.pids_limit, Some(64));
+    assert_eq!(host.ipc_mode.as_deref(), Some("private"));
+    assert_ne!(host.pid_mode.as_deref(), Some("host"));
+    assert_eq!(host.log_config.unwrap().typ.as_deref(), Some("none"));
+    assert!(host.binds.unwrap_or_default().is_empty());
+    assert!(host.devices.unwrap_or_default().is_empty());
+    assert!(host.port_bindings.unwrap_or_default().is_empty());
+    let restart = host.restart_policy.and_then(|policy| policy.name).map(|name| name.to_string());
+    assert!(["", "no"].contains(&restart.as_deref().unwrap_or_default()), "{restart:?}");
+    let options = host.security_opt.unwrap();
+    assert!(options.iter().any(|option| option.starts_with("no-new-privileges")), "{options:?}");
+    assert!(options.iter().any(|option| option.starts_with("seccomp={")), "{options:?}");
+
+    let tmpfs: HashMap<String, String> = host.tmpfs.unwrap();
+    for place in ["/workspace", "/tmp"] {
+        for option in ["size=67108864", "nr_inodes=", "nosuid", "nodev"] {
+            assert!(tmpfs[place].contains(option), "{place}: {}", tmpfs[place]);
+        }
+    }
+    let mounts = found.mounts.unwrap();
+    let [mount] = mounts.as_slice() else { panic!("only the runner's volume, not {mounts:?}") };
+    assert_eq!(mount.typ.as_deref(), Some("volume"));
+    assert_eq!(mount.rw, Some(false));
+
+    let container = found.config.unwrap();
+    assert_eq!(container.user.as_deref(), Some("1000:1000"));
+    assert_eq!(container.stop_signal.as_deref(), Some("SIGKILL"), "an engine stops at once");
+    let labels = container.labels.unwrap();
+    for label in ["isolator.instance", "isolator.machine", "isolator.boot", "isolator.process"] {
+        assert!(labels.contains_key(label), "{label}: {labels:?}");
+    }
+    assert_eq!(labels["isolator.instance"], server.instance);
+    server.stop().await;
+}
+
+/// What limits a process, by the name that one of the versions of control groups has for it.
+fn limit(process: Process, names: &[&str]) -> Option<String> {
+    let groups = process.read("cgroup");
+    let paths: Vec<_> = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).collect();
+    let this = Process::find(std::process::id()).expect("this process").mounts();
+    for hierarchy in this.iter().filter(|mount| mount.kind.starts_with("cgroup")) {
+        for (path, name) in paths.iter().flat_map(|path| names.iter().map(move |name| (path, name)))
+        {
+            if let Ok(found) = fs::read_to_string(format!("{}{path}/{name}", hierarchy.target)) {
+                return Some(found.trim().to_owned());
+            }
+        }
+    }
+    None
+}
+
+#[tokio::test]
+async fn the_kernel_holds_what_the_engine_was_asked_for() {
+    let server = Server::start(&on_docker(json!({}))).await;
+    let sandboxes = server.wait_until_ready().await;
+    let code = "import time\n\
+                open('/proc/self/comm', 'w').write('the-program')\n\
+                time.sleep(600)";
+    let call = server.begin(json!({ "language": "python", "entrypoint_code": code })).await;
+    let bystander = docker::Bystander::new().await;
+    let mut containers = Vec::new();
+    for sandbox in &sandboxes {
+        containers.extend(bystander.inspect(sandbox).await.id);
+    }
+    let is_in = |process: &Process, container: &String| process.read("cgroup").contains(container);
+    let mut found = None;
+    eventually("the program runs", async || {
+        let mut programs = Process::all().into_iter();
+        let program = programs.find(|process| {
+            process.read("comm") == "the-program\n" && containers.iter().any(|c| is_in(process, c))
+        });
+        found = program;
+        found.is_some()
+    })
+    .await;
+    let program = found.expect("it was found");
+    let container = containers.iter().find(|container| is_in(&program, container)).unwrap();
+
+    let this = Process::find(std::process::id()).expect("this process");
+    let all: Vec<_> = Process::all().into_iter().filter(|it| is_in(it, container)).collect();
+    assert!(all.len() >= 3, "process 1, the runner and the program, not {all:?}");
+    for process in all {
+        process.assert_has_no_privileges();
+        for kind in ["pid", "mnt", "net", "ipc", "uts"] {
+            assert_ne!(process.namespace(kind), this.namespace(kind), "{kind}");
+        }
+    }
+    assert_eq!(program.descriptors().into_keys().collect::<Vec<_>>(), [0, 1, 2]);
+    for (name, promised) in [("Max open files", "1024"), ("Max core file size", "0")] {
+        assert_eq!(program.limit(name), [promised, promised], "{name}");
+    }
+
+    let memory = ((256 + MODULES) << 20).to_string();
+    let of_memory = limit(program, &["memory.limit_in_bytes", "memory.max"]);
+    assert_eq!(of_memory, Some(memory));
+    assert_eq!(limit(program, &["pids.max"]).as_deref(), Some("64"));
+    let cpu = limit(program, &["cpu.max"]).or_else(|| {
+        let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"];
+        Some(format!("{} {}", limit(program, &[quota])?, limit(program, &[period])?))
+    });
+    assert_eq!(cpu.as_deref(), Some("100000 100000"));
+
+    for mount in program.mounts() {
+        let is_root = mount.target == "/";
+        let is_own = ["/workspace", "/tmp", "/dev/shm"].contains(&mount.target.as_str());
+        assert!(!is_root || mount.has("ro"), "{mount:?}");
+        assert!(!is_own || (mount.kind == "tmpfs" && mount.has("nosuid")), "{mount:?}");
+        // Nothing of the host but what Docker puts into each container, and the runner.
+        let is_disk = !["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"]
+            .contains(&mount.kind.as_str());
+        let places = ["/", "/.isolator", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
+        assert!(!is_disk || places.contains(&mount.target.as_str()), "{mount:?}");
+    }
+    call.cancel(None).await.expect("it can be cancelled");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_an_engine_calls_name_its_address_and_the_doctor() {
+    let home = tempfile::tempdir().unwrap();
+    let address = format!("unix://{}/nobody.sock", home.path().display());
+    let server = Server::start(&on_docker(json!({ "engine": { "host": address } }))).await;
+    let call = json!({ "language": "python", "entrypoint_code": "print(1)" });
+    for _ in 0..2 {
+        let text = server.call_without_sandbox(call.clone()).await;
+        assert!(text.contains(&address), "{text}");
+        assert!(text.contains("isolator doctor"), "{text}");
+    }
+    // It could not remove anything, and there is nothing; it may say so with its exit code.
+    drop(server);
+}
+
+#[test]
+fn without_an_engine_commands_name_its_address_and_what_mends_it() {
+    let address = "unix:///nowhere/nobody.sock";
+    let nobody = nobody(address);
+    let finished = run(nobody.path(), &["run", "-", "--language", "python"], "");
+    assert_eq!(finished.code, Some(125));
+    assert!(finished.stderr.contains(address), "{finished:?}");
+
+    let finished = run(nobody.path(), &["doctor"], "");
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stdout.contains(address), "{finished:?}");
+    assert!(finished.stdout.contains("apt-get install docker.io"), "{finished:?}");
+
+    let finished = run(nobody.path(), &["bench"], "");
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
+    assert!(finished.stderr.contains("isolator doctor"), "{finished:?}");
+}

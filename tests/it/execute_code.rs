@@ -1,0 +1,555 @@
+//! What a program sees and what its caller gets back.
+
+use crate::common::engine::{Kind, State};
+use crate::common::server::{Server, answer_of};
+use crate::common::{config, eventually};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn hello_is_answered_to_the_byte_in_every_language() {
+    let languages = ["python", "javascript", "go"];
+    let server = Server::start(&config(&languages, json!({}))).await;
+    let go = "package main\n\nimport (\"fmt\"; \"os\")\n\n\
+              func main() { fmt.Println(\"hello\"); fmt.Fprint(os.Stderr, \"world\") }";
+    for (language, code) in [
+        ("python", "import sys\nprint('hello')\nprint('world', file=sys.stderr, end='')"),
+        ("javascript", "console.log('hello'); process.stderr.write('world')"),
+        ("go", go),
+    ] {
+        let answer = server.call(json!({ "language": language, "entrypoint_code": code })).await;
+        assert_eq!(answer.text, "--- stdout ---\nhello\n\n--- stderr ---\nworld", "{language}");
+        assert!(!answer.is_error);
+        assert_eq!(answer.data["exit_code"], 0);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn files_are_there_with_their_folders_and_every_byte() {
+    let server = Server::python().await;
+    let bytes: Vec<u8> = (0..=255).collect();
+    let answer = server
+        .run_python_with(
+            "import json, os, tools.words\n\
+             tree = sorted(os.path.join(d, f)[2:] for d, _, fs in os.walk('.') for f in fs\n\
+             \x20   if '__pycache__' not in d)\n\
+             data = list(open('data/all.bin', 'rb').read())\n\
+             text = open('ünï côde.txt').read()\n\
+             print(json.dumps([os.getcwd(), tree, data, text, tools.words.GREETING]))",
+            json!({ "additional_files": [
+                { "filename": "data/all.bin", "content": BASE64.encode(&bytes),
+                  "encoding": "base64" },
+                { "filename": "tools/words.py", "content": "GREETING = 'hé'" },
+                { "filename": "./empty//file", "content": "" },
+                { "filename": "ünï côde.txt", "content": "line\r\n\ttab €", "encoding": "utf-8" },
+            ] }),
+        )
+        .await;
+    let [cwd, tree, data, text, greeting] = parts(&answer.json());
+    assert_eq!(cwd, "/workspace");
+    assert_eq!(
+        tree,
+        json!(["data/all.bin", "empty/file", "main.py", "tools/words.py", "ünï côde.txt"])
+    );
+    assert_eq!(data, json!(bytes));
+    assert_eq!(text, "line\n\ttab €", "Python reads both ends of lines as one");
+    assert_eq!(greeting, "hé");
+    server.stop().await;
+}
+
+fn parts<const N: usize>(value: &Value) -> [Value; N] {
+    let list = value.as_array().expect("a list").clone();
+    list.try_into().unwrap_or_else(|list| panic!("{N} parts, not {list:?}"))
+}
+
+#[tokio::test]
+async fn the_entrypoint_has_the_name_that_the_caller_gives() {
+    let server = Server::python().await;
+    let answer = server
+        .run_python_with(
+            "import helper, sys; print(sys.argv[0], helper.NAME)",
+            json!({
+                "entrypoint_filename": "app/start.py",
+                "additional_files": [{ "filename": "app/helper.py", "content": "NAME = 'h'" }],
+            }),
+        )
+        .await;
+    assert_eq!(answer.output(), "app/start.py h\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn arguments_input_and_variables_reach_the_program() {
+    let server = Server::python().await;
+    let code = "import json, os, sys\n\
+                print(json.dumps([sys.argv[1:], sys.stdin.read(), os.environ.get('NAME')]))";
+    let arguments = ["-x", "", "two words", "$HOME `id` ; *", "€"];
+    let input = "first\nsecond €".repeat(20_000);
+    let more = json!({ "args": arguments, "stdin": input, "env": { "NAME": "va=l\nue" } });
+    let answer = server.run_python_with(code, more).await;
+    assert_eq!(answer.status(), "success", "{:.500}", answer.text);
+    // The input is larger than what is kept of the output, so it is checked by itself.
+    let code = "import sys; data = sys.stdin.read(); print(len(data), data[-1])";
+    let counted = server.run_python_with(code, json!({ "stdin": input })).await;
+    assert_eq!(counted.output(), format!("{} €\n", input.chars().count()));
+
+    let small = json!({ "args": arguments, "stdin": "in", "env": { "NAME": "va=l\nue" } });
+    let code = "import json, os, sys\n\
+                print(json.dumps([sys.argv[1:], sys.stdin.read(), os.environ.get('NAME')]))";
+    let answer = server.run_python_with(code, small).await;
+    assert_eq!(answer.json(), json!([arguments, "in", "va=l\nue"]));
+    let none = server.run_python(code).await;
+    assert_eq!(none.json(), json!([[], "", null]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn go_programs_can_have_several_files_and_packages() {
+    let server = Server::with("go", json!({})).await;
+    let answer = server
+        .call(json!({
+            "language": "go",
+            "entrypoint_code": "package main\n\nimport (\"app/deep\"; \"fmt\"; \"os\")\n\n\
+                func main() { fmt.Println(beside(), deep.Name, os.Args[1:]) }",
+            "additional_files": [
+                { "filename": "beside.go",
+                  "content": "package main\n\nfunc beside() string { return \"beside\" }" },
+                { "filename": "beside_test.go", "content": "package main\n\nthis is no Go" },
+                { "filename": "deep/deep.go", "content": "package deep\n\nconst Name = \"deep\"" },
+                { "filename": "go.mod", "content": "module app\n\ngo 1.18\n" },
+            ],
+            "args": ["x"],
+        }))
+        .await;
+    assert_eq!(answer.output(), "beside deep [x]\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn snippets_run_by_name_and_new_ones_are_seen_without_a_restart() {
+    let server = Server::python().await;
+    let prompts = server.directory().join("prompts");
+    let refused = server.call_raw("execute_code", json!({ "snippet_name": "greet" })).await;
+    assert!(refused.message.contains("snippet_name"), "{refused:?}");
+
+    let code = "import sys\nprint('hi', *sys.argv)";
+    std::fs::write(prompts.join("greet.py"), code).unwrap();
+    let call = json!({ "snippet_name": "greet", "args": ["you"] });
+    assert_eq!(server.call(call.clone()).await.output(), "hi greet.py you\n");
+
+    std::fs::write(prompts.join("greet.py"), "print('changed')").unwrap();
+    assert_eq!(server.call(call.clone()).await.output(), "changed\n");
+
+    std::fs::remove_file(prompts.join("greet.py")).unwrap();
+    server.call_raw("execute_code", call).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn exit_codes_are_passed_on_and_named() {
+    let server = Server::python().await;
+    for code in [0, 1, 3, 255] {
+        let answer = server.run_python(&format!("print('out'); exit({code})")).await;
+        assert_eq!(answer.data["exit_code"], code);
+        assert_eq!(answer.data.get("signal"), None);
+        if code == 0 {
+            assert_eq!(answer.text, "--- stdout ---\nout\n\n--- stderr ---\n");
+        } else {
+            let promised = format!(
+                "Execution Failed (error): exit code {code}\n\n\
+                 --- stdout ---\nout\n\n--- stderr ---\n"
+            );
+            assert_eq!(answer.text, promised);
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn signals_are_told_apart_from_exit_codes() {
+    let server = Server::python().await;
+    for (signal, name) in [(11, "SIGSEGV"), (9, "SIGKILL"), (6, "SIGABRT")] {
+        let code = format!("import os; print('out', flush=True); os.kill(os.getpid(), {signal})");
+        let answer = server.run_python(&code).await;
+        let promised = format!(
+            "Execution Failed (error): killed by signal {signal} ({name})\n\n\
+             --- stdout ---\nout\n\n--- stderr ---\n"
+        );
+        assert_eq!(answer.text, promised);
+        assert_eq!(answer.data["signal"], signal);
+        assert_eq!(answer.data.get("exit_code"), None);
+    }
+    let exit = server.run_python("exit(137)").await;
+    assert_eq!(exit.data["exit_code"], 137);
+    exit.assert_failed("error", &["exit code 137"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_receipt_tells_how_the_request_was_served() {
+    let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
+    engine_has(&server, 1, 1).await;
+    // The front sandbox may still be starting its runner, so any start is right here.
+    let first = server.run_python("print(1)").await;
+    assert!(["hot", "warm", "queued", "cold"].contains(&first.start()), "{}", first.start());
+
+    let digest = server.engine.digest("isolator/python").await;
+    assert_eq!(first.data["receipt"]["image"], json!(digest));
+
+    let stages = first.data["receipt"]["ms"].as_object().unwrap().clone();
+    let stage = |name: &str| stages[name].as_f64().unwrap();
+    assert!(stages.values().all(|stage| stage.as_f64().unwrap() >= 0.0), "{stages:?}");
+    assert!(stage("program") > 0.0 && stage("run") >= stage("program"), "{stages:?}");
+    assert!(stage("total") >= stage("run") + stage("checkout"), "{stages:?}");
+    assert!(first.data["cpu_ms"].as_f64().unwrap() > 0.0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_thawed_sandbox_makes_a_hot_start_and_a_paused_one_a_warm_one() {
+    let hot = Server::with("python", json!({ "pool": { "size": 1, "hot": 1 } })).await;
+    // From outside a thawed sandbox looks ready before it is; a later one is ready for sure.
+    let mut starts = Vec::new();
+    eventually("a hot start", async || {
+        starts.push(hot.run_python("pass").await.start().to_owned());
+        starts.last().is_some_and(|start| start == "hot")
+    })
+    .await;
+    hot.stop().await;
+
+    let warm = Server::python().await;
+    warm.wait_until_ready().await;
+    assert_eq!(warm.run_python("pass").await.start(), "warm");
+    warm.stop().await;
+}
+
+async fn engine_has(server: &Server, running: usize, paused: usize) {
+    eventually(&format!("{running} running and {paused} paused"), async || {
+        let count = async |state| server.sandboxes(state).await.len();
+        count(State::Running).await == running && count(State::Paused).await == paused
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_timeout_keeps_what_was_printed() {
+    let server = Server::python().await;
+    let code = "import time; print('before', flush=True); time.sleep(600); print('after')";
+    let answer = server.run_python_with(code, json!({ "timeout": "2s" })).await;
+    answer.assert_failed("timeout", &["after 2s", "at most 5m"]);
+    assert_eq!(answer.stdout(), "before\n");
+
+    // A program that ignores everything that can be ignored ends as well.
+    let code = "import signal\n\
+                for n in range(1, 65):\n\
+                \x20   try: signal.signal(n, signal.SIG_IGN)\n\
+                \x20   except (OSError, ValueError): pass\n\
+                print('ignoring', flush=True)\n\
+                while True: pass";
+    let answer = server.run_python_with(code, json!({ "timeout": "2s" })).await;
+    answer.assert_failed("timeout", &[]);
+    assert_eq!(answer.stdout(), "ignoring\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_configured_timeout_holds_where_the_request_has_none() {
+    let server = Server::with("python", json!({ "defaultTimeoutSeconds": 1.5 })).await;
+    let answer = server.run_python("import time; time.sleep(600)").await;
+    answer.assert_failed("timeout", &["after 1s 500ms"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn want_of_memory_is_named_and_the_server_lives() {
+    let server = Server::python().await;
+    let code = "print('before', flush=True); x = b'x' * (1 << 30); print(len(x))";
+    let answer = server.run_python(code).await;
+    answer.assert_failed("out_of_memory", &["256 MiB", "memory_mb"]);
+    assert_eq!(answer.stdout(), "before\n");
+
+    let code = "import subprocess, sys\n\
+                child = [sys.executable, '-c', 'b\"x\" * (1 << 30)']\n\
+                print(subprocess.run(child).returncode)";
+    let answer = server.run_python(code).await;
+    assert_eq!(answer.output(), "-9\n", "a program may cope with the loss of a child");
+    assert!(answer.data["notes"].to_string().contains("memory limit"), "{:?}", answer.data);
+
+    assert_eq!(server.run_python("print('lives')").await.output(), "lives\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_fork_bomb_meets_the_process_limit_and_the_server_lives() {
+    let server = Server::python().await;
+    let code = "import os\nwhile True: os.fork()";
+    let answer = server.run_python_with(code, json!({ "timeout": "20s" })).await;
+    assert!(["error", "timeout"].contains(&answer.status()), "{}", answer.text);
+    if answer.status() == "error" {
+        answer.assert_failed("error", &["process limit of 64"]);
+    }
+
+    let code = "import os, time\n\
+                try:\n\
+                \x20   while True:\n\
+                \x20       if os.fork() == 0: time.sleep(600)\n\
+                except BlockingIOError: raise SystemExit('no more')";
+    let answer = server.run_python(code).await;
+    answer.assert_failed("error", &["exit code 1", "process limit of 64"]);
+    assert_eq!(answer.stderr(), "no more\n");
+
+    assert_eq!(server.run_python("print('lives')").await.output(), "lives\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_named() {
+    let server = Server::python().await;
+    for place in ["/workspace", "/tmp"] {
+        let code = format!(
+            "with open('{place}/large', 'wb', buffering=0) as file:\n\
+             \x20   while True: file.write(bytes(1 << 20))"
+        );
+        let answer = server.run_python(&code).await;
+        answer.assert_failed("error", &["disk limit", place, "64 MiB"]);
+    }
+    let code = "for n in range(1 << 20): open(f'{n}', 'w').close()";
+    server.run_python(code).await.assert_failed("error", &["disk limit", "/workspace"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_missing_network_is_explained_in_every_language() {
+    let server = Server::start(&config(&["python", "javascript", "go"], json!({}))).await;
+    for (language, code) in [
+        ("python", "import urllib.request; urllib.request.urlopen('http://example.org')"),
+        ("python", "import socket; socket.create_connection(('192.0.2.1', 80), 5)"),
+        ("javascript", "require('http').get('http://example.org')"),
+        ("javascript", "fetch('http://example.org').then(console.log)"),
+        (
+            "go",
+            "package main\n\nimport (\"log\"; \"net\")\n\n\
+             func main() { _, err := net.Dial(\"tcp\", \"example.org:80\"); log.Fatal(err) }",
+        ),
+    ] {
+        let answer = server.call(json!({ "language": language, "entrypoint_code": code })).await;
+        answer.assert_failed("error", &["exit code 1", "no network"]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_missing_module_is_explained_in_every_language() {
+    let server = Server::start(&config(&["python", "javascript", "go"], json!({}))).await;
+    for (language, code, module) in [
+        ("python", "import left_pad.sub", "'left_pad'"),
+        ("javascript", "require('left-pad')", "'left-pad'"),
+        ("go", "package main\n\nimport _ \"example.org/x/y\"\n\nfunc main() {}", "example.org/x/y"),
+        ("go", "package main\n\nimport _ \"nope\"\n\nfunc main() {}", "'nope'"),
+    ] {
+        let answer = server.call(json!({ "language": language, "entrypoint_code": code })).await;
+        answer.assert_failed("error", &["exit code 1", module, "do without it"]);
+    }
+    let esm = json!({
+        "language": "javascript", "entrypoint_filename": "main.mjs",
+        "entrypoint_code": "import x from 'left-pad'",
+    });
+    server.call(esm).await.assert_failed("error", &["'left-pad'"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn output_beyond_the_cap_keeps_its_head_and_its_tail() {
+    let server = Server::with("python", json!({ "limits": { "maxOutputKB": 64 } })).await;
+    let code = "import sys\n\
+                for stream in sys.stdout, sys.stderr:\n\
+                \x20   stream.write('H' * 40_000 + 'M' * 100_000 + 'T' * 40_000)";
+    let answer = server.run_python(code).await;
+    assert_eq!(answer.status(), "success");
+    let half = 32 * 1024;
+    let missing = 180_000 - 2 * half;
+    let promised = format!(
+        "{}\n[... {missing} bytes are missing here ...]\n{}",
+        "H".repeat(half),
+        "T".repeat(half)
+    );
+    for stream in ["stdout", "stderr"] {
+        assert!(answer.data[stream] == promised.as_str(), "{stream} is not as promised");
+        assert_eq!(answer.data[format!("{stream}_missing_bytes")], missing);
+    }
+
+    let exact = server.run_python(&format!("print('x' * {}, end='')", 2 * half)).await;
+    assert_eq!(exact.stdout().len(), 2 * half);
+    assert_eq!(exact.data["stdout_missing_bytes"], 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn endless_output_is_ended_and_costs_the_server_nothing() {
+    let server = Server::with("python", json!({ "limits": { "killOutputMB": 1 } })).await;
+    let code = "while True: print('x' * 1000)";
+    let answer = server.run_python(code).await;
+    answer.assert_failed("output_limit", &["1 MiB"]);
+    assert!(answer.stdout().len() < 70_000);
+    assert!(answer.data["stdout_missing_bytes"].as_u64().unwrap() > 500_000);
+    assert_eq!(server.run_python("print('lives')").await.output(), "lives\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn output_may_be_any_bytes() {
+    let server = Server::python().await;
+    let code = r"import sys; sys.stdout.buffer.write(b'a\xff\xfe\x00b\xe2\x82'); print('\0\x1b[0m€', file=sys.stderr)";
+    let answer = server.run_python(code).await;
+    assert_eq!(answer.output(), "a\u{fffd}\u{fffd}\0b\u{fffd}");
+    assert_eq!(answer.stderr(), "\0\u{1b}[0m€\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_kills_everything_is_told_so() {
+    let server = Server::python().await;
+    let code = "import os; print('before', flush=True); os.kill(-1, 9)";
+    let answer = server.run_python(code).await;
+    match server.engine.kind() {
+        Kind::Docker => {
+            answer.assert_failed("killed", &["every process"]);
+            assert_eq!(answer.data.get("exit_code"), None);
+        }
+        // The runner is process 1, which nobody inside can kill: there is nothing else.
+        Kind::Embedded => {
+            answer.assert_failed("error", &["exit code 1"]);
+            assert!(answer.stderr().contains("ProcessLookupError"), "{}", answer.text);
+            assert_eq!(answer.stdout(), "before\n");
+        }
+    }
+    assert_eq!(server.run_python("print('lives')").await.output(), "lives\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_in_the_background_does_not_delay_the_answer() {
+    let server = Server::python().await;
+    let code = "import subprocess\n\
+                subprocess.Popen(['sleep', '600'])\n\
+                subprocess.Popen(['sleep', '600'], start_new_session=True)\n\
+                print('done')";
+    let answer = server.run_python(code).await;
+    assert_eq!(answer.output(), "done\n");
+    let took = answer.data["receipt"]["ms"]["total"].as_f64().unwrap();
+    assert!(took < 60_000.0, "{took} ms");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_nobody_hears_ends_with_the_program_too() {
+    let server = Server::python().await;
+    let seconds = "86399.25";
+    let code = format!(
+        "import subprocess\n\
+         quiet = dict.fromkeys(['stdin', 'stdout', 'stderr'], subprocess.DEVNULL)\n\
+         subprocess.Popen(['nohup', 'sleep', '{seconds}'], start_new_session=True, **quiet)\n\
+         print('done')"
+    );
+    assert_eq!(server.run_python(&code).await.output(), "done\n");
+    let runs = || {
+        let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+        let mut commands = processes.flat_map(|entry| std::fs::read(entry.path().join("cmdline")));
+        commands
+            .any(|command| command.split(|byte| *byte == 0).any(|arg| arg == seconds.as_bytes()))
+    };
+    eventually("an end of the child", async || !runs()).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_of_one_call_is_there_in_the_next() {
+    let server = Server::python().await;
+    let code = "import os\n\
+                places = ['/workspace', '/tmp', '/dev/shm']\n\
+                print([f for p in places for f in os.listdir(p) if f != 'main.py'])\n\
+                for place in places: open(f'{place}/left', 'w').write('x')";
+    for _ in 0..3 {
+        assert_eq!(server.run_python(code).await.output(), "[]\n");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_may_choose_its_memory_and_cpu() {
+    let server = Server::python().await;
+    let code = "import json\n\
+                def first(*names):\n\
+                \x20   for name in names:\n\
+                \x20       try: return open('/sys/fs/cgroup/' + name).read().strip()\n\
+                \x20       except OSError: pass\n\
+                memory = first('memory/memory.limit_in_bytes', 'memory.max')\n\
+                period = first('cpu/cpu.cfs_period_us', 'cpu.max').split()[-1]\n\
+                quota = first('cpu/cpu.cfs_quota_us', 'cpu.max').split()[0]\n\
+                print(json.dumps([int(memory) >> 20, int(quota) / int(period)]))";
+    // The modules that wait in a sandbox have memory of their own.
+    const MODULES: u64 = 128;
+    assert_eq!(server.run_python(code).await.json(), json!([256 + MODULES, 1.0]));
+    let more = json!({ "memory_mb": 300, "cpus": 0.25 });
+    assert_eq!(server.run_python_with(code, more).await.json(), json!([300 + MODULES, 0.25]));
+    let less = json!({ "memory_mb": 64 });
+    assert_eq!(server.run_python_with(code, less).await.json(), json!([64 + MODULES, 1.0]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_call_frees_its_sandbox_and_its_place() {
+    let more = json!({ "pool": { "size": 0 }, "requests": { "maxRunning": 1, "maxQueue": 0 } });
+    let server = Server::with("python", more).await;
+    let code = "import time; time.sleep(600)";
+    let call = server.begin(json!({ "language": "python", "entrypoint_code": code })).await;
+    let mut sandbox = String::new();
+    eventually("the program runs", async || {
+        let running = server.sandboxes(State::Running).await;
+        let Some(found) = running.into_iter().next() else { return false };
+        let commands = server.engine.commands(&found).await;
+        let runs = commands.iter().any(|command| command.contains("main.py"));
+        sandbox = found;
+        runs
+    })
+    .await;
+
+    call.cancel(Some("the user changed their mind".to_owned())).await.unwrap();
+    eventually("the sandbox is gone", async || {
+        let all = server.engine.sandboxes(&server.instance).await;
+        !all.iter().any(|found| found.id == sandbox)
+    })
+    .await;
+    assert_eq!(server.run_python("print('next')").await.output(), "next\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn calls_at_the_same_time_get_their_own_answers() {
+    let server = Server::python().await;
+    let mut calls = Vec::new();
+    for number in 0..6 {
+        let code = format!("import time; time.sleep(0.5); print({number})");
+        calls.push(server.begin(json!({ "language": "python", "entrypoint_code": code })).await);
+    }
+    for (number, call) in calls.into_iter().enumerate() {
+        let result = answer_of(call).await;
+        let data = result.structured_content.unwrap();
+        assert_eq!(data["stdout"], format!("{number}\n"), "{data}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_tool_is_listed_with_its_languages_and_snippets() {
+    let server = Server::start(&config(&["python", "go"], json!({ "pool": { "size": 0 } }))).await;
+    let input = &server.tool.input_schema;
+    assert_eq!(server.tool.name, "execute_code");
+    assert_eq!(input["properties"]["language"]["enum"], json!(["go", "python"]));
+    assert_eq!(input["additionalProperties"], json!(false));
+    let item = &input["properties"]["additional_files"]["items"];
+    assert_eq!(item["required"], json!(["filename", "content"]));
+    server.stop().await;
+}

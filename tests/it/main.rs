@@ -1,0 +1,25 @@
+//! What the binary does, against a real engine.
+//!
+//! One executable, because linking one for each file took longer than running most of them.
+
+mod common;
+
+mod bad_input;
+mod bench;
+mod check_syntax;
+mod cli;
+mod docker;
+mod embedded;
+mod execute_code;
+mod files;
+mod hits;
+mod http;
+mod images;
+mod install;
+mod packages;
+mod policies;
+mod pool;
+mod preload;
+mod sandbox;
+mod security;
+mod test_code;

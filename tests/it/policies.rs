@@ -1,0 +1,138 @@
+//! Policies: what the operator forbids is refused before anything of it runs.
+
+use std::fs;
+
+use crate::common::server::Server;
+use crate::common::{config, isolator, run, run_command, write_config};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::json;
+use tempfile::TempDir;
+
+fn strict() -> serde_json::Value {
+    json!({ "pool": { "size": 0 }, "policies": { "apply": { "python": ["strict"] } } })
+}
+
+#[tokio::test]
+async fn a_program_with_what_is_forbidden_is_refused_and_says_where() {
+    let server = Server::with("python", strict()).await;
+    let code = "import math\nimport numpy, os.path as p\n\nprint(open('/etc/passwd').read())";
+    let answer = server.run_python(code).await;
+    answer.assert_failed(
+        "refused",
+        &[
+            "main.py:2:15: importing os.path is not allowed (forbidden-import)",
+            "main.py:4:7: calling open is not allowed (forbidden-call)",
+        ],
+    );
+    assert_eq!(
+        answer.data["violations"],
+        json!([
+            { "file": "main.py", "rule": "forbidden-import", "line": 2, "column": 15,
+              "message": "importing os.path is not allowed" },
+            { "file": "main.py", "rule": "forbidden-call", "line": 4, "column": 7,
+              "message": "calling open is not allowed" },
+        ])
+    );
+    assert!(answer.data.get("receipt").is_none(), "no sandbox has seen it: {}", answer.data);
+    assert_eq!(answer.data.get("exit_code"), None);
+
+    let many = server.run_python(&"eval('1')\n".repeat(50)).await;
+    many.assert_failed("refused", &["\nand 30 more"]);
+    assert_eq!(many.data["violations"].as_array().unwrap().len(), 20);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn other_programs_run_as_ever() {
+    let server = Server::with("python", strict()).await;
+    let code = "import math, re\nprint(re.compile('a').findall('banana'), math.sqrt(4))";
+    assert_eq!(server.run_python(code).await.output(), "['a', 'a', 'a'] 2.0\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn every_file_that_could_be_run_is_held_to_it_and_no_other() {
+    let server = Server::with("python", strict()).await;
+    let files = |name: &str, content: &str| json!({ "additional_files": [{ "filename": name, "content": content }] });
+    let helper = server.run_python_with("import a.helper", files("a/helper.py", "import os")).await;
+    helper.assert_failed("refused", &["a/helper.py:1:8: "]);
+    let data = server.run_python_with("print(1)", files("notes.txt", "import os")).await;
+    assert_eq!(data.output(), "1\n");
+    let renamed = json!({ "entrypoint_filename": "program" });
+    server.run_python_with("import os", renamed).await.assert_failed("refused", &["program:1:8"]);
+    let encoded = json!({ "additional_files": [{
+        "filename": "helper.py", "content": BASE64.encode("import os"), "encoding": "base64"
+    }] });
+    server.run_python_with("", encoded).await.assert_failed("refused", &["helper.py:1:8"]);
+    let binary = json!({ "additional_files": [{
+        "filename": "helper.py", "content": BASE64.encode(b"\xff\xfe"), "encoding": "base64"
+    }] });
+    server.run_python_with("", binary).await.assert_failed("refused", &["not UTF-8"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_snippet_is_the_operator_s_own() {
+    let server = Server::with("python", strict()).await;
+    fs::write(server.directory().join("prompts/cwd.py"), "import os; print(os.getcwd())").unwrap();
+    let answer = server.call(json!({ "snippet_name": "cwd" })).await;
+    assert_eq!(answer.output(), "/workspace\n");
+    let files = json!([{ "filename": "a.py", "content": "import os" }]);
+    let call = json!({ "snippet_name": "cwd", "additional_files": files });
+    server.call(call).await.assert_failed("refused", &["a.py:1:8"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn hostile_sources_are_answered_and_the_server_goes_on() {
+    let server = Server::with("python", strict()).await;
+    let megabytes = "(".repeat(5 << 20);
+    server.run_python(&megabytes).await.assert_failed("refused", &["not-checked"]);
+    for code in ["(".repeat(250_000), "a(".repeat(120_000), "f'{".repeat(80_000)] {
+        // Whether there was time to read it or not, it does no harm.
+        let answer = server.run_python(&code).await;
+        assert!(["refused", "error"].contains(&answer.status()), "{}", answer.text);
+    }
+    assert_eq!(server.run_python("print('alive')").await.output(), "alive\n");
+    server.stop().await;
+}
+
+/// A folder with a configuration and with a policy of its own.
+fn folder(apply: &serde_json::Value, rules: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("policies")).unwrap();
+    fs::write(folder.path().join("policies/mine.yml"), rules).unwrap();
+    let policies = json!({ "folder": "./policies", "apply": apply });
+    write_config(folder.path(), &config(&["python"], json!({ "policies": policies })));
+    folder
+}
+
+const RULE: &str = "id: no-print\nlanguage: Python\nmessage: print nothing\n\
+                    rule: { pattern: print($$$) }\n";
+
+#[test]
+fn a_policy_of_the_operator_s_is_a_file_in_a_folder() {
+    let folder = folder(&json!({ "python": ["mine", "strict"] }), RULE);
+    let checked = run(folder.path(), &["config", "check"], "");
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let refused = run(folder.path(), &["run", "--language", "python", "-"], "import os\nprint(1)");
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    for line in ["main.py:1:8: importing os", "main.py:2:1: print nothing (no-print)"] {
+        assert!(refused.stderr.contains(line), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_can_not_be_read_is_a_wrong_configuration() {
+    let broken = RULE.replace("pattern:", "patern:");
+    let folder = folder(&json!({}), &broken);
+    let mut serve = isolator(folder.path());
+    let serve = serve.arg("serve");
+    for finished in [run(folder.path(), &["config", "check"], ""), run_command(serve, "")] {
+        assert_ne!(finished.code, Some(0), "{finished:?}");
+        for hint in ["policies.folder", "mine.yml", "patern"] {
+            assert!(finished.stderr.contains(hint), "no {hint} in {finished:?}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The pool: what it keeps ready, what it survives, and what becomes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use crate::common::answer::text_of;
+use crate::common::engine::{Kind, State};
+use crate::common::server::{Server, answer_of, until_running};
+use crate::common::{config, eventually, isolator, run, run_command, write_config};
+use serde_json::{Value, json};
+
+fn python(code: &str) -> Value {
+    json!({ "language": "python", "entrypoint_code": code })
+}
+
+#[tokio::test]
+async fn an_idle_server_keeps_a_paused_sandbox_for_each_language() {
+    // The default pool: two of each language, the first of them thawed.
+    let languages = ["python", "javascript", "go"];
+    let settings = json!({ "pool": { "size": 2, "hot": 1 } });
+    let server = Server::start(&config(&languages, settings)).await;
+    eventually("a paused sandbox of each image", async || {
+        let mut paused = BTreeMap::new();
+        for sandbox in server.sandboxes(State::Paused).await {
+            let image = server.engine.image_of(&sandbox).await;
+            *paused.entry(image).or_insert(0) += 1;
+        }
+        paused.len() == languages.len() && paused.values().all(|count| *count == 1)
+    })
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn sandboxes_removed_behind_its_back_are_replaced() {
+    let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
+    for _ in 0..2 {
+        let mut before = Vec::new();
+        eventually("a full pool", async || {
+            before = server.sandboxes(State::Paused).await;
+            before.extend(server.sandboxes(State::Running).await);
+            before.len() == 2
+        })
+        .await;
+        for sandbox in &before {
+            server.engine.remove(sandbox).await;
+        }
+        // At once, before anything can be mended, and once more afterwards.
+        assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
+        eventually("a new paused sandbox", async || {
+            let paused = server.sandboxes(State::Paused).await;
+            paused.iter().any(|sandbox| !before.contains(sandbox))
+        })
+        .await;
+        assert_eq!(server.call(python("print(2)")).await.output(), "2\n");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_unpaused_behind_its_back_still_serves() {
+    let server = Server::python().await;
+    // One that is thawed in the very moment in which the pool has frozen it counts as one that can't be
+    // paused, and the call is served by another.
+    eventually("a warm start", async || {
+        for sandbox in server.wait_until_ready().await {
+            server.engine.unpause(&sandbox).await;
+        }
+        let answer = server.call(python("print(1)")).await;
+        assert_eq!(answer.output(), "1\n");
+        answer.start() == "warm"
+    })
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_hot_sandbox_paused_behind_its_back_is_never_the_program_s_fault() {
+    let server = Server::with("python", json!({ "pool": { "size": 1, "hot": 1 } })).await;
+    // A hot start shows that what is running now was armed; its successor is paused.
+    eventually("a hot start", async || server.call(python("pass")).await.start() == "hot").await;
+    eventually("its successor is paused", async || {
+        let running = server.sandboxes(State::Running).await;
+        let [sandbox] = running.as_slice() else { return false };
+        let commands = server.engine.commands(sandbox).await;
+        // Pausing while Docker still starts a process would lock the container for ever.
+        let is_parked = commands.iter().any(|command| command.contains("isolator-runner park"));
+        is_parked && server.engine.pause(sandbox).await
+    })
+    .await;
+    // Whether it is noticed in time or only afterwards: a timeout would blame the program.
+    let call = python("print(1)");
+    let result = server.call_tool("execute_code", call.clone()).await.unwrap();
+    match &result.structured_content {
+        Some(data) => assert_eq!(data["stdout"], "1\n", "{data}"),
+        None => {
+            let text = text_of(&result);
+            assert!(text.starts_with("Sandbox error: ") && text.contains("paused"), "{text}");
+        }
+    }
+    assert_eq!(server.call(call).await.output(), "1\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn no_sandbox_serves_twice() {
+    let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
+    let code = match server.engine.kind() {
+        // The mount of the root names the container's own layer.
+        Kind::Docker => {
+            "import re\n\
+             root = open('/proc/self/mountinfo').readline()\n\
+             print(re.search('upperdir=([^,]+)', root)[1])"
+        }
+        // Each sandbox has a range of the host's users that no other one has.
+        Kind::Embedded => "print(open('/proc/1/uid_map').read().split()[1])",
+    };
+    let mut seen = BTreeSet::new();
+    for _ in 0..10 {
+        let sandbox = server.call(python(code)).await.output().to_owned();
+        assert!(seen.insert(sandbox), "a sandbox served twice");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_clearly_and_loses_nothing() {
+    let limits = json!({ "requests": { "maxRunning": 1, "maxQueue": 1 } });
+    let server = Server::with("python", limits).await;
+    server.wait_until_ready().await;
+    // One runs until it is ended, one waits, one finds no place. Which of the last two comes first
+    // is the server's choice: it takes requests up at the same time.
+    let first = server.begin(python("import time; time.sleep(600)")).await;
+    until_running(&server, 1).await;
+    let second = server.begin(python("print('late')")).await;
+    let third = server.begin(python("print('late')")).await;
+    let (mut second, mut third) = (Box::pin(answer_of(second)), Box::pin(answer_of(third)));
+    let (refused, waiting) = tokio::select! {
+        refused = &mut second => (refused, third),
+        refused = &mut third => (refused, second),
+    };
+    let busy = text_of(&refused);
+    assert!(busy.contains("1 requests are running and 1 are waiting"), "{busy}");
+    assert!(busy.contains("did not run"), "{busy}");
+    assert_eq!(refused.is_error, Some(true));
+
+    first.cancel(None).await.unwrap();
+    let data = waiting.await.structured_content.unwrap();
+    assert_eq!(data["stdout"], "late\n");
+    assert!(data["receipt"]["ms"]["queue"].as_f64().unwrap() > 0.0, "{data}");
+    assert_eq!(server.call(python("print('fourth')")).await.output(), "fourth\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_waited_too_long_is_told_so() {
+    let limits = json!({ "requests": { "maxRunning": 1, "queueTimeout": "300ms" } });
+    let server = Server::with("python", limits).await;
+    server.wait_until_ready().await;
+    let first = server.begin(python("import time; time.sleep(600)")).await;
+    until_running(&server, 1).await;
+    let text = server.call_without_sandbox(python("print('second')")).await;
+    assert!(text.contains("300ms"), "{text}");
+    first.cancel(None).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_pool_every_start_is_cold() {
+    let server = Server::with("python", json!({ "pool": { "size": 0 } })).await;
+    for _ in 0..2 {
+        let answer = server.call(python("print(1)")).await;
+        assert_eq!((answer.output(), answer.start()), ("1\n", "cold"));
+    }
+    eventually("nothing waits", async || {
+        server.engine.sandboxes(&server.instance).await.is_empty()
+    })
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn old_sandboxes_are_replaced() {
+    let server = Server::with("python", json!({ "pool": { "maxAge": "1s" } })).await;
+    let first = server.wait_until_ready().await;
+    eventually("another sandbox in the first one's place", async || {
+        let paused = server.sandboxes(State::Paused).await;
+        !paused.is_empty() && paused.iter().all(|sandbox| !first.contains(sandbox))
+    })
+    .await;
+    assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_missing_image_fails_its_own_language_only_until_it_is_there() {
+    let name = format!("isolator-test-{}", std::process::id());
+    let settings = json!({ "languageSettings": { "late": {
+        "image": name, "extensions": [".py"], "command": ["python3", "{file}"],
+    } } });
+    let server = Server::start(&config(&["python"], settings)).await;
+    let call = json!({ "language": "late", "entrypoint_code": "print('late')" });
+
+    let began = Instant::now();
+    let text = server.call_without_sandbox(call.clone()).await;
+    assert!(text.contains(&name), "{text}");
+    assert!(began.elapsed().as_secs() < 30, "it took {:?}", began.elapsed());
+    assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
+
+    server.engine.tag("isolator/python", &name).await;
+    let result = server.call_tool("execute_code", call).await;
+    // Before anything is asserted: the tag shall not outlive the test.
+    server.engine.untag(&name).await;
+    let data = result.unwrap().structured_content.expect("a sandbox");
+    assert_eq!(data["stdout"], "late\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn every_signal_that_ends_it_leaves_nothing() {
+    for signal in ["TERM", "INT", "HUP"] {
+        let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
+        assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
+        server.stop_by(signal).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stop_in_the_middle_of_everything_leaves_nothing() {
+    // At once, while the pools are being filled.
+    let languages = ["python", "javascript", "go"];
+    Server::start(&config(&languages, json!({ "pool": { "size": 2 } }))).await.stop().await;
+
+    // And while a program runs.
+    let server = Server::python().await;
+    server.wait_until_ready().await;
+    let _call = server.begin(python("import time; time.sleep(600)")).await;
+    until_running(&server, 1).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_killed_server_leaves_is_collected_and_nothing_else() {
+    let settings = config(&["python"], json!({}));
+    let live = Server::start(&settings).await;
+    let mut dead = Server::start_beside(&live, &settings).await;
+    let kept = live.wait_until_ready().await;
+    dead.wait_until_ready().await;
+    let call = dead.begin(python("import time; time.sleep(600)")).await;
+    until_running(&dead, 1).await;
+    dead.kill().await;
+    drop(call);
+
+    let mut gc = isolator(live.directory());
+    let gc = run_command(gc.arg("gc"), "");
+    assert_eq!(gc.code, Some(0), "{gc:?}");
+    assert!(gc.stdout.contains("removed"), "{gc:?}");
+    live.engine.assert_nothing_left(&dead.instance).await;
+
+    let mut still = live.sandboxes(State::Paused).await;
+    still.sort();
+    let mut kept = kept;
+    kept.sort();
+    assert_eq!(still, kept, "a live server's sandboxes were touched");
+    assert_eq!(live.call(python("print(1)")).await.output(), "1\n");
+    live.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_sweeps_at_its_start_what_a_killed_one_left() {
+    let settings = config(&["python"], json!({}));
+    let live = Server::start(&settings).await;
+    let mut dead = Server::start_beside(&live, &settings).await;
+    dead.wait_until_ready().await;
+    dead.kill().await;
+    let heir = Server::start_beside(&live, &settings).await;
+    eventually("all that the dead one left is gone", async || {
+        heir.engine.left(&dead.instance).await.is_empty()
+    })
+    .await;
+    heir.stop().await;
+    live.stop().await;
+}
+
+#[test]
+fn collecting_with_nothing_to_collect_is_fine() {
+    let directory = tempfile::tempdir().unwrap();
+    write_config(directory.path(), &config(&["python"], json!({})));
+    let gc = run(directory.path(), &["gc"], "");
+    assert_eq!(gc.code, Some(0), "{gc:?}");
+}

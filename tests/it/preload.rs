@@ -1,0 +1,134 @@
+//! Interpreters that are started ahead: which programs get one, and what happens where none can be.
+
+use crate::common::answer::Answer;
+use crate::common::engine::State;
+use crate::common::eventually;
+use crate::common::server::Server;
+use serde_json::{Value, json};
+
+/// Calls until a sandbox that waited serves, and returns that answer. At least one waits with everything
+/// that shall: it is paused.
+async fn from_the_pool(server: &Server, arguments: Value) -> Answer {
+    eventually("a paused sandbox", async || !server.sandboxes(State::Paused).await.is_empty())
+        .await;
+    let mut answer = server.call(arguments.clone()).await;
+    eventually("a sandbox that waited", async || {
+        if answer.is_hit() {
+            return true;
+        }
+        answer = server.call(arguments.clone()).await;
+        false
+    })
+    .await;
+    answer
+}
+
+fn python(code: &str) -> Value {
+    json!({ "language": "python", "entrypoint_code": code })
+}
+
+#[tokio::test]
+async fn programs_of_both_languages_get_one() {
+    for (language, code) in [("python", "print('hi')"), ("javascript", "console.log('hi')")] {
+        let server = Server::with(language, json!({ "pool": { "size": 2, "hot": 1 } })).await;
+        let call = json!({ "language": language, "entrypoint_code": code, "args": ["a", "b c"] });
+        let answer = from_the_pool(&server, call).await;
+        assert_eq!(answer.output(), "hi\n");
+        assert!(answer.is_preloaded(), "{language}");
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn modules_are_there_for_those_who_mention_them_and_for_nobody_else() {
+    let server = Server::python().await;
+    let code = "import sys; print('pandas' in sys.modules)";
+    let mentions = from_the_pool(&server, python(code)).await;
+    assert_eq!((mentions.output(), mentions.is_preloaded()), ("True\n", true));
+    let code = "import sys; print('pan' + 'das' in sys.modules)";
+    let does_not = from_the_pool(&server, python(code)).await;
+    assert_eq!((does_not.output(), does_not.is_preloaded()), ("False\n", true));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_interpreter_did_ahead_is_not_the_program_s_doing() {
+    let server = Server::python().await;
+    let code = "import pandas, time; print(time.process_time() > 0)";
+    let answer = from_the_pool(&server, python(code)).await;
+    assert!(answer.is_preloaded());
+    // Importing pandas takes hundreds.
+    let cpu = answer.data["cpu_ms"].as_f64().unwrap();
+    assert!(cpu < 150.0, "{cpu} ms");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_has_no_less_memory_for_it() {
+    let limit = json!({ "languageSettings": { "python": { "memoryMB": 128 } } });
+    let server = Server::with("python", limit).await;
+    let code = "# pandas\nx = bytearray(110 << 20)\nx[::4096] = b'x' * len(x[::4096])\nprint(len(x) >> 20)";
+    let answer = from_the_pool(&server, python(code)).await;
+    assert_eq!((answer.output(), answer.is_preloaded()), ("110\n", true));
+    // And no more of it than the limit and what the interpreters may take.
+    let code = "x = bytearray(300 << 20)\nx[::4096] = b'x' * len(x[::4096])";
+    from_the_pool(&server, python(code)).await.assert_failed("out_of_memory", &["128 MiB"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_needs_a_plain_start_gets_one() {
+    let server = Server::python().await;
+    let show = "import os, sys; print(sys.argv[0], os.environ.get('A'))";
+    for (call, output) in [
+        (json!({ "env": { "A": "1" } }), "main.py 1\n"),
+        (json!({ "entrypoint_filename": "other.py" }), "other.py None\n"),
+    ] {
+        let mut call = call;
+        call["language"] = json!("python");
+        call["entrypoint_code"] = json!(show);
+        let answer = from_the_pool(&server, call).await;
+        assert_eq!((answer.output(), answer.is_preloaded()), (output, false));
+    }
+    let shadowing = json!({
+        "language": "python",
+        "entrypoint_code": "import numpy; print(numpy.mine)",
+        "additional_files": [{ "filename": "numpy.py", "content": "mine = 'my own'" }],
+    });
+    let answer = from_the_pool(&server, shadowing).await;
+    assert_eq!(answer.output(), "my own\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn it_can_be_switched_off() {
+    let off = json!({ "languageSettings": { "python": { "preload": { "enabled": false } } } });
+    let server = Server::with("python", off).await;
+    let answer = from_the_pool(&server, python("print('hi')")).await;
+    assert_eq!((answer.output(), answer.is_preloaded()), ("hi\n", false));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_can_not_be_preloaded_is_said_once_and_costs_nothing_but_time() {
+    for (preload, complaint, preloaded) in [
+        (json!({ "modules": ["no_such_module"] }), "has no module no_such_module", true),
+        (json!({ "modules": ["this"] }), "it printed", true),
+        (json!({ "memoryMB": 20 }), "more than preload.memoryMB allows", true),
+        (json!({ "interpreter": "node" }), "can't be preloaded", false),
+    ] {
+        let settings = json!({
+            "languageSettings": { "python": { "preload": preload } },
+            "pool": { "size": 2, "hot": 0 },
+        });
+        let server = Server::with("python", settings).await;
+        let answer = from_the_pool(&server, python("print('hi')")).await;
+        assert_eq!((answer.output(), answer.is_preloaded()), ("hi\n", preloaded), "{preload}");
+        eventually("the log tells", async || server.log().contains(complaint)).await;
+        for _ in 0..3 {
+            from_the_pool(&server, python("pass")).await;
+        }
+        assert_eq!(server.log().matches(complaint).count(), 1, "{}", server.log());
+        server.stop().await;
+    }
+}
