@@ -8,9 +8,9 @@ use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_
 use futures_util::future::try_join_all;
 use isolator::app::App;
 use isolator::bench::BenchError;
-use isolator::bench::flow::PoolShape;
 use isolator::bench::mcp_client::IsolatorProcess;
-use isolator::bench::programs::Subject;
+use isolator::bench::programs::Workload;
+use isolator::bench::scenario::PoolShape;
 use isolator::bench::settings::{self, Server};
 use isolator::config::{Config, EngineKind};
 use tokio::runtime::Runtime;
@@ -25,7 +25,7 @@ fn burst(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
     let python = ["python".to_owned()];
-    let subjects = Subject::choose(&config, &python).expect("a built-in language");
+    let subjects = Workload::choose(&config, &python).expect("a built-in language");
     let subject = Arc::clone(&subjects[0]);
     let directory = tempfile::tempdir().expect("a directory");
     let (app, mut server) = runtime.block_on(async {
@@ -57,7 +57,7 @@ fn burst(criterion: &mut Criterion) {
 async fn all_at_once(
     server: &mut IsolatorProcess,
     app: &App,
-    subject: &Subject,
+    subject: &Workload,
 ) -> Result<Duration, BenchError> {
     let began = Instant::now();
     try_join_all((0..POOL.size).map(|_| server.call(subject))).await?;

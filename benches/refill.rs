@@ -12,7 +12,7 @@ use criterion::{
     BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
 };
 use futures_util::future::join_all;
-use isolator::app::{Ahead, App};
+use isolator::app::{App, PoolFill};
 use isolator::config::Config;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
@@ -48,7 +48,7 @@ fn refill(criterion: &mut Criterion) {
             let pools = App::with_launcher(&config, LAUNCHER)
                 .await
                 .expect("an engine")
-                .start_pools(&config, Ahead::AsConfigured);
+                .start_pools(&config, PoolFill::AsConfigured);
             until_full(&pools).await;
             pools
         });

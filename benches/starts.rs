@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
 use isolator::bench::engines::Engines;
-use isolator::bench::programs::Subject;
+use isolator::bench::programs::Workload;
 use isolator::bench::session::Session;
 use isolator::config::Config;
 use tokio::runtime::Runtime;
@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 fn starts(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
-    let subjects = Subject::choose(&config, &[]).expect("the built-in languages");
+    let subjects = Workload::choose(&config, &[]).expect("the built-in languages");
     let mut session = runtime.block_on(async {
         let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
         let Engines { sides, left_out } =

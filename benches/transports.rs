@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum as _;
 use futures_util::future::try_join_all;
-use isolator::bench::flow::PoolShape;
+use isolator::bench::scenario::PoolShape;
 use isolator::bench::settings::{self, Server};
 use isolator::config::{Config, EngineKind};
 use rmcp::model::CallToolRequestParams;

@@ -11,7 +11,7 @@ use isolator_pool::engine::Engine;
 use isolator_pool::engine::docker::{ConnectError, DockerEngine, EngineAddress};
 use isolator_pool::engine::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::images::{ImageProvider, ImageStore};
-use isolator_pool::engine::instance::Owner;
+use isolator_pool::engine::instance::Instance;
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::pools::{PoolSpec, Pools};
 use isolator_pool::sandbox::sweep;
@@ -24,7 +24,7 @@ pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
 
 /// How many sandboxes are made ahead of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ahead {
+pub enum PoolFill {
     /// As many as the configuration says.
     AsConfigured,
     /// One of each language, to see what it is like.
@@ -36,7 +36,7 @@ pub enum Ahead {
 /// What every command needs of the world outside.
 pub struct App {
     /// This process's identity.
-    pub owner: Arc<Owner>,
+    pub owner: Arc<Instance>,
     /// Which kind of engine makes the sandboxes; never [`EngineKind::Auto`].
     pub kind: EngineKind,
     /// The engine.
@@ -83,7 +83,7 @@ impl App {
         let directory = state_directory().context(
             "there is no place for this user's state: set XDG_STATE_HOME to a directory",
         )?;
-        let owner = Owner::register(&directory).with_context(|| {
+        let owner = Instance::register(&directory).with_context(|| {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
@@ -120,16 +120,16 @@ impl App {
     }
 
     /// Starts the pools of a configuration.
-    pub fn start_pools(&self, config: &Config, ahead: Ahead) -> Pools {
+    pub fn start_pools(&self, config: &Config, ahead: PoolFill) -> Pools {
         let specs: BTreeMap<String, PoolSpec> = config
             .languages
             .values()
             .map(|language| {
                 let sandbox = language.sandbox.clone();
                 let size = match ahead {
-                    Ahead::AsConfigured => language.pool,
-                    Ahead::One => PoolSize { size: 1, hot: 0, ..language.pool },
-                    Ahead::Nothing => PoolSize { size: 0, hot: 0, ..language.pool },
+                    PoolFill::AsConfigured => language.pool,
+                    PoolFill::One => PoolSize { size: 1, hot: 0, ..language.pool },
+                    PoolFill::Nothing => PoolSize { size: 0, hot: 0, ..language.pool },
                 };
                 (language.name.clone(), PoolSpec { sandbox, size })
             })
@@ -152,7 +152,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 async fn docker(
     kind: EngineKind,
     config: &Config,
-    owner: &Owner,
+    owner: &Instance,
 ) -> anyhow::Result<Option<DockerEngine>> {
     if kind == EngineKind::Embedded {
         return Ok(None);

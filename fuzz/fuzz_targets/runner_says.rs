@@ -16,8 +16,8 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use isolator_fuzz_inputs::seeds::KNOBS;
 use isolator_pool::engine::{
-    Call, Channel, Engine, EngineError, Found, Image, Progress, SandboxName, SandboxSpec,
-    SandboxState, Warning, Whose,
+    Call, Channel, Engine, EngineError, ListedSandbox, Image, Progress, SandboxName, SandboxSpec,
+    SandboxState, Warning, LabelFilter,
 };
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
 use isolator_pool::run::outcome::{Captured, Outcome};
@@ -228,11 +228,11 @@ impl Engine for Scripted {
         Ok(())
     }
 
-    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+    async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError> {
         Ok(Vec::new())
     }
 
-    async fn sweep_shared(&self, _: Whose<'_>) -> Result<usize, EngineError> {
+    async fn sweep_shared(&self, _: LabelFilter<'_>) -> Result<usize, EngineError> {
         Ok(0)
     }
 }

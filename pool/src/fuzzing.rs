@@ -8,7 +8,7 @@ use crate::engine::{Engine, SandboxName, SandboxSpec};
 use crate::run::outcome::Outcome;
 use crate::run::{RunError, RunRequest, RunTimes, run};
 use crate::sandbox::Sandbox;
-use crate::sandbox::activity::Quiet;
+use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 
 pub use crate::engine::store::fuzzing::{clear, unpack};
@@ -24,7 +24,7 @@ pub async fn execute(
     request: &RunRequest,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let tasks = TaskTracker::new();
-    let reaper = Reaper::start(Arc::clone(&engine), Arc::new(Quiet::new()), &tasks);
+    let reaper = Reaper::start(Arc::clone(&engine), Arc::new(ActivityGate::new()), &tasks);
     let lease = reaper.lease(SandboxName::new("fuzzed"));
     let mut sandbox = Sandbox::create(engine, lease, spec, &tasks, || {}).await?;
     while sandbox.missing().is_some() {

@@ -9,8 +9,8 @@ use std::io;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::flow::Flow;
 use super::results::{Results, Row};
+use super::scenario::Scenario;
 use super::table::digits;
 use crate::result::report::ms;
 
@@ -159,16 +159,16 @@ impl Canvas<'_> {
 }
 
 /// Grey for the plain API; a family for each engine, and the warmer an Isolator, the stronger.
-fn colour(flow: Flow) -> RGBColor {
+fn colour(flow: Scenario) -> RGBColor {
     match flow {
-        Flow::DockerCold => RGBColor(0x8c, 0x95, 0x9f),
-        Flow::DockerNaiveWarm => RGBColor(0xb7, 0xbf, 0xc8),
-        Flow::IsolatorCold => RGBColor(0xa5, 0xc8, 0xf0),
-        Flow::IsolatorPaused => RGBColor(0x4d, 0x90, 0xe0),
-        Flow::IsolatorHot => RGBColor(0x0b, 0x4f, 0xa8),
-        Flow::EmbeddedCold => RGBColor(0xf5, 0xc9, 0xa8),
-        Flow::EmbeddedPaused => RGBColor(0xef, 0x90, 0x4f),
-        Flow::EmbeddedHot => RGBColor(0xd2, 0x4a, 0x10),
+        Scenario::DockerCold => RGBColor(0x8c, 0x95, 0x9f),
+        Scenario::DockerNaiveWarm => RGBColor(0xb7, 0xbf, 0xc8),
+        Scenario::IsolatorCold => RGBColor(0xa5, 0xc8, 0xf0),
+        Scenario::IsolatorPaused => RGBColor(0x4d, 0x90, 0xe0),
+        Scenario::IsolatorHot => RGBColor(0x0b, 0x4f, 0xa8),
+        Scenario::EmbeddedCold => RGBColor(0xf5, 0xc9, 0xa8),
+        Scenario::EmbeddedPaused => RGBColor(0xef, 0x90, 0x4f),
+        Scenario::EmbeddedHot => RGBColor(0xd2, 0x4a, 0x10),
     }
 }
 
@@ -190,7 +190,7 @@ fn wrap(parts: &[String]) -> Vec<String> {
 /// The flows that others are compared with; where an engine lacks images, that may be more than one.
 fn compared_with(rows: &[Row]) -> String {
     let labels: BTreeSet<_> = rows.iter().map(|row| row.compared_with).collect();
-    labels.into_iter().map(Flow::label).collect::<Vec<_>>().join(" or ")
+    labels.into_iter().map(Scenario::label).collect::<Vec<_>>().join(" or ")
 }
 
 /// A logarithmic axis in milliseconds, between two of its ticks.

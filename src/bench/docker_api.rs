@@ -14,12 +14,12 @@ use bollard::query_parameters::{
 };
 use futures_util::{StreamExt, TryStreamExt};
 use isolator_pool::engine::docker::connect;
-use isolator_pool::engine::instance::Owner;
+use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::{Call, Engine, SandboxName, bounded};
 use tokio_util::task::TaskTracker;
 
 use super::error::BenchError;
-use super::programs::Subject;
+use super::programs::Workload;
 use crate::app::{self, App};
 use crate::config::Config;
 
@@ -28,7 +28,7 @@ use crate::config::Config;
 pub struct RawDocker {
     docker: Docker,
     engine: Arc<dyn Engine>,
-    owner: Arc<Owner>,
+    owner: Arc<Instance>,
     next_number: AtomicU64,
     /// Containers are made in tasks of their own: when a sample is given up half-way, its container
     /// shall be there before all are removed.
@@ -57,7 +57,7 @@ impl RawDocker {
     /// # Errors
     ///
     /// The engine's, or that the program did not do what it should. The container may be left then.
-    pub async fn cold(&self, subject: &Subject) -> Result<Duration, BenchError> {
+    pub async fn cold(&self, subject: &Workload) -> Result<Duration, BenchError> {
         let began = Instant::now();
         let name = self.create(subject, subject.argv.clone()).await?;
         self.upload(&name, subject).await?;
@@ -90,7 +90,7 @@ impl RawDocker {
     /// # Errors
     ///
     /// As [`Self::cold`].
-    pub async fn naive_warm(&self, subject: &Subject) -> Result<Duration, BenchError> {
+    pub async fn naive_warm(&self, subject: &Workload) -> Result<Duration, BenchError> {
         let waiting = vec!["sleep".to_owned(), "600".to_owned()];
         let name = self.create(subject, waiting).await?;
         self.start(&name).await?;
@@ -133,7 +133,7 @@ impl RawDocker {
 
     async fn create(
         &self,
-        subject: &Subject,
+        subject: &Workload,
         command: Vec<String>,
     ) -> Result<SandboxName, BenchError> {
         let name = self.owner.sandbox_name(self.next_number.fetch_add(1, Ordering::Relaxed));
@@ -150,7 +150,7 @@ impl RawDocker {
     /// The limits are those of the language's sandboxes. What the plain flow has no use for is left
     /// out: files in memory and a read-only root, because an upload reaches neither; a seccomp
     /// profile of one's own; a log driver that keeps nothing, because the output comes from the log.
-    fn body(&self, subject: &Subject, command: Vec<String>) -> ContainerCreateBody {
+    fn body(&self, subject: &Workload, command: Vec<String>) -> ContainerCreateBody {
         let spec = &subject.language.sandbox;
         let (uid, gid) = spec.user;
         let env = subject.language.env.iter().map(|(name, value)| format!("{name}={value}"));
@@ -178,7 +178,7 @@ impl RawDocker {
         }
     }
 
-    async fn upload(&self, name: &SandboxName, subject: &Subject) -> Result<(), BenchError> {
+    async fn upload(&self, name: &SandboxName, subject: &Workload) -> Result<(), BenchError> {
         let workdir = &subject.language.sandbox.workdir;
         let options = UploadToContainerOptionsBuilder::new().path(workdir).build();
         let tar = bollard::body_full(subject.workspace.tar().to_vec().into());
@@ -201,7 +201,7 @@ fn to_string(piece: &bollard::container::LogOutput) -> String {
 }
 
 /// Whether a program did what it should.
-fn check(subject: &Subject, output: &str, code: Option<i64>) -> Result<(), BenchError> {
+fn check(subject: &Workload, output: &str, code: Option<i64>) -> Result<(), BenchError> {
     let expected = subject.program.prints;
     if output == expected && code == Some(0) {
         return Ok(());

@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use isolator_pool::engine::embedded;
 use isolator_pool::engine::{Call, bounded};
 
-use super::flow::Flow;
-use super::programs::Subject;
+use super::programs::Workload;
+use super::scenario::Scenario;
 use crate::app::App;
 use crate::config::{Config, EngineKind};
 
@@ -21,9 +21,9 @@ pub struct Side {
     /// What it says of itself.
     pub described: String,
     /// The programs whose images it has.
-    pub subjects: Vec<Arc<Subject>>,
+    pub subjects: Vec<Arc<Workload>>,
     /// What is measured of it.
-    pub flows: &'static [Flow],
+    pub flows: &'static [Scenario],
 }
 
 /// What there is to measure on.
@@ -45,16 +45,16 @@ impl Engines {
     pub async fn find(
         config: &Config,
         program: &Path,
-        subjects: &[Arc<Subject>],
+        subjects: &[Arc<Workload>],
     ) -> anyhow::Result<Self> {
         let configured = config.engine.kind;
         let mut found = Self::default();
         for kind in [EngineKind::Docker, EngineKind::Embedded] {
             let flows = match (configured, kind) {
                 (EngineKind::Docker, EngineKind::Embedded) => continue,
-                (EngineKind::Embedded, EngineKind::Docker) => &Flow::PLAIN[..],
-                (_, EngineKind::Embedded) => &Flow::EMBEDDED,
-                _ => &Flow::DOCKER,
+                (EngineKind::Embedded, EngineKind::Docker) => &Scenario::PLAIN[..],
+                (_, EngineKind::Embedded) => &Scenario::EMBEDDED,
+                _ => &Scenario::DOCKER,
             };
             match found.add(kind, config, program, subjects, flows).await {
                 Err(error) if configured == kind => return Err(error),
@@ -75,8 +75,8 @@ impl Engines {
         kind: EngineKind,
         config: &Config,
         program: &Path,
-        subjects: &[Arc<Subject>],
-        flows: &'static [Flow],
+        subjects: &[Arc<Workload>],
+        flows: &'static [Scenario],
     ) -> anyhow::Result<()> {
         let app = App::on(kind, config, program).await?;
         let checked = bounded(Call::Check, app.engine.check()).await;
@@ -105,7 +105,11 @@ impl Engines {
 }
 
 impl Side {
-    async fn require_image(&self, subject: &Subject, configured: EngineKind) -> anyhow::Result<()> {
+    async fn require_image(
+        &self,
+        subject: &Workload,
+        configured: EngineKind,
+    ) -> anyhow::Result<()> {
         let language = &subject.language;
         let image = &language.sandbox.image.name;
         if self.app.images.find(image).await?.is_none() {
@@ -121,9 +125,9 @@ impl Side {
     }
 
     /// The flow that tries a program: the simplest that has to do with Isolator, where one has.
-    pub(super) fn trial(&self) -> Flow {
+    pub(super) fn trial(&self) -> Scenario {
         let served = self.flows.iter().find(|flow| flow.server().is_some());
-        served.copied().unwrap_or(Flow::DockerCold)
+        served.copied().unwrap_or(Scenario::DockerCold)
     }
 }
 

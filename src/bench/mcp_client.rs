@@ -12,9 +12,9 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 
 use super::error::BenchError;
-use super::flow::PoolShape;
-use super::programs::Subject;
-use super::rest::Rest;
+use super::programs::Workload;
+use super::quiescence::Rest;
+use super::scenario::PoolShape;
 use crate::app::App;
 use crate::mcp::tools::EXECUTE_CODE;
 
@@ -105,7 +105,7 @@ impl IsolatorProcess {
     /// # Errors
     ///
     /// When there is no answer, or the program did not do what it should.
-    pub async fn call(&self, subject: &Subject) -> Result<Served, BenchError> {
+    pub async fn call(&self, subject: &Workload) -> Result<Served, BenchError> {
         let arguments = json!({
             "language": subject.language.name,
             "entrypoint_code": subject.program.code,

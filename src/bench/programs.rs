@@ -50,7 +50,7 @@ pub static PROGRAMS: [Program; 4] = [
 
 /// A program in its language, ready to be started either way.
 #[derive(Debug)]
-pub struct Subject {
+pub struct Workload {
     /// The program.
     pub program: &'static Program,
     /// Its language.
@@ -85,7 +85,7 @@ pub enum LanguageError {
     Nothing(Vec<&'static str>),
 }
 
-impl Subject {
+impl Workload {
     /// The programs in the named languages, or in all that the configuration has.
     ///
     /// # Errors
@@ -148,19 +148,19 @@ mod tests {
         Config::parse(text, None, Path::new("/")).unwrap()
     }
 
-    fn labels(subjects: &[Arc<Subject>]) -> Vec<String> {
+    fn labels(subjects: &[Arc<Workload>]) -> Vec<String> {
         subjects.iter().map(|subject| subject.label()).collect()
     }
 
     #[test]
     fn every_program_is_measured_unless_languages_are_named() {
         let config = config("{}");
-        let all = Subject::choose(&config, &[]).unwrap();
+        let all = Workload::choose(&config, &[]).unwrap();
         assert_eq!(
             labels(&all),
             ["python, hello", "python, import pandas", "javascript, hello", "go, hello"]
         );
-        let go = Subject::choose(&config, &["go".to_owned()]).unwrap();
+        let go = Workload::choose(&config, &["go".to_owned()]).unwrap();
         assert_eq!(labels(&go), ["go, hello"]);
     }
 
@@ -172,7 +172,7 @@ mod tests {
                 "go": { "enabled": false }
             } }"#,
         );
-        let all = Subject::choose(&config, &[]).unwrap();
+        let all = Workload::choose(&config, &[]).unwrap();
         assert_eq!(all[0].argv, ["pypy3", "-I", "app.py"]);
         assert!(!labels(&all).contains(&"go, hello".to_owned()));
     }
@@ -186,7 +186,7 @@ mod tests {
             } }"#,
         );
         for name in ["go", "cobol", "bash"] {
-            let error = Subject::choose(&config, &[name.to_owned()]).unwrap_err().to_string();
+            let error = Workload::choose(&config, &[name.to_owned()]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("python, javascript"), "{error}");
         }
     }

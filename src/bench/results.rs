@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::flow::Flow;
 use super::machine::Machine;
+use super::scenario::Scenario;
 use super::schedule::Cell;
 use super::statistics::Summary;
 use super::throughput::Throughput;
@@ -28,7 +28,7 @@ pub struct Row {
     /// The program and its language.
     pub program: String,
     /// How it was started.
-    pub flow: Flow,
+    pub flow: Scenario,
     /// The samples in numbers.
     #[serde(flatten)]
     pub summary: Summary,
@@ -36,7 +36,7 @@ pub struct Row {
     pub times_faster: f64,
     /// The program's first flow: the plain Docker API's cold start, and without Docker the embedded
     /// engine's.
-    pub compared_with: Flow,
+    pub compared_with: Scenario,
     /// Calls that did not start as they had to and are not among the samples.
     pub discarded: usize,
     /// The samples in milliseconds, in the order in which they were taken.
@@ -47,7 +47,7 @@ impl Results {
     /// Sums up what was measured. Cells without a sample are left out.
     pub fn new(machine: Machine, cells: &[Cell], throughput: Option<Throughput>) -> Self {
         let mut rows: Vec<Row> = Vec::new();
-        let mut first: Option<(String, Flow, Duration)> = None;
+        let mut first: Option<(String, Scenario, Duration)> = None;
         for cell in cells {
             let Some(summary) = Summary::of(&cell.samples) else { continue };
             let program = cell.subject.label();
@@ -82,7 +82,7 @@ pub(super) fn example() -> Results {
         flow,
         summary: Summary::of(&[ms, ms + ms / 10].map(Duration::from_millis)).unwrap(),
         times_faster,
-        compared_with: Flow::DockerCold,
+        compared_with: Scenario::DockerCold,
         discarded: 0,
         samples_ms: vec![ms as f64, (ms + ms / 10) as f64],
     };
@@ -99,11 +99,11 @@ pub(super) fn example() -> Results {
     Results {
         machine,
         rows: vec![
-            row("python, hello", Flow::DockerCold, 200, 1.0),
-            row("python, hello", Flow::IsolatorHot, 16, 12.5),
-            row("python, hello", Flow::EmbeddedHot, 15, 13.3),
-            row("go, hello", Flow::DockerCold, 1280, 1.0),
-            row("go, hello", Flow::IsolatorHot, 110, 11.6),
+            row("python, hello", Scenario::DockerCold, 200, 1.0),
+            row("python, hello", Scenario::IsolatorHot, 16, 12.5),
+            row("python, hello", Scenario::EmbeddedHot, 15, 13.3),
+            row("go, hello", Scenario::DockerCold, 1280, 1.0),
+            row("go, hello", Scenario::IsolatorHot, 110, 11.6),
         ],
         throughput: Some(Throughput {
             program: "python, hello".to_owned(),
@@ -122,22 +122,22 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::bench::programs::Subject;
+    use crate::bench::programs::Workload;
     use crate::bench::schedule::Schedule;
     use crate::config::Config;
 
     #[test]
     fn every_flow_is_compared_with_the_cold_start_of_its_own_program() {
         let config = Config::parse("{}", None, Path::new("/")).unwrap();
-        let subjects = Subject::choose(&config, &[]).unwrap();
-        let flows = |s: &Arc<Subject>| {
+        let subjects = Workload::choose(&config, &[]).unwrap();
+        let flows = |s: &Arc<Workload>| {
             let subject = Arc::clone(s);
-            Flow::DOCKER.map(move |flow| (Arc::clone(&subject), flow))
+            Scenario::DOCKER.map(move |flow| (Arc::clone(&subject), flow))
         };
         let mut schedule = Schedule::new(subjects.iter().flat_map(flows));
         while let Some(cell) = schedule.next(Duration::ZERO) {
             let cold = if cell.subject.language.name == "go" { 400 } else { 200 };
-            let took = if cell.flow == Flow::DockerCold { cold } else { 20 };
+            let took = if cell.flow == Scenario::DockerCold { cold } else { 20 };
             cell.samples.push(Duration::from_millis(took));
         }
         let results = Results::new(Machine::here([]), &schedule.into_cells(), None);
@@ -156,15 +156,15 @@ mod tests {
     #[test]
     fn without_docker_flows_are_compared_with_the_embedded_engine_s_cold_start() {
         let config = Config::parse("{}", None, Path::new("/")).unwrap();
-        let subjects = Subject::choose(&config, &["go".to_owned()]).unwrap();
-        let cells = Flow::EMBEDDED.map(|flow| (Arc::clone(&subjects[0]), flow));
+        let subjects = Workload::choose(&config, &["go".to_owned()]).unwrap();
+        let cells = Scenario::EMBEDDED.map(|flow| (Arc::clone(&subjects[0]), flow));
         let mut schedule = Schedule::new(cells);
         while let Some(cell) = schedule.next(Duration::ZERO) {
-            let took = if cell.flow == Flow::EmbeddedCold { 100 } else { 10 };
+            let took = if cell.flow == Scenario::EmbeddedCold { 100 } else { 10 };
             cell.samples.push(Duration::from_millis(took));
         }
         let rows = Results::new(Machine::here([]), &schedule.into_cells(), None).rows;
-        assert!(rows.iter().all(|row| row.compared_with == Flow::EmbeddedCold), "{rows:?}");
+        assert!(rows.iter().all(|row| row.compared_with == Scenario::EmbeddedCold), "{rows:?}");
         assert_eq!((rows[0].times_faster, rows[2].times_faster), (1.0, 10.0));
     }
 }

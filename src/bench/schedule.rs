@@ -1,4 +1,4 @@
-//! Whose turn it is.
+//! LabelFilter turn it is.
 //!
 //! All flows take turns from the first second to the last, so that whatever else the machine does
 //! meanwhile hits all alike. Each gets the same time in all, so the slow ones get fewer samples.
@@ -6,16 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flow::Flow;
-use super::programs::Subject;
+use super::programs::Workload;
+use super::scenario::Scenario;
 
 /// One program in one flow, and what was measured of it.
 #[derive(Debug)]
 pub struct Cell {
     /// The program.
-    pub subject: Arc<Subject>,
+    pub subject: Arc<Workload>,
     /// The flow.
-    pub flow: Flow,
+    pub flow: Scenario,
     /// What counts.
     pub samples: Vec<Duration>,
     /// How many calls did not start as they had to.
@@ -35,7 +35,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// These programs, each in a flow.
-    pub fn new(cells: impl IntoIterator<Item = (Arc<Subject>, Flow)>) -> Self {
+    pub fn new(cells: impl IntoIterator<Item = (Arc<Workload>, Scenario)>) -> Self {
         let cell = |(subject, flow)| Cell {
             subject,
             flow,
@@ -76,11 +76,11 @@ mod tests {
 
     fn schedule() -> Schedule {
         let config = Config::parse("{}", None, Path::new("/")).unwrap();
-        let subjects = Subject::choose(&config, &["go".to_owned()]).unwrap();
-        Schedule::new(Flow::DOCKER.map(|flow| (Arc::clone(&subjects[0]), flow)))
+        let subjects = Workload::choose(&config, &["go".to_owned()]).unwrap();
+        Schedule::new(Scenario::DOCKER.map(|flow| (Arc::clone(&subjects[0]), flow)))
     }
 
-    fn measure(cell: &mut Cell, took: Duration) -> Flow {
+    fn measure(cell: &mut Cell, took: Duration) -> Scenario {
         cell.samples.push(took);
         cell.spent += took;
         cell.flow
@@ -91,7 +91,7 @@ mod tests {
         let mut schedule = schedule();
         let turns: Vec<_> =
             (0..5).map(|_| measure(schedule.next(SECOND).unwrap(), SECOND)).collect();
-        assert_eq!(turns, Flow::DOCKER);
+        assert_eq!(turns, Scenario::DOCKER);
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
         let mut schedule = schedule();
         for _ in 0..200 {
             let cell = schedule.next(SECOND).unwrap();
-            let slow = if cell.flow == Flow::DockerCold { 10 } else { 1 };
+            let slow = if cell.flow == Scenario::DockerCold { 10 } else { 1 };
             measure(cell, SECOND * slow);
         }
         let cells = schedule.into_cells();
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn the_first_of_several_samples_does_not_count() {
         let mut schedule = schedule();
-        let turns = Flow::DOCKER.len() * (SEVERAL - 1) + 1;
+        let turns = Scenario::DOCKER.len() * (SEVERAL - 1) + 1;
         for turn in 0..turns {
-            let took = if turn < Flow::DOCKER.len() { 2 * SECOND } else { SECOND };
+            let took = if turn < Scenario::DOCKER.len() { 2 * SECOND } else { SECOND };
             let cell = schedule.next(SECOND).unwrap();
             cell.samples.push(took);
             cell.spent += SECOND;

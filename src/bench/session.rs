@@ -17,9 +17,9 @@ use tempfile::TempDir;
 use super::docker_api::RawDocker;
 use super::engines::Side;
 use super::error::BenchError;
-use super::flow::{Flow, PoolShape, Served};
 use super::mcp_client::IsolatorProcess;
-use super::programs::Subject;
+use super::programs::Workload;
+use super::scenario::{PoolShape, Scenario, Served};
 use super::schedule::Schedule;
 use super::settings::{self, Server};
 use super::throughput::{self, CLIENTS, Contender, Throughput, Turns};
@@ -42,7 +42,7 @@ const MAX_DISCARDED: usize = 10;
 pub struct Session {
     sides: Vec<Side>,
     docker: Option<RawDocker>,
-    servers: BTreeMap<Flow, IsolatorProcess>,
+    servers: BTreeMap<Scenario, IsolatorProcess>,
     /// Those whose throughput is measured.
     busy: BTreeMap<Contender, IsolatorProcess>,
     calm: Duration,
@@ -114,8 +114,8 @@ impl Session {
     }
 
     /// The programs that are measured, each in all the flows that can start it, program by program.
-    pub fn cells(&self) -> Vec<(Arc<Subject>, Flow)> {
-        let cell = |side: &Side, subject: &Arc<Subject>| {
+    pub fn cells(&self) -> Vec<(Arc<Workload>, Scenario)> {
+        let cell = |side: &Side, subject: &Arc<Workload>| {
             let subject = Arc::clone(subject);
             side.flows.iter().map(move |flow| (Arc::clone(&subject), *flow)).collect::<Vec<_>>()
         };
@@ -178,7 +178,11 @@ impl Session {
     /// # Errors
     ///
     /// When the engine or a server fails, or the program does not do what it should.
-    pub async fn sample(&mut self, subject: &Subject, flow: Flow) -> Result<Sample, BenchError> {
+    pub async fn sample(
+        &mut self,
+        subject: &Workload,
+        flow: Scenario,
+    ) -> Result<Sample, BenchError> {
         let what = || format!("{} ({})", subject.label(), flow.label());
         for discarded in 0..MAX_DISCARDED {
             let attempt = tokio::time::timeout(PATIENCE, self.attempt(subject, flow)).await;
@@ -197,13 +201,13 @@ impl Session {
     /// `None` if the call did not start as it had to.
     async fn attempt(
         &mut self,
-        subject: &Subject,
-        flow: Flow,
+        subject: &Workload,
+        flow: Scenario,
     ) -> Result<Option<Duration>, BenchError> {
         let Some(Served { engine, start, .. }) = flow.server() else {
             let docker = self.docker.as_ref().ok_or_else(|| not_there(flow.label()))?;
             return match flow {
-                Flow::DockerNaiveWarm => docker.naive_warm(subject).await.map(Some),
+                Scenario::DockerNaiveWarm => docker.naive_warm(subject).await.map(Some),
                 _ => docker.cold(subject).await.map(Some),
             };
         };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::error::BenchError;
-use super::flow::PoolShape;
+use super::scenario::PoolShape;
 use crate::config::{Config, EngineKind, FILE_NAME};
 
 /// A server that is measured.

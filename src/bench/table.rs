@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::flow::Flow;
 use super::results::{Results, Row};
+use super::scenario::Scenario;
 use super::throughput::Throughput;
 use crate::result::report::ms;
 
@@ -41,7 +41,7 @@ pub fn table(results: &Results) -> String {
         lines.push(String::new());
     }
     for row in results.programs().filter_map(<[Row]>::first) {
-        if row.compared_with != Flow::DockerCold {
+        if row.compared_with != Scenario::DockerCold {
             lines.push(format!(
                 "{}: Docker was not measured; × faster is than {}.",
                 row.program,
@@ -167,7 +167,7 @@ mod tests {
     fn what_is_compared_with_something_else_than_docker_says_so() {
         let mut results = example();
         assert!(!table(&results).contains("was not measured"));
-        results.rows[3].compared_with = Flow::EmbeddedCold;
+        results.rows[3].compared_with = Scenario::EmbeddedCold;
         let table = table(&results);
         assert!(table.contains("go, hello: Docker was not measured"), "{table}");
         assert!(table.contains("than isolator embedded, cold"), "{table}");

@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 
 use super::error::BenchError;
-use super::programs::Subject;
+use super::programs::Workload;
 
 /// Clients that ask at the same time.
 pub const CLIENTS: usize = 4;
@@ -113,7 +113,7 @@ pub(super) async fn slice(
     Ok(Slice { answers, time: clients.iter().map(|(_, time)| *time).sum() })
 }
 
-/// Whose turn it is, and what was measured of all.
+/// LabelFilter turn it is, and what was measured of all.
 #[derive(Debug)]
 pub(super) struct Turns {
     until: Instant,
@@ -149,7 +149,7 @@ impl Turns {
         }
     }
 
-    pub(super) fn into_throughput(self, subject: &Arc<Subject>) -> Throughput {
+    pub(super) fn into_throughput(self, subject: &Arc<Workload>) -> Throughput {
         let mut rows: Vec<Rate> = Vec::new();
         for (contender, slices) in self.done {
             let all = Slice {

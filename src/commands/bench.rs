@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use crate::bench::chart;
 use crate::bench::engines::{Engines, Side};
 use crate::bench::machine::{CpuTimes, Machine};
-use crate::bench::programs::Subject;
+use crate::bench::programs::Workload;
 use crate::bench::results::Results;
 use crate::bench::schedule::Schedule;
 use crate::bench::session::Session;
@@ -47,7 +47,7 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
     for file in [&arguments.svg, &arguments.json].into_iter().flatten() {
         refuse_unless_writable(file)?;
     }
-    let subjects = Subject::choose(config, &arguments.languages)?;
+    let subjects = Workload::choose(config, &arguments.languages)?;
     let program = std::env::current_exe().context("this program does not find itself")?;
     let Engines { sides, left_out } = Engines::find(config, &program, &subjects).await?;
     tell_left_out(&left_out);

@@ -72,7 +72,7 @@ pub struct ServeArguments {
 /// Arguments of `isolator token`.
 #[derive(Debug, Args)]
 pub struct TokenArguments {
-    /// Whose it is: what the log calls the client, and whom it shares sandboxes fairly with
+    /// LabelFilter it is: what the log calls the client, and whom it shares sandboxes fairly with
     pub name: String,
     /// How long it is accepted, such as 90d; for ever if not given
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]

@@ -12,7 +12,7 @@ use isolator_pool::run::outcome::Status;
 use isolator_pool::run::preload::PreloadStatus;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
-use crate::app::{Ahead, App};
+use crate::app::{App, PoolFill};
 use crate::commands::say;
 use crate::config::{Config, Language};
 
@@ -107,7 +107,7 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
 /// Starts each language's own command in a sandbox of its own, with an empty program.
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     say("sandboxes");
-    let pools = app.start_pools(config, Ahead::One);
+    let pools = app.start_pools(config, PoolFill::One);
     let client = Client::host();
     for language in config.languages.values() {
         let name = &language.name;

@@ -13,7 +13,7 @@ use isolator_pool::run::outcome::{End, Outcome, Status};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::{Ahead, App};
+use crate::app::{App, PoolFill};
 use crate::commands::cli::RunArguments;
 use crate::commands::complain;
 use crate::commands::signals::stop_signal;
@@ -39,7 +39,7 @@ pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCo
     }
     let app = App::new(&config).await?;
     let stop_signal = stop_signal()?;
-    let pools = app.start_pools(&config, Ahead::Nothing);
+    let pools = app.start_pools(&config, PoolFill::Nothing);
     let client = Client::host();
     let ended = tokio::select! {
         executed = pools.execute(name, &client, &request.run) => Ok(executed),

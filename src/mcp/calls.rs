@@ -19,7 +19,7 @@ use crate::request::arguments::{
 use crate::request::resolve;
 use crate::request::snippets::Snippets;
 use crate::request::syntax::{self, Syntax};
-use crate::result::detached::{Detached, Stand};
+use crate::result::detached::{Detached, RunState};
 use crate::result::explain::Context;
 use crate::result::handles::Capacity;
 use crate::result::kept::{self, ReadError, Results};
@@ -128,8 +128,9 @@ impl Calls {
     async fn execute_or_detach(&self, arguments: Value, call: Call) -> Answer {
         let client = call.client.clone();
         let calls = self.clone();
-        let stand =
-            self.detached.attend(&client, async move { calls.execute_code(arguments, call).await });
+        let stand = self
+            .detached
+            .run_or_detach(&client, async move { calls.execute_code(arguments, call).await });
         self.stand(stand.await)
     }
 
@@ -143,13 +144,13 @@ impl Calls {
         stand.map_or_else(|| Ok(tool_result::unknown_handle()), |stand| self.stand(stand))
     }
 
-    fn stand(&self, stand: Stand<Answer>) -> Answer {
+    fn stand(&self, stand: RunState<Answer>) -> Answer {
         match stand {
-            Stand::Ended(answer) => answer,
-            Stand::GoesOn(handle) => {
+            RunState::Ended(answer) => answer,
+            RunState::Running(handle) => {
                 Ok(tool_result::of_running(handle, self.config.results.keep_for))
             }
-            Stand::Gone => Ok(tool_result::gone()),
+            RunState::Gone => Ok(tool_result::gone()),
         }
     }
 

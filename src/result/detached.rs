@@ -31,11 +31,11 @@ struct Run<T> {
 
 /// How a run stands.
 #[derive(Debug)]
-pub enum Stand<T> {
+pub enum RunState<T> {
     /// It has ended, with this result.
     Ended(T),
     /// It goes on, and this is its handle.
-    GoesOn(String),
+    Running(String),
     /// Its result will never be there: it was ended by its caller, or the server has lost it.
     Gone,
 }
@@ -49,20 +49,20 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
 
     /// Waits for a client's run, and detaches it when that takes too long. One that can't be kept is waited
     /// for until its end. Dropping the future ends a program that is not detached.
-    pub async fn attend<F>(&self, client: &Client, run: F) -> Stand<T>
+    pub async fn run_or_detach<F>(&self, client: &Client, run: F) -> RunState<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
         let mut run = Box::pin(run);
         if let Ok(result) = timeout(self.after, &mut run).await {
-            return Stand::Ended(result);
+            return RunState::Ended(result);
         }
         let (sender, result) = watch::channel(None);
         let handle = match self.runs.keep(client, 1, Run { result, task: OnceLock::new() }) {
             Ok(handle) => handle,
             Err(error) => {
                 tracing::warn!(%error, "a long run can't be detached");
-                return Stand::Ended(run.await);
+                return RunState::Ended(run.await);
             }
         };
         let task = self.tasks.spawn(async move {
@@ -71,32 +71,32 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         let task = AbortOnDropHandle::new(task);
         // One that is not there any more ends here.
         let _ = self.runs.get(client, &handle).map(|run| run.task.set(task));
-        Stand::GoesOn(handle)
+        RunState::Running(handle)
     }
 
     /// Waits for a client's detached run, as long as before. `None` for a handle that is unknown, has expired,
     /// or is another client's. Dropping the future changes nothing.
-    pub async fn wait(&self, client: &Client, handle: &str) -> Option<Stand<T>> {
+    pub async fn wait(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;
         let mut result = run.result.clone();
         let stand = match timeout(self.after, result.wait_for(Option::is_some)).await {
-            Ok(Ok(result)) => result.clone().map_or(Stand::Gone, Stand::Ended),
-            Ok(Err(_)) => Stand::Gone,
-            Err(_) => Stand::GoesOn(handle.to_owned()),
+            Ok(Ok(result)) => result.clone().map_or(RunState::Gone, RunState::Ended),
+            Ok(Err(_)) => RunState::Gone,
+            Err(_) => RunState::Running(handle.to_owned()),
         };
         Some(stand)
     }
 
     /// Ends a client's detached run, unless it has ended already. `None` as before.
-    pub fn end(&self, client: &Client, handle: &str) -> Option<Stand<T>> {
+    pub fn end(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;
         if let Some(result) = run.result.borrow().clone() {
-            return Some(Stand::Ended(result));
+            return Some(RunState::Ended(result));
         }
         if let Some(task) = run.task.get() {
             task.abort();
         }
-        Some(Stand::Gone)
+        Some(RunState::Gone)
     }
 }
 
@@ -110,8 +110,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn text(stand: Option<Stand<&'static str>>) -> &'static str {
-        let Some(Stand::Ended(text)) = stand else { panic!("{stand:?}") };
+    fn text(stand: Option<RunState<&'static str>>) -> &'static str {
+        let Some(RunState::Ended(text)) = stand else { panic!("{stand:?}") };
         text
     }
 
@@ -124,13 +124,15 @@ mod tests {
     async fn a_short_run_is_answered_and_a_long_one_has_a_handle_for_its_caller() {
         let detached = Detached::new(45 * SECOND, 600 * SECOND);
         let (one, two) = (Client::named("one"), Client::named("two"));
-        assert_eq!(text(Some(detached.attend(&one, takes(44)).await)), "done");
-        let Stand::GoesOn(handle) = detached.attend(&one, takes(100)).await else { panic!() };
+        assert_eq!(text(Some(detached.run_or_detach(&one, takes(44)).await)), "done");
+        let RunState::Running(handle) = detached.run_or_detach(&one, takes(100)).await else {
+            panic!()
+        };
         assert!(
             detached.wait(&two, &handle).await.is_none() && detached.end(&two, &handle).is_none()
         );
         assert!(
-            matches!(detached.wait(&one, &handle).await, Some(Stand::GoesOn(same)) if same == handle)
+            matches!(detached.wait(&one, &handle).await, Some(RunState::Running(same)) if same == handle)
         );
         assert_eq!(text(detached.wait(&one, &handle).await), "done");
         assert_eq!(
@@ -163,15 +165,19 @@ mod tests {
             }
         };
         let detached: Detached<()> = Detached::new(45 * SECOND, 600 * SECOND);
-        timeout(SECOND, detached.attend(&client, forever())).await.unwrap_err();
+        timeout(SECOND, detached.run_or_detach(&client, forever())).await.unwrap_err();
         timeout(SECOND, ended.notified()).await.expect("a call that is given up ends its run");
 
-        let Stand::GoesOn(handle) = detached.attend(&client, forever()).await else { panic!() };
-        assert!(matches!(detached.end(&client, &handle), Some(Stand::Gone)));
+        let RunState::Running(handle) = detached.run_or_detach(&client, forever()).await else {
+            panic!()
+        };
+        assert!(matches!(detached.end(&client, &handle), Some(RunState::Gone)));
         timeout(SECOND, ended.notified()).await.expect("the caller's word ends it");
-        assert!(matches!(detached.wait(&client, &handle).await, Some(Stand::Gone)));
+        assert!(matches!(detached.wait(&client, &handle).await, Some(RunState::Gone)));
 
-        let Stand::GoesOn(_) = detached.attend(&client, forever()).await else { panic!() };
+        let RunState::Running(_) = detached.run_or_detach(&client, forever()).await else {
+            panic!()
+        };
         drop(detached);
         timeout(SECOND, ended.notified()).await.expect("so does the end of the server");
     }
@@ -181,8 +187,11 @@ mod tests {
         let detached = Detached::new(SECOND, 600 * SECOND);
         let client = Client::named("one");
         for _ in 0..CAPACITY.of_one {
-            assert!(matches!(detached.attend(&client, takes(50)).await, Stand::GoesOn(_)));
+            assert!(matches!(
+                detached.run_or_detach(&client, takes(50)).await,
+                RunState::Running(_)
+            ));
         }
-        assert_eq!(text(Some(detached.attend(&client, takes(3)).await)), "done");
+        assert_eq!(text(Some(detached.run_or_detach(&client, takes(3)).await)), "done");
     }
 }

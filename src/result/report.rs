@@ -7,7 +7,7 @@ use isolator_pool::run::outcome::{End, Outcome, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::request::policy::{Found, Violation};
+use crate::request::policy::{Findings, Violation};
 use crate::result::explain::{self, Context};
 use crate::result::files::{self, FileReport};
 
@@ -176,7 +176,7 @@ impl Report {
     }
 
     /// Describes a program that did not run, because a policy forbids what was found in it.
-    pub fn refused(found: Found) -> Self {
+    pub fn refused(found: Findings) -> Self {
         let message = format!(
             "the operator of this server forbids what is in the program, so nothing of it was run; \
              do it another way:\n{found}"
@@ -328,7 +328,7 @@ mod tests {
             column: 8,
             message: "importing os is not allowed".to_owned(),
         };
-        let refused = Report::refused(Found { listed: vec![violation], more: 0 });
+        let refused = Report::refused(Findings { listed: vec![violation], more: 0 });
         let text = refused.to_text();
         assert!(text.starts_with("Execution Failed (refused): "), "{text}");
         let end = "\nmain.py:1:8: importing os is not allowed (no-os)\n\n--- stdout ---\n\n--- stderr ---\n";

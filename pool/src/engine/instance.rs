@@ -27,7 +27,7 @@ pub const PROCESS: &str = "isolator.process";
 
 /// The identity of a running instance.
 #[derive(Debug)]
-pub struct Owner {
+pub struct Instance {
     id: Uuid,
     labels: Labels,
     directory: PathBuf,
@@ -35,7 +35,7 @@ pub struct Owner {
     _lock: File,
 }
 
-impl Owner {
+impl Instance {
     /// Registers a new instance in `directory`, which all instances of a user share.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl Owner {
     }
 }
 
-impl Drop for Owner {
+impl Drop for Instance {
     fn drop(&mut self) {
         // A file that stays is unlocked, so the next instance knows what it means.
         let _ = fs::remove_file(self.side_file());
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn a_live_instance_is_never_dead_and_a_dropped_one_is() {
         let directory = directory();
-        let here = Owner::register(directory.path()).unwrap();
-        let other = Owner::register(directory.path()).unwrap();
+        let here = Instance::register(directory.path()).unwrap();
+        let other = Instance::register(directory.path()).unwrap();
         let labels = other.labels().clone();
         assert!(!here.is_dead(&labels));
         // A crash leaves the lock file behind, unlocked.
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn an_instance_is_not_its_own_heir() {
         let directory = directory();
-        let here = Owner::register(directory.path()).unwrap();
+        let here = Instance::register(directory.path()).unwrap();
         assert!(here.owns(here.labels()) && !here.is_dead(here.labels()));
     }
 
@@ -244,8 +244,8 @@ mod tests {
     fn without_a_lock_file_a_live_process_protects_its_own() {
         let directory = directory();
         let elsewhere = self::directory();
-        let here = Owner::register(directory.path()).unwrap();
-        let other = Owner::register(elsewhere.path()).unwrap();
+        let here = Instance::register(directory.path()).unwrap();
+        let other = Instance::register(elsewhere.path()).unwrap();
         assert!(!here.is_dead(other.labels()), "its process, this one, is alive");
 
         let mut ended = other.labels().clone();
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn strangers_and_other_machines_are_left_alone() {
         let directory = directory();
-        let here = Owner::register(directory.path()).unwrap();
+        let here = Instance::register(directory.path()).unwrap();
         assert!(!here.is_dead(&Labels::new()));
         let mut labels = here.labels().clone();
         labels.insert(INSTANCE.into(), Uuid::new_v4().to_string());

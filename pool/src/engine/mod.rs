@@ -108,7 +108,7 @@ impl SandboxSpec {
 pub type Labels = BTreeMap<String, String>;
 
 /// Tells by their labels whose things are.
-pub type Whose<'a> = &'a (dyn Fn(&Labels) -> bool + Send + Sync);
+pub type LabelFilter<'a> = &'a (dyn Fn(&Labels) -> bool + Send + Sync);
 
 /// The byte stream to a parked runner.
 pub struct Channel {
@@ -147,7 +147,7 @@ impl fmt::Display for SandboxState {
 
 /// A sandbox that carries our labels, whoever made it.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct ListedSandbox {
     /// Its name.
     pub name: SandboxName,
     /// Its labels.
@@ -222,11 +222,11 @@ pub trait Engine: Send + Sync + 'static {
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError>;
 
     /// All sandboxes with our labels, of this and other instances.
-    async fn list(&self) -> Result<Vec<Found>, EngineError>;
+    async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError>;
 
     /// Removes what instances made besides sandboxes (volumes) whose labels `dead` accepts, and
     /// returns how many there were.
-    async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError>;
+    async fn sweep_shared(&self, dead: LabelFilter<'_>) -> Result<usize, EngineError>;
 }
 
 /// Why an engine did not do what it was asked.

@@ -220,7 +220,7 @@ impl Turns {
         *client == Client::host() || running < limits.running_of_one
     }
 
-    /// Whose turn it is: of those who may have one more who has the fewest running, and of those who came
+    /// LabelFilter turn it is: of those who may have one more who has the fewest running, and of those who came
     /// first.
     fn next(&mut self, limits: AdmissionLimits) -> Option<(Client, Waiting)> {
         let waiting = self.clients.iter().filter_map(|(client, share)| {

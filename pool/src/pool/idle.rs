@@ -16,7 +16,7 @@ use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox};
 
 /// A sandbox from the shelf.
-pub(crate) enum Shelved {
+pub(crate) enum Idle {
     /// It is thawed.
     Hot(Sandbox<Armed>),
     /// It is frozen.
@@ -24,7 +24,7 @@ pub(crate) enum Shelved {
 }
 
 /// Sandboxes ready to be taken.
-pub(crate) struct Shelf {
+pub(crate) struct IdleSet {
     size: usize,
     /// How many of them are thawed at rest. Others are beside them only for as long as they lack something.
     front: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Stale {
     /// All of it.
     pub(crate) total: usize,
     /// Of these, sandboxes that ended by themselves right after they were made.
-    pub(crate) died_young: usize,
+    pub(crate) early_exits: usize,
 }
 
 /// A sandbox that ends before this age has something wrong with it.
@@ -54,7 +54,7 @@ const YOUNG: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-impl Shelf {
+impl IdleSet {
     pub(crate) fn new(size: usize, hot: usize) -> Self {
         Self {
             size,
@@ -68,12 +68,12 @@ impl Shelf {
 
     /// Takes a sandbox if one is there: for a program that wants modules one in which they wait, and
     /// for others a thawed one, rather one in which they do not.
-    pub(crate) fn take(&self, wants_modules: bool) -> Option<Shelved> {
+    pub(crate) fn take(&self, wants_modules: bool) -> Option<Idle> {
         let _sorting = lock(&self.sorting);
-        let finished = || self.take_hot(|sandbox| sandbox.missing().is_none()).map(Shelved::Hot);
-        let any = || self.hot.try_remove().ok().map(Shelved::Hot);
-        let unfinished = || self.take_hot(|sandbox| sandbox.missing().is_some()).map(Shelved::Hot);
-        let paused = || self.paused.try_remove().ok().map(Shelved::Paused);
+        let finished = || self.take_hot(|sandbox| sandbox.missing().is_none()).map(Idle::Hot);
+        let any = || self.hot.try_remove().ok().map(Idle::Hot);
+        let unfinished = || self.take_hot(|sandbox| sandbox.missing().is_some()).map(Idle::Hot);
+        let paused = || self.paused.try_remove().ok().map(Idle::Paused);
         if wants_modules {
             finished().or_else(paused).or_else(any)
         } else {
@@ -82,12 +82,12 @@ impl Shelf {
     }
 
     /// Waits for a sandbox. Dropping the future takes none.
-    pub(crate) async fn next(&self) -> Result<Shelved, Closed> {
+    pub(crate) async fn next(&self) -> Result<Idle, Closed> {
         let shelved = tokio::select! {
             biased;
             () = self.closed.cancelled() => return Err(Closed),
-            hot = self.hot.remove() => hot.map(Shelved::Hot),
-            paused = self.paused.remove() => paused.map(Shelved::Paused),
+            hot = self.hot.remove() => hot.map(Idle::Hot),
+            paused = self.paused.remove() => paused.map(Idle::Paused),
         };
         shelved.map_err(|_| Closed)
     }
@@ -225,6 +225,6 @@ fn sort_through<State>(
             continue;
         }
         stale.total += 1;
-        stale.died_young += usize::from(age < YOUNG && age < max_age);
+        stale.early_exits += usize::from(age < YOUNG && age < max_age);
     }
 }

@@ -20,19 +20,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::images::ImageProvider;
-use crate::engine::instance::Owner;
+use crate::engine::instance::Instance;
 use crate::engine::{Call, Engine, SandboxSpec, bounded};
 use crate::lock::lock;
-use crate::pool::idle::{Closed, Shelf, Shelved};
+use crate::pool::idle::{Closed, Idle, IdleSet};
 use crate::run::preload::PreloadStatus;
 use crate::run::workspace::Workspace;
-use crate::sandbox::activity::Quiet;
+use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
 
 /// How often a pool is looked over without an occasion. Deaths are noticed when they happen; this
 /// finds what has grown old.
-const LOOK_OVER: Duration = Duration::from_secs(10);
+const MAINTAIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// First and longest pause after a sandbox could not be made.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
@@ -87,7 +87,7 @@ impl Start {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum From {
     /// The shelf, if one is there.
-    Shelf,
+    IdleSet,
     /// Not the shelf, where the others may be no better than the one that was there.
     Making,
 }
@@ -134,7 +134,7 @@ pub struct PoolStatus {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) images: ImageProvider,
-    pub(crate) owner: Arc<Owner>,
+    pub(crate) owner: Arc<Instance>,
     pub(crate) reaper: Reaper,
     /// Sandboxes made at the same time for the pools.
     pub(crate) refills: Semaphore,
@@ -145,7 +145,7 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) next_number: AtomicU64,
-    pub(crate) quiet: Arc<Quiet>,
+    pub(crate) quiet: Arc<ActivityGate>,
 }
 
 /// A pool of sandboxes that are all alike.
@@ -157,7 +157,7 @@ pub(crate) struct Pool {
     ready: Mutex<Option<Arc<SandboxSpec>>>,
     resolving: tokio::sync::Mutex<()>,
     size: PoolSize,
-    shelf: Shelf,
+    shelf: IdleSet,
     /// Sandboxes that are on their way to the shelf.
     coming: AtomicUsize,
     /// Those of them that are being thawed for the front.
@@ -167,16 +167,16 @@ pub(crate) struct Pool {
     /// Sandboxes in which modules may be imported at the same time.
     loads: Semaphore,
     /// Requests that wanted modules, and used up what had been done ahead for the next one that does.
-    owed: AtomicUsize,
+    preload_credit: AtomicUsize,
     preload: Mutex<PreloadStatus>,
-    trouble: Mutex<Trouble>,
+    trouble: Mutex<Backoff>,
     wake: Arc<Notify>,
     starts: [AtomicU64; 4],
 }
 
 /// The pool's recent failures.
 #[derive(Default)]
-struct Trouble {
+struct Backoff {
     /// How many there were without a calm between them.
     failures: u32,
     /// When the next sandbox may be made.
@@ -184,7 +184,7 @@ struct Trouble {
     last: Option<String>,
 }
 
-impl Trouble {
+impl Backoff {
     /// Doubles the pause, unless the last failure was long ago. A success in between does not count:
     /// what is made may fail at its next step.
     fn add(&mut self, error: String) {
@@ -213,12 +213,12 @@ impl Pool {
             ready: Mutex::new(None),
             resolving: tokio::sync::Mutex::new(()),
             size,
-            shelf: Shelf::new(size.size, size.hot),
+            shelf: IdleSet::new(size.size, size.hot),
             coming: AtomicUsize::new(0),
             thawing: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             loads: Semaphore::new(LOADS),
-            owed: AtomicUsize::new(0),
+            preload_credit: AtomicUsize::new(0),
             preload: Mutex::default(),
             trouble: Mutex::default(),
             wake: Arc::new(Notify::new()),
@@ -235,9 +235,11 @@ impl Pool {
         let preload = self.template.preload.as_ref();
         let wants_modules = preload.is_some_and(|preload| preload.suits(workspace));
         if wants_modules {
-            let more = |owed: usize| (owed < self.size.size).then_some(owed + 1);
+            let more = |preload_credit: usize| {
+                (preload_credit < self.size.size).then_some(preload_credit + 1)
+            };
             // As many as there are places is enough.
-            let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+            let _ = self.preload_credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         }
         wants_modules
     }
@@ -264,7 +266,7 @@ impl Pool {
         from: From,
         wants_modules: bool,
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        while from == From::Shelf
+        while from == From::IdleSet
             && let Some(shelved) = self.shelf.take(wants_modules)
         {
             self.wake.notify_one();
@@ -287,7 +289,7 @@ impl Pool {
                     Ok(made) => Ok((made?, Start::Cold)),
                     Err(_) => Err(CheckoutError::Closed),
                 },
-                next = self.shelf.next(), if from == From::Shelf => {
+                next = self.shelf.next(), if from == From::IdleSet => {
                     self.wake.notify_one();
                     match next {
                         Ok(shelved) => if let Some((sandbox, _)) = self.bring_to_life(shelved) {
@@ -301,13 +303,13 @@ impl Pool {
     }
 
     /// A sandbox from the shelf, if it has not ended there.
-    fn bring_to_life(&self, shelved: Shelved) -> Option<(Sandbox<Armed>, Start)> {
+    fn bring_to_life(&self, shelved: Idle) -> Option<(Sandbox<Armed>, Start)> {
         match shelved {
-            Shelved::Hot(sandbox) if sandbox.is_alive() => Some((sandbox, Start::Hot)),
-            Shelved::Paused(sandbox) if sandbox.is_alive() => {
+            Idle::Hot(sandbox) if sandbox.is_alive() => Some((sandbox, Start::Hot)),
+            Idle::Paused(sandbox) if sandbox.is_alive() => {
                 Some((sandbox.begin_to_resume(&self.shared.makers), Start::Warm))
             }
-            Shelved::Hot(_) | Shelved::Paused(_) => None,
+            Idle::Hot(_) | Idle::Paused(_) => None,
         }
     }
 
@@ -324,7 +326,7 @@ impl Pool {
             return;
         }
         if let Err(Ok(unwanted)) = request.send(self.make(None).await) {
-            self.stock(unwanted).await;
+            self.return_idle(unwanted).await;
             self.wake.notify_one();
         }
     }
@@ -393,7 +395,7 @@ impl Pool {
 
     /// Brings a thawed sandbox to the point at which it shall wait, and puts it where one is missing.
     /// Without a place for it, it goes.
-    async fn stock(&self, sandbox: Sandbox<Armed>) {
+    async fn return_idle(&self, sandbox: Sandbox<Armed>) {
         let Some(mut sandbox) = self.hand_over(sandbox) else { return };
         while let Some(missing) = sandbox.missing() {
             let _load = match missing {
@@ -438,8 +440,9 @@ impl Pool {
     /// does: one at a time, and only when it is calm, unless a request has used some.
     fn may_load(&self) -> Option<SemaphorePermit<'_>> {
         let load = self.loads.try_acquire().ok()?;
-        let less = |owed: usize| owed.checked_sub(1);
-        let is_owed = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        let less = |preload_credit: usize| preload_credit.checked_sub(1);
+        let is_owed =
+            self.preload_credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
         (is_owed || self.shared.quiet.until_calm().is_none()).then_some(load)
     }
 
@@ -464,27 +467,27 @@ impl Pool {
         }
         // Failures are remembered and logged where they happen; the keeper tries again.
         if let Ok(sandbox) = self.make(Some(&self.shared.refills)).await {
-            self.stock(sandbox).await;
+            self.return_idle(sandbox).await;
         }
     }
 
     async fn thaw_one(self: Arc<Self>, sandbox: Sandbox<Paused>, _coming: Coming) {
         match sandbox.resume().await {
-            Ok(sandbox) => self.stock(sandbox).await,
+            Ok(sandbox) => self.return_idle(sandbox).await,
             Err(error) => tracing::warn!(%error, "a sandbox could not be thawed ahead"),
         }
     }
 
     /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again.
-    fn look_over(self: &Arc<Self>) -> Duration {
+    fn maintain(self: &Arc<Self>) -> Duration {
         let stale = self.shelf.discard_stale(self.size.max_age);
-        if stale.died_young > 0 {
+        if stale.early_exits > 0 {
             self.note_failure(&"sandboxes ended by themselves as soon as they were ready");
         } else if stale.total > 0 {
             let image = &self.template.image.name;
             tracing::info!(%image, stale = stale.total, "replacing sandboxes");
         }
-        let tidied = self.tidy_the_front();
+        let tidied = self.rebalance_hot();
         if let Some(pause) = self.backing_off() {
             return pause;
         }
@@ -499,22 +502,22 @@ impl Pool {
 
     /// Thaws what is missing at the front, and finishes what was left there unfinished because requests
     /// waited or kept coming. Returns when to look again.
-    fn tidy_the_front(self: &Arc<Self>) -> Duration {
+    fn rebalance_hot(self: &Arc<Self>) -> Duration {
         while let Some(paused) = self.shelf.take_to_thaw(self.thawing.load(Ordering::Relaxed)) {
             let thawing = Coming::to_the_front(self);
             self.shared.makers.spawn(Arc::clone(self).thaw_one(paused, thawing));
         }
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            return LOOK_OVER;
+            return MAINTAIN_INTERVAL;
         }
         while let Some(sandbox) = self.shelf.take_untidy() {
             self.finish(sandbox);
         }
         // The front comes first: while modules are imported in a sandbox, it is not on the shelf.
         if self.loads.available_permits() == 0 || self.thawing.load(Ordering::Relaxed) > 0 {
-            return LOOK_OVER;
+            return MAINTAIN_INTERVAL;
         }
-        if self.owed.load(Ordering::Relaxed) == 0
+        if self.preload_credit.load(Ordering::Relaxed) == 0
             && let Some(left) = self.shared.quiet.until_calm()
         {
             return left;
@@ -522,14 +525,14 @@ impl Pool {
         if let Some(sandbox) = self.shelf.take_without_modules() {
             self.finish(sandbox);
         }
-        LOOK_OVER
+        MAINTAIN_INTERVAL
     }
 
     fn finish(self: &Arc<Self>, sandbox: Sandbox<Armed>) {
         let pool = Arc::clone(self);
         let coming = Coming::new(self);
         self.shared.makers.spawn(async move {
-            pool.stock(sandbox).await;
+            pool.return_idle(sandbox).await;
             drop(coming);
         });
     }
@@ -637,7 +640,7 @@ async fn keep(pool: std::sync::Weak<Pool>, stop: CancellationToken) {
         if strong.waiting.load(Ordering::Relaxed) == 0 {
             strong.shared.quiet.over().await;
         }
-        let pause = strong.look_over();
+        let pause = strong.maintain();
         drop(strong);
         tokio::select! {
             () = stop.cancelled() => return,

@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::images::ImageProvider;
-use crate::engine::instance::Owner;
+use crate::engine::instance::Instance;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::pool::{CheckoutError, From, Pool, PoolSize, PoolStatus, Shared, Start};
 use crate::run::outcome::Outcome;
 use crate::run::{self, RunError, RunRequest, RunTimes};
-use crate::sandbox::activity::Quiet;
+use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::sweep;
 
@@ -93,13 +93,13 @@ impl Pools {
     pub fn start(
         engine: Arc<dyn Engine>,
         images: ImageProvider,
-        owner: Arc<Owner>,
+        owner: Arc<Instance>,
         limits: PoolsLimits,
         specs: BTreeMap<String, PoolSpec>,
     ) -> Self {
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
-        let quiet = Arc::new(Quiet::new());
+        let quiet = Arc::new(ActivityGate::new());
         let shared = Arc::new(Shared {
             reaper: Reaper::start(Arc::clone(&engine), Arc::clone(&quiet), &tasks),
             engine,
@@ -153,7 +153,7 @@ impl Pools {
         let admitted = Instant::now();
         let wants_modules = pool.expect(&request.workspace);
         let mut is_first = true;
-        let mut from = From::Shelf;
+        let mut from = From::IdleSet;
         loop {
             let (sandbox, start) = pool.checkout(from, wants_modules).await?;
             let checkout = admitted.elapsed();

@@ -1,4 +1,4 @@
-//! Quiet for requests that have just begun.
+//! ActivityGate for requests that have just begun.
 //!
 //! Most programs are over within milliseconds, and making a sandbox keeps an engine and a core busy for
 //! hundreds. So what is made ahead waits a moment for what is under way. On two cores this takes two
@@ -26,7 +26,7 @@ const CALM: Duration = Duration::from_millis(500);
 
 /// Knows of the requests that have just begun.
 #[derive(Debug)]
-pub(crate) struct Quiet(watch::Sender<Requests>);
+pub(crate) struct ActivityGate(watch::Sender<Requests>);
 
 #[derive(Debug, Default)]
 struct Requests {
@@ -37,7 +37,7 @@ struct Requests {
     last: Option<Instant>,
 }
 
-impl Quiet {
+impl ActivityGate {
     pub(crate) fn new() -> Self {
         Self(watch::Sender::default())
     }
@@ -87,10 +87,10 @@ impl Quiet {
 }
 
 /// A request that has just begun.
-struct Begun<'a>(&'a Quiet);
+struct Begun<'a>(&'a ActivityGate);
 
 impl<'a> Begun<'a> {
-    fn new(quiet: &'a Quiet) -> Self {
+    fn new(quiet: &'a ActivityGate) -> Self {
         quiet.0.send_modify(|requests| {
             requests.begun += 1;
             requests.last = Some(Instant::now());
@@ -119,7 +119,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_short_request_is_waited_for_and_a_long_one_is_not() {
-        let quiet = Quiet::new();
+        let quiet = ActivityGate::new();
         let began = tokio::time::Instant::now();
         let request = |time| quiet.during(tokio::time::sleep(Duration::from_millis(time)));
         tokio::join!(request(5), quiet.over());
@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_is_calm_unless_requests_came_lately() {
-        let quiet = Quiet::new();
+        let quiet = ActivityGate::new();
         assert_eq!(quiet.until_calm(), None);
         quiet.during(tokio::time::sleep(Duration::from_millis(5))).await;
         assert_eq!(quiet.until_calm(), Some(CALM));
@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_never_stop_coming_are_not_waited_for_for_ever() {
-        let quiet = Quiet::new();
+        let quiet = ActivityGate::new();
         let flood = async {
             loop {
                 let request = quiet.during(tokio::time::sleep(Duration::from_millis(10)));
@@ -165,7 +165,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_goes_away_leaves_quiet() {
-        let quiet = Quiet::new();
+        let quiet = ActivityGate::new();
         let mut request = Box::pin(quiet.during(std::future::pending::<()>()));
         assert!(futures_util::poll!(&mut request).is_pending());
         assert_eq!(quiet.0.borrow().begun, 1);

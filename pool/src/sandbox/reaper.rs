@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::{Call, Engine, SandboxName, bounded};
 use crate::lock::lock;
-use crate::sandbox::activity::Quiet;
+use crate::sandbox::activity::ActivityGate;
 
 /// Removals under way at once. More of them only wait for each other inside the engine.
 const AT_ONCE: usize = 4;
@@ -87,7 +87,11 @@ impl Known {
 }
 
 impl Reaper {
-    pub(crate) fn start(engine: Arc<dyn Engine>, quiet: Arc<Quiet>, tasks: &TaskTracker) -> Self {
+    pub(crate) fn start(
+        engine: Arc<dyn Engine>,
+        quiet: Arc<ActivityGate>,
+        tasks: &TaskTracker,
+    ) -> Self {
         let (queue, names) = mpsc::unbounded_channel();
         let known = Arc::new(Known { names: Mutex::default(), counts: watch::Sender::default() });
         let hurry = CancellationToken::new();
@@ -137,7 +141,7 @@ impl Reaper {
 
 async fn reap(
     engine: Arc<dyn Engine>,
-    quiet: Arc<Quiet>,
+    quiet: Arc<ActivityGate>,
     mut names: mpsc::UnboundedReceiver<SandboxName>,
     known: Arc<Known>,
     hurry: CancellationToken,

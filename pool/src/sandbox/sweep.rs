@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::engine::instance::Owner;
-use crate::engine::{Call, Engine, EngineError, Whose, bounded};
+use crate::engine::instance::Instance;
+use crate::engine::{Call, Engine, EngineError, LabelFilter, bounded};
 
 /// What a sweep removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Swept {
 /// # Errors
 ///
 /// The engine's; what was not removed then is left to the next sweep.
-pub async fn sweep(engine: &dyn Engine, owner: &Owner) -> Result<Swept, EngineError> {
+pub async fn sweep(engine: &dyn Engine, owner: &Instance) -> Result<Swept, EngineError> {
     let swept = remove_where(engine, &|labels| owner.is_dead(labels)).await?;
     if let Err(error) = owner.sweep_locks() {
         tracing::warn!(%error, "lock files of dead instances could not be removed");
@@ -32,7 +32,7 @@ pub async fn sweep(engine: &dyn Engine, owner: &Owner) -> Result<Swept, EngineEr
 /// # Errors
 ///
 /// The engine's.
-pub async fn sweep_own(engine: &dyn Engine, owner: &Owner) -> Result<Swept, EngineError> {
+pub async fn sweep_own(engine: &dyn Engine, owner: &Instance) -> Result<Swept, EngineError> {
     remove_where(engine, &|labels| owner.owns(labels)).await
 }
 
@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 ///
 /// A server that is killed in the midst of making a sandbox leaves an engine that goes on with it: it appears
 /// after the others were listed, and holds what they shared. So the engine's refusal is not believed at once.
-async fn remove_where(engine: &dyn Engine, ours: Whose<'_>) -> Result<Swept, EngineError> {
+async fn remove_where(engine: &dyn Engine, ours: LabelFilter<'_>) -> Result<Swept, EngineError> {
     let mut swept = Swept::default();
     for _ in 1..ROUNDS {
         match remove_once(engine, ours, &mut swept).await {
@@ -57,7 +57,7 @@ async fn remove_where(engine: &dyn Engine, ours: Whose<'_>) -> Result<Swept, Eng
 
 async fn remove_once(
     engine: &dyn Engine,
-    ours: Whose<'_>,
+    ours: LabelFilter<'_>,
     swept: &mut Swept,
 ) -> Result<(), EngineError> {
     let mut failed = None;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::object;
 use crate::config::{Config, Language};
 use crate::request::arguments::TestCode;
-use crate::request::policy::{Found, Violation};
+use crate::request::policy::{Findings, Violation};
 use crate::request::syntax::Syntax;
 use crate::result::report::text;
 
@@ -114,7 +114,7 @@ impl Tested {
     }
 
     /// The answer to a program that a policy forbids.
-    pub fn forbidden(found: Found) -> Self {
+    pub fn forbidden(found: Findings) -> Self {
         Self::Forbidden { valid: false, phase: "security_check", violations: found.listed }
     }
 
@@ -186,7 +186,7 @@ mod tests {
             message: "m".to_owned(),
         };
         assert_eq!(
-            json(Tested::forbidden(Found { listed: vec![violation], more: 3 })),
+            json(Tested::forbidden(Findings { listed: vec![violation], more: 3 })),
             r#"{"valid":false,"phase":"security_check","violations":[{"file":"main.py","rule":"r","line":1,"column":2,"message":"m"}]}"#
         );
         let executed = Tested::Executed {

@@ -12,7 +12,7 @@ use tree_sitter::{ParseOptions, Parser};
 
 use super::grammar::Grammar;
 use super::rules::Rules;
-use super::{Found, Violation};
+use super::{Findings, Violation};
 
 /// Largest file that is read, in bytes. What people and models write is a hundredth of it.
 pub(super) const MAX_SIZE: usize = 256 * 1024;
@@ -37,7 +37,7 @@ pub(super) fn check(
     grammar: Grammar,
     policies: &[&Rules],
     until: Instant,
-    found: &mut Found,
+    found: &mut Findings,
 ) -> Result<(), Unreadable> {
     if content.len() > MAX_SIZE {
         return Err(Unreadable::TooLarge);

@@ -86,14 +86,14 @@ pub struct Violation {
 
 /// What was found in a request's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Findings {
     /// The first of the violations.
     pub listed: Vec<Violation>,
     /// How many there are beside those.
     pub more: u64,
 }
 
-impl Found {
+impl Findings {
     /// Whether the policy has nothing against the program.
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
@@ -118,7 +118,7 @@ impl Found {
     }
 }
 
-impl std::fmt::Display for Found {
+impl std::fmt::Display for Findings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, Violation { file, rule, line, column, message }) in
             self.listed.iter().enumerate()
@@ -183,9 +183,9 @@ impl Policies {
 
     /// Looks for what is forbidden in the files of a program. A file that can't be read in time is
     /// forbidden, too.
-    pub async fn check(&self, language: &str, files: Vec<SourceFile>) -> Found {
+    pub async fn check(&self, language: &str, files: Vec<SourceFile>) -> Findings {
         let Some(policy) = self.languages.get(language).cloned() else {
-            return Found::default();
+            return Findings::default();
         };
         let file = files.first().map_or(String::new(), |file| file.name.clone());
         let checked = tokio::time::timeout(PATIENCE + GRACE, async {
@@ -202,11 +202,11 @@ impl Policies {
             Ok(Err(error)) => {
                 tracing::error!(%error, "a policy could not be held against a program");
                 let why = "the check itself failed; the operator finds more in the log";
-                Found { listed: vec![Found::unreadable(&file, why)], more: 0 }
+                Findings { listed: vec![Findings::unreadable(&file, why)], more: 0 }
             }
             Err(_) => {
                 let why = check::Unreadable::TooSlow;
-                Found { listed: vec![Found::unreadable(&file, why)], more: 0 }
+                Findings { listed: vec![Findings::unreadable(&file, why)], more: 0 }
             }
         }
     }
@@ -261,15 +261,15 @@ impl Policy {
         self.grammars.get(extension).copied()
     }
 
-    fn check(&self, files: &[SourceFile], until: Instant) -> Found {
+    fn check(&self, files: &[SourceFile], until: Instant) -> Findings {
         let rules: Vec<&Rules> = self.rules.iter().map(|rules| &**rules).collect();
-        let mut found = Found::default();
+        let mut found = Findings::default();
         for file in files {
             let otherwise = self.usual.filter(|_| file.is_entrypoint);
             let Some(grammar) = self.grammar(file).or(otherwise) else { continue };
             let content = (file.name.as_str(), file.content.as_slice());
             if let Err(why) = check::check(content, grammar, &rules, until, &mut found) {
-                found.add(|| Found::unreadable(&file.name, why));
+                found.add(|| Findings::unreadable(&file.name, why));
             }
         }
         found

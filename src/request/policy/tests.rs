@@ -31,7 +31,7 @@ fn file(name: &str, content: &[u8]) -> SourceFile {
     }
 }
 
-fn check(policy: &Policy, files: &[SourceFile]) -> Found {
+fn check(policy: &Policy, files: &[SourceFile]) -> Findings {
     policy.check(files, Instant::now() + Duration::from_secs(60))
 }
 

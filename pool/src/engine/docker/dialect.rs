@@ -8,7 +8,7 @@ use tokio::sync::OnceCell;
 
 use super::connect::EngineAddress;
 use super::error::Translate;
-use crate::engine::instance::Owner;
+use crate::engine::instance::Instance;
 use crate::engine::seccomp;
 use crate::engine::{Call, EngineError};
 
@@ -47,7 +47,7 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
-    pub(super) fn new(owner: &Owner, address: &EngineAddress) -> Self {
+    pub(super) fn new(owner: &Instance, address: &EngineAddress) -> Self {
         Self { dialect: OnceCell::new(), file: owner.side_file(), address: address.clone() }
     }
 

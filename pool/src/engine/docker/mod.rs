@@ -28,12 +28,12 @@ use self::dialect::Interpreter;
 use self::error::Translate;
 pub use self::images::ImageBuild;
 use self::volume::RunnerVolume;
-use crate::engine::instance::{LABEL, Owner};
+use crate::engine::instance::{Instance, LABEL};
 use crate::engine::limits::Resources;
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::{
-    Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
-    SandboxState, Warning, Whose,
+    Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
+    SandboxName, SandboxSpec, SandboxState, Warning,
 };
 
 /// How often a pause is tried, and how long it is waited between. The freezer gives up, and lets everything
@@ -61,7 +61,7 @@ impl DockerEngine {
     /// An engine at an address; the first call connects. `runner` is the static binary that waits
     /// in every sandbox; it reaches them on a volume of this instance, filled when the first
     /// sandbox is made.
-    pub fn new(address: EngineAddress, owner: &Owner, runner: &'static [u8]) -> Self {
+    pub fn new(address: EngineAddress, owner: &Instance, runner: &'static [u8]) -> Self {
         Self {
             docker: OnceCell::new(),
             interpreter: Interpreter::new(owner, &address),
@@ -246,7 +246,7 @@ impl Engine for DockerEngine {
         }
     }
 
-    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+    async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError> {
         let filters = HashMap::from([("label", vec![LABEL])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         let containers = self.docker().await?.list_containers(Some(options)).await;
@@ -257,12 +257,12 @@ impl Engine for DockerEngine {
                 // Names come with a slash in front; a container that is being removed has none.
                 let name = container.names?.into_iter().next()?;
                 let name = SandboxName::new(name.trim_start_matches('/'));
-                Some(Found { name, labels: container.labels?.into_iter().collect() })
+                Some(ListedSandbox { name, labels: container.labels?.into_iter().collect() })
             })
             .collect())
     }
 
-    async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError> {
+    async fn sweep_shared(&self, dead: LabelFilter<'_>) -> Result<usize, EngineError> {
         volume::sweep(self, dead).await
     }
 }

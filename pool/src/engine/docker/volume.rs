@@ -15,8 +15,8 @@ use isolator_runner::place;
 
 use super::container::{self, Access};
 use super::{DockerEngine, error};
-use crate::engine::instance::{LABEL, Owner};
-use crate::engine::{Call, Engine, EngineError, Image, SandboxName, Whose};
+use crate::engine::instance::{Instance, LABEL};
+use crate::engine::{Call, Engine, EngineError, Image, LabelFilter, SandboxName};
 
 /// The volume of one instance.
 pub(super) struct RunnerVolume {
@@ -28,7 +28,7 @@ pub(super) struct RunnerVolume {
 }
 
 impl RunnerVolume {
-    pub(super) fn new(owner: &Owner, runner: &'static [u8]) -> Self {
+    pub(super) fn new(owner: &Instance, runner: &'static [u8]) -> Self {
         Self {
             name: format!("isolator-{}-runner", owner.short_id()),
             filler: SandboxName::new(format!("isolator-{}-filler", owner.short_id())),
@@ -123,7 +123,10 @@ impl RunnerVolume {
 }
 
 /// Removes the volumes whose labels `dead` accepts.
-pub(super) async fn sweep(engine: &DockerEngine, dead: Whose<'_>) -> Result<usize, EngineError> {
+pub(super) async fn sweep(
+    engine: &DockerEngine,
+    dead: LabelFilter<'_>,
+) -> Result<usize, EngineError> {
     let translate = engine.translate(Call::Sweep);
     let filters = HashMap::from([("label", vec![LABEL])]);
     let options = ListVolumesOptionsBuilder::new().filters(&filters).build();

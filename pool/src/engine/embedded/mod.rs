@@ -38,12 +38,12 @@ use self::launch::IMAGES;
 use self::launcher::Launcher;
 use self::live::Live;
 use self::protocol::{Devices, Kind, Layer, Places};
-use crate::engine::instance::{LABEL, Owner, PROCESS};
+use crate::engine::instance::{Instance, LABEL, PROCESS};
 use crate::engine::limits::Resources;
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
-    Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
-    SandboxState, Warning, Whose,
+    Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
+    SandboxName, SandboxSpec, SandboxState, Warning,
 };
 use crate::lock::lock;
 
@@ -79,7 +79,7 @@ pub struct EmbeddedEngine {
 
 impl EmbeddedEngine {
     /// The engine of an instance. Nothing is started yet.
-    pub fn new(settings: Settings, owner: &Owner) -> Self {
+    pub fn new(settings: Settings, owner: &Instance) -> Self {
         Self {
             instance: instance_of(owner.labels()),
             labels: owner.labels().clone(),
@@ -297,24 +297,27 @@ impl Engine for EmbeddedEngine {
         removed.await.map_err(io::Error::other).flatten().map_err(failed)
     }
 
-    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+    async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError> {
         let Some(groups) = &self.host()?.groups else {
             // Without groups nothing outlives the launcher.
             let labels = || self.labels.clone();
             let names = lock(&self.sandboxes).keys().cloned().collect::<Vec<_>>();
-            return Ok(names.into_iter().map(|name| Found { name, labels: labels() }).collect());
+            return Ok(names
+                .into_iter()
+                .map(|name| ListedSandbox { name, labels: labels() })
+                .collect());
         };
         let listed = groups.list().map_err(|error| refused(Call::List, error))?;
         let building = self.building();
         let listed = listed.into_iter().filter(|(instance, _)| *instance != building);
-        let found = |(instance, name): (String, String)| Found {
+        let found = |(instance, name): (String, String)| ListedSandbox {
             name: SandboxName::new(name),
             labels: labels_of(&instance, &self.labels),
         };
         Ok(listed.map(found).collect())
     }
 
-    async fn sweep_shared(&self, dead: Whose<'_>) -> Result<usize, EngineError> {
+    async fn sweep_shared(&self, dead: LabelFilter<'_>) -> Result<usize, EngineError> {
         let failed = |error| refused(Call::Sweep, error);
         let is_dead = |instance: &str| dead(&labels_of(instance, &self.labels));
         if is_dead(&self.instance) {

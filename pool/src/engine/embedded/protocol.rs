@@ -35,7 +35,7 @@ pub(super) struct Places {
     pub(super) devices: Devices,
 }
 
-/// Whose device nodes sandboxes have.
+/// LabelFilter device nodes sandboxes have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Devices {
     /// Each its own.

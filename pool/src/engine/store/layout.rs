@@ -23,13 +23,16 @@ const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.
 const ATTESTATION: &str = "vnd.docker.reference.type";
 
 /// An image of an archive and what the archive calls it.
-pub(super) struct Found {
+pub(super) struct ListedSandbox {
     pub(super) names: Vec<String>,
     pub(super) parts: Parts,
 }
 
 /// Finds the images. `None` if it is neither Docker's nor OCI's way to keep any.
-pub(super) fn images(blobs: &Blobs, limits: &Limits) -> Result<Option<Vec<Found>>, StoreError> {
+pub(super) fn images(
+    blobs: &Blobs,
+    limits: &Limits,
+) -> Result<Option<Vec<ListedSandbox>>, StoreError> {
     // Docker writes both; its own manifest has the full names.
     if blobs.has(DOCKER) {
         docker(blobs, limits).map(Some)
@@ -50,7 +53,7 @@ struct Saved {
     layers: Vec<String>,
 }
 
-fn docker(blobs: &Blobs, limits: &Limits) -> Result<Vec<Found>, StoreError> {
+fn docker(blobs: &Blobs, limits: &Limits) -> Result<Vec<ListedSandbox>, StoreError> {
     let saved: Vec<Saved> = parse(DOCKER, &blobs.read(DOCKER, limits.description)?)?;
     let found = saved.into_iter().map(|saved| {
         let config = blobs.read(&saved.config, limits.description)?;
@@ -58,12 +61,12 @@ fn docker(blobs: &Blobs, limits: &Limits) -> Result<Vec<Found>, StoreError> {
         // Its layers have no digest but that in the configuration.
         let layers = saved.layers.into_iter().map(|path| Source { path, digest: None }).collect();
         let names = saved.repo_tags.unwrap_or_default();
-        Ok(Found { names, parts: Parts { digest, config, layers } })
+        Ok(ListedSandbox { names, parts: Parts { digest, config, layers } })
     });
     found.collect()
 }
 
-fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<Found>, StoreError> {
+fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<ListedSandbox>, StoreError> {
     let index: ImageIndex = parse(INDEX, &blobs.read(INDEX, limits.description)?)?;
     // An image for several machines may stand there as one entry for each, under one name.
     let mut groups: Vec<(Option<String>, Vec<Descriptor>)> = Vec::new();
@@ -91,7 +94,7 @@ fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<Found>, StoreError> {
         });
         let layers = layers.collect::<Result<_, StoreError>>()?;
         let names = name.into_iter().collect();
-        found.push(Found { names, parts: Parts { digest, config, layers } });
+        found.push(ListedSandbox { names, parts: Parts { digest, config, layers } });
     }
     Ok(found)
 }

@@ -10,8 +10,8 @@ use futures_util::StreamExt;
 use isolator_pool::engine::images::ImageBuilder;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::engine::{
-    Call, Channel, Engine, EngineError, Found, Image, Labels, Progress, SandboxName, SandboxSpec,
-    SandboxState, Warning, Whose,
+    Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
+    SandboxName, SandboxSpec, SandboxState, Warning,
 };
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
@@ -564,16 +564,16 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
-    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+    async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError> {
         self.answer(Call::List, None).await?.land();
         let books = self.books();
         let found = books.sandboxes.iter().filter(|(_, record)| record.exists());
         Ok(found
-            .map(|(name, _)| Found { name: name.clone(), labels: self.labels.clone() })
+            .map(|(name, _)| ListedSandbox { name: name.clone(), labels: self.labels.clone() })
             .collect())
     }
 
-    async fn sweep_shared(&self, _: Whose<'_>) -> Result<usize, EngineError> {
+    async fn sweep_shared(&self, _: LabelFilter<'_>) -> Result<usize, EngineError> {
         self.answer(Call::Sweep, None).await?.land();
         Ok(0)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::images::{ImageProvider, PullPolicy};
-use isolator_pool::engine::instance::Owner;
+use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
 use isolator_pool::engine::{Image, SandboxSpec};
 use isolator_pool::pool::admission::{AdmissionLimits, Client};
@@ -81,7 +81,7 @@ impl World {
     /// Starts the pools on an engine that was prepared.
     pub(crate) fn start_with(setup: Setup, prepare: impl FnOnce(&FakeEngine)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let owner = Arc::new(Owner::register(directory.path()).unwrap());
+        let owner = Arc::new(Instance::register(directory.path()).unwrap());
         let engine = FakeEngine::new(owner.labels().clone());
         prepare(&engine);
         let images =

@@ -12,7 +12,7 @@ use isolator_pool::engine::instance::PROCESS;
 use isolator_pool::engine::{Call, SandboxName, SandboxState, bounded};
 
 use super::error::BenchError;
-use super::flow::PoolShape;
+use super::scenario::PoolShape;
 use crate::app::App;
 
 /// Longest wait. A pool is full in a few seconds; on a very busy machine it takes longer.

@@ -8,7 +8,7 @@ use crate::config::EngineKind;
 /// A way to start a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Flow {
+pub enum Scenario {
     /// A container made for the request: create, upload, start, wait, logs.
     DockerCold,
     /// A paused container, used the obvious way: unpause, upload, exec, inspect.
@@ -47,7 +47,7 @@ pub struct Served {
     pub start: Start,
 }
 
-impl Flow {
+impl Scenario {
     /// The plain Docker API.
     pub const PLAIN: [Self; 2] = [Self::DockerCold, Self::DockerNaiveWarm];
 
