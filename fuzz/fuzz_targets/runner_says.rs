@@ -22,7 +22,7 @@ use isolator_pool::engine::{
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
 use isolator_pool::run::outcome::{Captured, Outcome};
 use isolator_pool::run::output::Watch;
-use isolator_pool::run::preload::{Interpreter, Preload};
+use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use isolator_pool::{OutputLimits, WantedFiles, fuzzing};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use isolator_pool::engine::preload::PreloadStatus;
 use isolator_pool::engine::{Call, EngineError, bounded};
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Status;
-use isolator_pool::run::preload::PreloadStatus;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 use crate::app::{App, PoolFill};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::engine::limits::{ByteSize, FixedLimits, Resources};
+use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{Image, SandboxSpec};
 use isolator_pool::pool::PoolSize;
-use isolator_pool::run::preload::{Interpreter, Preload};
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use regex::Regex;
 

@@ -11,6 +11,7 @@ pub mod embedded;
 pub mod images;
 pub mod instance;
 pub mod limits;
+pub mod preload;
 mod runner_log;
 #[cfg(not(fuzzing))]
 mod seccomp;
@@ -28,7 +29,7 @@ use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
 use crate::engine::limits::{ByteSize, FixedLimits, Resources};
-use crate::run::preload::Preload;
+use crate::engine::preload::Preload;
 
 /// Name of a sandbox, chosen before it is made: what can be named can be removed, whatever became
 /// of the call that made it.

@@ -1,21 +1,23 @@
-//! The shelf: sandboxes that wait for a request, the first few thawed, the rest paused.
+//! The idle set: sandboxes that wait for a request, the first few thawed, the rest paused.
 //!
-//! Each kind lies in a pool of deadpool's unmanaged sort. The managed sort makes objects only when
-//! somebody asks for one, which is what a pool of pre-made sandboxes must avoid; the unmanaged sort
-//! takes what the refill made, hands each out once, and lets a request wait for the next.
+//! One lock guards all of it, so nobody finds the set empty while it is sorted, and nothing is added
+//! once it is closed. A request that finds nothing waits for the next sandbox that is added.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-
-use deadpool::unmanaged;
 
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox};
 
-/// A sandbox from the shelf.
+/// A sandbox that ends before this age has something wrong with it.
+const EARLY_EXIT_AGE: Duration = Duration::from_secs(2);
+
+/// A sandbox from the idle set.
 pub(crate) enum Idle {
     /// It is thawed.
     Hot(Sandbox<Armed>),
@@ -23,22 +25,26 @@ pub(crate) enum Idle {
     Paused(Sandbox<Paused>),
 }
 
-/// Sandboxes ready to be taken.
+/// Sandboxes that a request can take.
 pub(crate) struct IdleSet {
+    /// How many sandboxes the set holds at most.
     size: usize,
-    /// How many of them are thawed at rest. Others are beside them only for as long as they lack something.
-    front: usize,
-    hot: unmanaged::Pool<Sandbox<Armed>>,
-    paused: unmanaged::Pool<Sandbox<Paused>>,
-    /// Held while something is put on the shelf, taken at once, sorted through or closed: nobody
-    /// finds it empty while it is sorted, and nothing is put on it once it is closed.
-    sorting: Mutex<()>,
-    /// The pools have a way to close of their own, but an object that is added or taken at that very
-    /// moment is lost in them.
-    closed: CancellationToken,
+    /// How many of them are thawed at rest. Unfinished ones are thawed, too, until they are finished.
+    hot: usize,
+    sandboxes: Mutex<Sandboxes>,
+    /// Notified once for each sandbox that is added, and for all when the set is closed.
+    added: Notify,
 }
 
-/// What was dropped from the shelf.
+/// What is in the set, the oldest first.
+#[derive(Default)]
+struct Sandboxes {
+    hot: VecDeque<Sandbox<Armed>>,
+    paused: VecDeque<Sandbox<Paused>>,
+    is_closed: bool,
+}
+
+/// What was dropped from the set.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
     /// All of it.
@@ -47,184 +53,182 @@ pub(crate) struct Stale {
     pub(crate) early_exits: usize,
 }
 
-/// A sandbox that ends before this age has something wrong with it.
-const YOUNG: Duration = Duration::from_secs(2);
-
-/// Why the shelf hands nothing out any more.
+/// The set is closed and hands nothing out any more.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
 impl IdleSet {
     pub(crate) fn new(size: usize, hot: usize) -> Self {
-        Self {
-            size,
-            front: hot.min(size),
-            hot: unmanaged::Pool::new(size),
-            paused: unmanaged::Pool::new(size),
-            sorting: Mutex::new(()),
-            closed: CancellationToken::new(),
-        }
+        Self { size, hot: hot.min(size), sandboxes: Mutex::default(), added: Notify::new() }
     }
 
-    /// Takes a sandbox if one is there: for a program that wants modules one in which they wait, and
-    /// for others a thawed one, rather one in which they do not.
+    /// Takes a sandbox if there is one. A program that wants modules gets one that has them, if
+    /// possible; others get a thawed one, preferably one without modules.
     pub(crate) fn take(&self, wants_modules: bool) -> Option<Idle> {
-        let _sorting = lock(&self.sorting);
-        let finished = || self.take_hot(|sandbox| sandbox.missing().is_none()).map(Idle::Hot);
-        let any = || self.hot.try_remove().ok().map(Idle::Hot);
-        let unfinished = || self.take_hot(|sandbox| sandbox.missing().is_some()).map(Idle::Hot);
-        let paused = || self.paused.try_remove().ok().map(Idle::Paused);
+        let mut sandboxes = lock(&self.sandboxes);
         if wants_modules {
-            finished().or_else(paused).or_else(any)
+            if let Some(finished) = sandboxes.take_hot(|sandbox| sandbox.missing().is_none()) {
+                return Some(Idle::Hot(finished));
+            }
+            sandboxes.newest_paused().or_else(|| sandboxes.newest_hot())
         } else {
-            unfinished().or_else(any).or_else(paused)
+            if let Some(unfinished) = sandboxes.take_hot(|sandbox| sandbox.missing().is_some()) {
+                return Some(Idle::Hot(unfinished));
+            }
+            sandboxes.newest()
         }
     }
 
-    /// Waits for a sandbox. Dropping the future takes none.
+    /// Waits for a sandbox. Dropping the future takes none, and lets the next request that waits have it.
     pub(crate) async fn next(&self) -> Result<Idle, Closed> {
-        let shelved = tokio::select! {
-            biased;
-            () = self.closed.cancelled() => return Err(Closed),
-            hot = self.hot.remove() => hot.map(Idle::Hot),
-            paused = self.paused.remove() => paused.map(Idle::Paused),
-        };
-        shelved.map_err(|_| Closed)
+        loop {
+            let mut added = std::pin::pin!(self.added.notified());
+            // In line before the look at the set, or a sandbox that is added in between would be missed.
+            added.as_mut().enable();
+            {
+                let mut sandboxes = lock(&self.sandboxes);
+                if sandboxes.is_closed {
+                    return Err(Closed);
+                }
+                if let Some(idle) = sandboxes.newest() {
+                    return Ok(idle);
+                }
+            }
+            added.await;
+        }
     }
 
-    /// Takes a paused sandbox if there is one and, besides the `coming` ones, a place at the front.
-    pub(crate) fn take_to_thaw(&self, coming: usize) -> Option<Sandbox<Paused>> {
-        let _sorting = lock(&self.sorting);
-        if self.finished() + coming < self.front { self.paused.try_remove().ok() } else { None }
+    /// Takes a paused sandbox if there is one and fewer are hot than should be, counting the `thawing` ones.
+    pub(crate) fn take_to_thaw(&self, thawing: usize) -> Option<Sandbox<Paused>> {
+        let mut sandboxes = lock(&self.sandboxes);
+        if sandboxes.finished() + thawing < self.hot { sandboxes.paused.pop_back() } else { None }
     }
 
-    /// Takes a thawed sandbox that would not be on the shelf as it is, but for requests that waited: one
-    /// that lacks its interpreter, or one with everything that is more than belongs to the front.
+    /// Takes a thawed sandbox that is only in the set because requests were waiting: one without its
+    /// interpreter, or a finished one beyond those that should be hot.
     pub(crate) fn take_untidy(&self) -> Option<Sandbox<Armed>> {
-        let _sorting = lock(&self.sorting);
         let mut finished = 0;
-        self.take_hot(|sandbox| match sandbox.missing() {
+        lock(&self.sandboxes).take_hot(|sandbox| match sandbox.missing() {
             Some(Missing::Interpreter) => true,
             Some(Missing::Modules) => false,
             None => {
                 finished += 1;
-                finished > self.front
+                finished > self.hot
             }
         })
     }
 
-    /// Takes a thawed sandbox that lacks nothing but its modules.
+    /// Takes a thawed sandbox that has everything but its modules.
     pub(crate) fn take_without_modules(&self) -> Option<Sandbox<Armed>> {
-        let _sorting = lock(&self.sorting);
-        self.take_hot(|sandbox| sandbox.missing() == Some(Missing::Modules))
+        lock(&self.sandboxes).take_hot(|sandbox| sandbox.missing() == Some(Missing::Modules))
     }
 
-    /// How many thawed sandboxes lack nothing. Must be called under the lock.
-    fn finished(&self) -> usize {
-        let mut finished = 0;
-        let _ = self.take_hot(|sandbox| {
-            finished += usize::from(sandbox.missing().is_none());
-            false
-        });
-        finished
-    }
-
-    /// Takes the first thawed sandbox of a kind. Must be called under the lock.
-    fn take_hot(
-        &self,
-        mut is_wanted: impl FnMut(&Sandbox<Armed>) -> bool,
-    ) -> Option<Sandbox<Armed>> {
-        let mut found = None;
-        for sandbox in drain(&self.hot) {
-            if found.is_none() && is_wanted(&sandbox) {
-                found = Some(sandbox);
-            } else {
-                // It has just been taken from there under the lock, so there is a place.
-                let _ = self.hot.try_add(sandbox);
-            }
+    /// Adds a thawed sandbox that is finished. Gives it back if enough are hot, or the set is full.
+    pub(crate) fn add_finished(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
+        let mut sandboxes = lock(&self.sandboxes);
+        if sandboxes.finished() >= self.hot || !self.has_room_in(&sandboxes) {
+            return Err(sandbox);
         }
-        found
+        sandboxes.hot.push_back(sandbox);
+        self.added.notify_one();
+        Ok(())
     }
 
-    /// Puts a thawed sandbox to the front; gives it back if there is no place.
-    pub(crate) fn put_to_front(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
-        let _sorting = lock(&self.sorting);
-        if self.has_room() && self.finished() < self.front {
-            add(&self.hot, sandbox)
-        } else {
-            Err(sandbox)
+    /// Adds a thawed sandbox, however many are hot. Gives it back if the set is full.
+    pub(crate) fn add_hot(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
+        let mut sandboxes = lock(&self.sandboxes);
+        if !self.has_room_in(&sandboxes) {
+            return Err(sandbox);
         }
+        sandboxes.hot.push_back(sandbox);
+        self.added.notify_one();
+        Ok(())
     }
 
-    /// Puts a thawed sandbox on the shelf, whatever belongs to the front; gives it back if there is no
-    /// place at all.
-    pub(crate) fn put_hot(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
-        let _sorting = lock(&self.sorting);
-        if self.has_room() { add(&self.hot, sandbox) } else { Err(sandbox) }
+    /// Adds a paused sandbox. Gives it back if the set is full.
+    pub(crate) fn add_paused(&self, sandbox: Sandbox<Paused>) -> Result<(), Sandbox<Paused>> {
+        let mut sandboxes = lock(&self.sandboxes);
+        if !self.has_room_in(&sandboxes) {
+            return Err(sandbox);
+        }
+        sandboxes.paused.push_back(sandbox);
+        self.added.notify_one();
+        Ok(())
     }
 
-    /// Puts a paused sandbox on the shelf; gives it back if there is no place.
-    pub(crate) fn put_paused(&self, sandbox: Sandbox<Paused>) -> Result<(), Sandbox<Paused>> {
-        let _sorting = lock(&self.sorting);
-        if self.has_room() { add(&self.paused, sandbox) } else { Err(sandbox) }
-    }
-
-    /// Whether there is a place for a sandbox.
+    /// Whether a sandbox can be added.
     pub(crate) fn has_room(&self) -> bool {
-        let (hot, paused) = self.len();
-        !self.closed.is_cancelled() && hot + paused < self.size
+        self.has_room_in(&lock(&self.sandboxes))
+    }
+
+    fn has_room_in(&self, sandboxes: &Sandboxes) -> bool {
+        !sandboxes.is_closed && sandboxes.hot.len() + sandboxes.paused.len() < self.size
     }
 
     /// Drops what is dead or older than `max_age`.
     pub(crate) fn discard_stale(&self, max_age: Duration) -> Stale {
-        let _sorting = lock(&self.sorting);
+        let mut sandboxes = lock(&self.sandboxes);
         let mut stale = Stale::default();
-        sort_through(&self.hot, max_age, &mut stale);
-        sort_through(&self.paused, max_age, &mut stale);
+        discard(&mut sandboxes.hot, max_age, &mut stale);
+        discard(&mut sandboxes.paused, max_age, &mut stale);
         stale
     }
 
-    /// Sandboxes on the shelf: hot ones, paused ones.
+    /// How many sandboxes are in the set: hot ones, paused ones.
     pub(crate) fn len(&self) -> (usize, usize) {
-        (self.hot.status().size, self.paused.status().size)
+        let sandboxes = lock(&self.sandboxes);
+        (sandboxes.hot.len(), sandboxes.paused.len())
     }
 
-    /// Drops what is there and wakes everybody who waits. Who was about to take something just then
-    /// may leave it behind: closing again drops that too.
+    /// Drops what is in the set and wakes every request that waits. Nothing can be added from now on.
     pub(crate) fn close(&self) {
-        let _sorting = lock(&self.sorting);
-        self.closed.cancel();
-        while self.hot.try_remove().is_ok() {}
-        while self.paused.try_remove().is_ok() {}
+        let mut sandboxes = lock(&self.sandboxes);
+        sandboxes.is_closed = true;
+        let dropped = (mem::take(&mut sandboxes.hot), mem::take(&mut sandboxes.paused));
+        drop(sandboxes);
+        self.added.notify_waiters();
+        drop(dropped);
     }
 }
 
-/// Takes everything, the first that came first.
-fn drain<T>(pool: &unmanaged::Pool<T>) -> Vec<T> {
-    // The pool hands out the last that came.
-    let mut all: Vec<_> = std::iter::from_fn(|| pool.try_remove().ok()).collect();
-    all.reverse();
-    all
+impl Sandboxes {
+    /// The newest first: what it is made of is most likely still in the caches.
+    fn newest(&mut self) -> Option<Idle> {
+        self.newest_hot().or_else(|| self.newest_paused())
+    }
+
+    fn newest_hot(&mut self) -> Option<Idle> {
+        self.hot.pop_back().map(Idle::Hot)
+    }
+
+    fn newest_paused(&mut self) -> Option<Idle> {
+        self.paused.pop_back().map(Idle::Paused)
+    }
+
+    /// Takes the oldest thawed sandbox of a kind.
+    fn take_hot(
+        &mut self,
+        is_wanted: impl FnMut(&Sandbox<Armed>) -> bool,
+    ) -> Option<Sandbox<Armed>> {
+        let index = self.hot.iter().position(is_wanted)?;
+        self.hot.remove(index)
+    }
+
+    /// How many thawed sandboxes have everything that should wait in them.
+    fn finished(&self) -> usize {
+        self.hot.iter().filter(|sandbox| sandbox.missing().is_none()).count()
+    }
 }
 
-fn add<T>(pool: &unmanaged::Pool<T>, sandbox: T) -> Result<(), T> {
-    pool.try_add(sandbox).map_err(|(sandbox, _)| sandbox)
-}
-
-fn sort_through<State>(
-    pool: &unmanaged::Pool<Sandbox<State>>,
-    max_age: Duration,
-    stale: &mut Stale,
-) {
+fn discard<State>(sandboxes: &mut VecDeque<Sandbox<State>>, max_age: Duration, stale: &mut Stale) {
     let now = Instant::now();
-    for sandbox in drain(pool) {
+    sandboxes.retain(|sandbox| {
         let age = now.duration_since(sandbox.created());
         if sandbox.is_alive() && age < max_age {
-            // It has just been taken from there under the lock, so there is a place.
-            let _ = pool.try_add(sandbox);
-            continue;
+            return true;
         }
         stale.total += 1;
-        stale.early_exits += usize::from(age < YOUNG && age < max_age);
-    }
+        stale.early_exits += usize::from(age < EARLY_EXIT_AGE && age < max_age);
+        false
+    });
 }

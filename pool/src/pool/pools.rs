@@ -1,14 +1,12 @@
 //! All pools of a server: the one door for requests, and the way out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,7 +14,7 @@ use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
-use crate::pool::{CheckoutError, From, Pool, PoolSize, PoolStatus, Shared, Start};
+use crate::pool::{CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start};
 use crate::run::outcome::Outcome;
 use crate::run::{self, RunError, RunRequest, RunTimes};
 use crate::sandbox::activity::ActivityGate;
@@ -24,10 +22,10 @@ use crate::sandbox::reaper::Reaper;
 use crate::sandbox::sweep;
 
 /// How often sandboxes that appeared after their creation was given up are looked for.
-const RECONCILE: Duration = Duration::from_secs(60);
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Longest time that removing everything may take when a server stops.
-const FAREWELL: Duration = Duration::from_secs(20);
+const REMOVE_ALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What holds for all pools together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,25 +91,25 @@ impl Pools {
     pub fn start(
         engine: Arc<dyn Engine>,
         images: ImageProvider,
-        owner: Arc<Instance>,
+        instance: Arc<Instance>,
         limits: PoolsLimits,
         specs: BTreeMap<String, PoolSpec>,
     ) -> Self {
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
-        let quiet = Arc::new(ActivityGate::new());
+        let activity = Arc::new(ActivityGate::new());
         let shared = Arc::new(Shared {
-            reaper: Reaper::start(Arc::clone(&engine), Arc::clone(&quiet), &tasks),
+            reaper: Reaper::start(Arc::clone(&engine), Arc::clone(&activity), &tasks),
             engine,
             images,
-            owner,
+            instance,
             refills: Semaphore::new(limits.refills),
             cold_starts: Semaphore::new(limits.admission.running),
             makers: TaskTracker::new(),
             tasks: tasks.clone(),
             stop: stop.clone(),
             next_number: AtomicU64::new(1),
-            quiet,
+            activity,
         });
         tasks.spawn(reconcile(Arc::downgrade(&shared), stop));
         let pools = specs
@@ -153,19 +151,19 @@ impl Pools {
         let admitted = Instant::now();
         let wants_modules = pool.expect(&request.workspace);
         let mut is_first = true;
-        let mut from = From::IdleSet;
+        let mut source = CheckoutSource::IdleSet;
         loop {
-            let (sandbox, start) = pool.checkout(from, wants_modules).await?;
+            let (sandbox, start) = pool.checkout(source, wants_modules).await?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
             let run = run::run(sandbox, request, wants_modules);
-            match self.shared.quiet.during(run).await {
-                // Each of these took one from the shelf, which has an end.
+            match self.shared.activity.during(run).await {
+                // Each of these took one from the idle set, which has an end.
                 Err(RunError::NotThawed(error)) => {
                     tracing::warn!(%error, "a sandbox was lost while it waited");
                     if matches!(error, EngineError::Deadline { .. }) {
                         // The next one would most likely take as long.
-                        from = From::Making;
+                        source = CheckoutSource::New;
                     }
                 }
                 // The program has not begun, so a second sandbox can have it.
@@ -224,18 +222,15 @@ impl Pools {
             tracing::warn!(running = self.admission.running(), "ending what still runs");
         }
         self.abort.cancel();
-        let farewell = async {
+        let remove_all = async {
             self.shared.makers.close();
             self.shared.makers.wait().await;
-            tokio::select! {
-                () = self.shared.reaper.idle() => {}
-                never = self.keep_closing() => match never {},
-            }
-            sweep::sweep_own(&*self.shared.engine, &self.shared.owner).await
+            self.shared.reaper.idle().await;
+            sweep::sweep_own(&*self.shared.engine, &self.shared.instance).await
         };
-        let swept = tokio::time::timeout(FAREWELL, farewell)
-            .await
-            .unwrap_or(Err(EngineError::Deadline { call: Call::Remove, deadline: FAREWELL }))?;
+        let swept = tokio::time::timeout(REMOVE_ALL_TIMEOUT, remove_all).await.unwrap_or(Err(
+            EngineError::Deadline { call: Call::Remove, deadline: REMOVE_ALL_TIMEOUT },
+        ))?;
         tracing::info!(?swept, "everything was removed");
         Ok(())
     }
@@ -245,18 +240,7 @@ impl Pools {
             pool.close();
         }
     }
-
-    /// Never ends by itself.
-    async fn keep_closing(&self) -> Infallible {
-        loop {
-            self.close_pools();
-            tokio::time::sleep(CLOSING).await;
-        }
-    }
 }
-
-/// How often closed pools are looked through for what was left behind in them.
-const CLOSING: Duration = Duration::from_millis(50);
 
 /// Removes sandboxes of this instance that nobody leases: those whose creation outlived the call
 /// that asked for it.
@@ -268,7 +252,7 @@ async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(RECONCILE) => {}
+            () = tokio::time::sleep(RECONCILE_INTERVAL) => {}
         }
         let Some(shared) = shared.upgrade() else {
             return;
@@ -282,7 +266,9 @@ async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
         };
         let unknown = found
             .into_iter()
-            .filter(|found| shared.owner.owns(&found.labels) && !shared.reaper.knows(&found.name))
+            .filter(|found| {
+                shared.instance.owns(&found.labels) && !shared.reaper.knows(&found.name)
+            })
             .map(|found| found.name);
         let (late, new): (BTreeSet<_>, _) = unknown.partition(|name| suspects.contains(name));
         suspects = new;

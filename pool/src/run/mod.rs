@@ -2,7 +2,6 @@
 
 pub mod outcome;
 pub mod output;
-pub mod preload;
 pub mod workspace;
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use memchr::memmem;
 use tar::{EntryType, Header};
 
 use crate::quote::quoted;
@@ -156,6 +157,13 @@ impl Workspace {
     pub fn tar(&self) -> &[u8] {
         &self.tar
     }
+
+    /// Whether a file mentions the package of one of the modules, and so is likely to import it. A wrong
+    /// guess costs time and nothing else, so its name anywhere in the files is enough.
+    pub(crate) fn mentions_any(&self, modules: &[String]) -> bool {
+        let package = |module: &str| module.split(['.', '/']).next().unwrap_or_default().to_owned();
+        modules.iter().any(|module| memmem::find(&self.tar, package(module).as_bytes()).is_some())
+    }
 }
 
 /// The name without `.` and doubled slashes, so that two names of one file are equal.
@@ -302,5 +310,17 @@ mod tests {
             }
             prop_assert_eq!(unpack(&workspace.build()), accepted);
         }
+    }
+
+    #[test]
+    fn a_program_that_mentions_a_package_is_likely_to_import_it() {
+        let modules = ["numpy".to_owned(), "matplotlib.pyplot".to_owned()];
+        let mentions = |code: &str| {
+            let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 1 << 20 });
+            workspace.add("main.py", code.into()).unwrap();
+            workspace.build().mentions_any(&modules)
+        };
+        assert!(mentions("import numpy as np") && mentions("from matplotlib import pyplot"));
+        assert!(!mentions("print('hi')"));
     }
 }

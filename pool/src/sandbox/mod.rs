@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::Resources;
+use crate::engine::preload::PreloadStatus;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
-use crate::run::preload::PreloadStatus;
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
 

@@ -12,13 +12,13 @@ use isolator_pool::OutputLimits;
 use isolator_pool::engine::images::{ImageProvider, PullPolicy};
 use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
+use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{Image, SandboxSpec};
 use isolator_pool::pool::admission::{AdmissionLimits, Client};
 use isolator_pool::pool::pools::{ExecuteError, PoolSpec, Pools, PoolsLimits, Receipt};
 use isolator_pool::pool::{PoolSize, PoolStatus, Start};
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Outcome;
-use isolator_pool::run::preload::{Interpreter, Preload};
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use tokio_util::task::TaskTracker;
 

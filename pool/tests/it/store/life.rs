@@ -68,7 +68,7 @@ async fn what_a_killed_process_leaves_is_pruned() {
     let world = World::new();
     let path = world.write(&large());
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "life::what_a_killed_process_leaves_is_pruned"])
+        .args(["--exact", "store::life::what_a_killed_process_leaves_is_pruned"])
         .env(STORE, world.directory.path().join("a/b/store"))
         .env(ARCHIVE, &path)
         .stdout(std::process::Stdio::null())

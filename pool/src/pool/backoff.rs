@@ -1,0 +1,87 @@
+//! How long a pool waits after a sandbox could not be made.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// First and longest pause after a sandbox could not be made.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// After this long without a failure the next one counts as the first again.
+const RESET_AFTER: Duration = Duration::from_secs(60);
+
+/// The recent failures of a pool.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    /// Failures in a row, with less than [`RESET_AFTER`] between them.
+    failures: u32,
+    /// When the next sandbox may be made.
+    until: Option<Instant>,
+    last_error: Option<String>,
+}
+
+impl Backoff {
+    /// Doubles the pause, unless the last failure was long ago. A success in between does not count:
+    /// what is made may fail at its next step.
+    pub(super) fn failed(&mut self, error: String) {
+        let now = Instant::now();
+        if self.until.is_some_and(|until| now > until + RESET_AFTER) {
+            self.failures = 0;
+        }
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(16));
+        self.failures += 1;
+        self.until = Some(now + pause.min(LONGEST_PAUSE));
+        self.last_error = Some(error);
+    }
+
+    /// A sandbox was made: the next one need not wait.
+    pub(super) fn succeeded(&mut self) {
+        let now = Instant::now();
+        self.until = self.until.map(|until| until.min(now));
+        self.last_error = None;
+    }
+
+    /// How much of the pause is left, if any.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        let left = self.until?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Why the last sandbox could not be made, if it could not.
+    pub(super) fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pause_doubles_up_to_a_bound_and_starts_again_after_a_calm_minute() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.remaining(), None);
+        backoff.failed("no".to_owned());
+        assert_eq!(backoff.remaining(), Some(FIRST_PAUSE));
+        backoff.failed("no".to_owned());
+        assert_eq!(backoff.remaining(), Some(FIRST_PAUSE * 2));
+        for _ in 0..20 {
+            backoff.failed("no".to_owned());
+        }
+        assert_eq!(backoff.remaining(), Some(LONGEST_PAUSE));
+        tokio::time::advance(LONGEST_PAUSE + RESET_AFTER + FIRST_PAUSE).await;
+        backoff.failed("again".to_owned());
+        assert_eq!(backoff.remaining(), Some(FIRST_PAUSE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_success_nothing_waits_and_the_next_pause_is_still_longer() {
+        let mut backoff = Backoff::default();
+        backoff.failed("no".to_owned());
+        backoff.succeeded();
+        assert_eq!((backoff.remaining(), backoff.last_error()), (None, None));
+        backoff.failed("again".to_owned());
+        assert_eq!(backoff.remaining(), Some(FIRST_PAUSE * 2));
+    }
+}

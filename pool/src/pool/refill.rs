@@ -1,0 +1,266 @@
+//! The refill: sandboxes on their way into the idle set of a pool.
+//!
+//! A task for each pool looks after its idle set whenever something was taken, died or grew old.
+//! Making a sandbox is always a task of its own, which a request may wait for but never owns.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::Pool;
+use crate::engine::preload::PreloadStatus;
+use crate::lock::lock;
+use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
+
+/// How often a pool is looked after without an occasion. Deaths are noticed when they happen; this
+/// finds what has grown old.
+const MAINTAIN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Keeps a pool full until it is dropped or the server stops.
+pub(super) async fn keep_full(pool: Weak<Pool>, stop: CancellationToken) {
+    loop {
+        let Some(strong) = pool.upgrade() else { return };
+        let wake = Arc::clone(&strong.wake);
+        if strong.waiting.load(Ordering::Relaxed) == 0 {
+            strong.shared.activity.over().await;
+        }
+        let pause = strong.maintain();
+        drop(strong);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = wake.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// A sandbox on its way into the idle set, counted until this is dropped.
+struct Coming {
+    pool: Arc<Pool>,
+    is_thawing: bool,
+}
+
+impl Coming {
+    fn new(pool: &Arc<Pool>) -> Self {
+        pool.coming.fetch_add(1, Ordering::Relaxed);
+        Self { pool: Arc::clone(pool), is_thawing: false }
+    }
+
+    fn thawing(pool: &Arc<Pool>) -> Self {
+        pool.thawing.fetch_add(1, Ordering::Relaxed);
+        let mut coming = Self::new(pool);
+        coming.is_thawing = true;
+        coming
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.pool.coming.fetch_sub(1, Ordering::Relaxed);
+        if self.is_thawing {
+            self.pool.thawing.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.pool.wake.notify_one();
+    }
+}
+
+impl Pool {
+    /// Makes a sandbox for a request. It goes into the idle set if the request was served or has gone meanwhile.
+    pub(super) async fn make_for(
+        self: Arc<Self>,
+        mut request: oneshot::Sender<Result<Sandbox<Armed>, SandboxError>>,
+    ) {
+        let slot = tokio::select! {
+            slot = self.shared.cold_starts.acquire() => slot,
+            () = request.closed() => return,
+        };
+        if slot.is_err() || self.shared.stop.is_cancelled() {
+            return;
+        }
+        if let Err(Ok(unwanted)) = request.send(self.make(None).await) {
+            self.return_idle(unwanted).await;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again.
+    fn maintain(self: &Arc<Self>) -> Duration {
+        let stale = self.idle.discard_stale(self.size.max_age);
+        if stale.early_exits > 0 {
+            self.note_failure(&"sandboxes ended by themselves as soon as they were ready");
+        } else if stale.total > 0 {
+            let image = self.template.image();
+            tracing::info!(%image, stale = stale.total, "replacing sandboxes");
+        }
+        let next = self.rebalance_hot();
+        if let Some(pause) = lock(&self.backoff).remaining() {
+            return pause;
+        }
+        let (hot, paused) = self.idle.len();
+        let coming = self.coming.load(Ordering::Relaxed);
+        for _ in hot + paused + coming..self.size.size {
+            let coming = Coming::new(self);
+            self.shared.makers.spawn(Arc::clone(self).refill_one(coming));
+        }
+        next
+    }
+
+    /// Thaws sandboxes until as many are hot as should be, and finishes those that were left unfinished
+    /// because requests waited or kept coming. Returns when to look again.
+    fn rebalance_hot(self: &Arc<Self>) -> Duration {
+        while let Some(paused) = self.idle.take_to_thaw(self.thawing.load(Ordering::Relaxed)) {
+            let thawing = Coming::thawing(self);
+            self.shared.makers.spawn(Arc::clone(self).thaw_one(paused, thawing));
+        }
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            return MAINTAIN_INTERVAL;
+        }
+        while let Some(sandbox) = self.idle.take_untidy() {
+            self.finish(sandbox);
+        }
+        // Thawing comes first: while modules are imported in a sandbox, no request can take it.
+        if self.preloading.is_busy() || self.thawing.load(Ordering::Relaxed) > 0 {
+            return MAINTAIN_INTERVAL;
+        }
+        if let Some(left) = self.preloading.wait(&self.shared.activity) {
+            return left;
+        }
+        if let Some(sandbox) = self.idle.take_without_modules() {
+            self.finish(sandbox);
+        }
+        MAINTAIN_INTERVAL
+    }
+
+    async fn refill_one(self: Arc<Self>, _coming: Coming) {
+        if self.shared.stop.is_cancelled() {
+            return;
+        }
+        // Failures are remembered and logged where they happen; the next look tries again.
+        if let Ok(sandbox) = self.make(Some(&self.shared.refills)).await {
+            self.return_idle(sandbox).await;
+        }
+    }
+
+    async fn thaw_one(self: Arc<Self>, sandbox: Sandbox<Paused>, _coming: Coming) {
+        match sandbox.resume().await {
+            Ok(sandbox) => self.return_idle(sandbox).await,
+            Err(error) => tracing::warn!(%error, "a sandbox could not be thawed ahead"),
+        }
+    }
+
+    fn finish(self: &Arc<Self>, sandbox: Sandbox<Armed>) {
+        let pool = Arc::clone(self);
+        let coming = Coming::new(self);
+        self.shared.makers.spawn(async move {
+            pool.return_idle(sandbox).await;
+            drop(coming);
+        });
+    }
+
+    /// Makes a sandbox, for the idle set with one of the `slots`.
+    async fn make(&self, slots: Option<&Semaphore>) -> Result<Sandbox<Armed>, SandboxError> {
+        let was_resolved = self.template.is_resolved();
+        let mut made = self.try_make(slots).await;
+        if was_resolved && matches!(&made, Err(error) if error.may_be_outdated()) {
+            // The image or the runner's volume may have gone: both are looked for again.
+            self.template.forget();
+            made = self.try_make(slots).await;
+        }
+        match &made {
+            Ok(_) => lock(&self.backoff).succeeded(),
+            Err(SandboxError::Closed) => {}
+            Err(error) => {
+                self.template.forget();
+                self.note_failure(error);
+            }
+        }
+        made
+    }
+
+    async fn try_make(&self, slots: Option<&Semaphore>) -> Result<Sandbox<Armed>, SandboxError> {
+        let spec = self.template.resolve(&self.shared).await?;
+        // Not before: fetching an image may take minutes, in which other pools need the slots.
+        let _slot = match slots {
+            Some(slots) => Some(slots.acquire().await.map_err(|_| SandboxError::Closed)?),
+            None => None,
+        };
+        tokio::select! {
+            biased;
+            () = self.shared.stop.cancelled() => return Err(SandboxError::Closed),
+            () = self.shared.reaper.has_room() => {}
+        }
+        let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
+        let lease = self.shared.reaper.lease(self.shared.instance.sandbox_name(number));
+        let engine = Arc::clone(&self.shared.engine);
+        let wake = Arc::clone(&self.wake);
+        let on_close = move || wake.notify_one();
+        Sandbox::create(engine, lease, spec, &self.shared.tasks, on_close).await
+    }
+
+    /// Brings a thawed sandbox to the point at which it waits, and puts it into the idle set, thawed or
+    /// paused. If there is no room for it, it is removed.
+    async fn return_idle(&self, sandbox: Sandbox<Armed>) {
+        let Some(mut sandbox) = self.hand_over(sandbox) else { return };
+        while let Some(missing) = sandbox.missing() {
+            let _load = match missing {
+                Missing::Interpreter => None,
+                Missing::Modules => match self.preloading.may_load(&self.shared.activity) {
+                    Some(load) => Some(load),
+                    // It stays thawed, so that its modules can be imported later.
+                    None => return drop(self.idle.add_hot(sandbox)),
+                },
+            };
+            match sandbox.preload().await {
+                Ok(status) => self.note_preload(status, sandbox.missing()),
+                Err(error) => return self.note_failure(&error),
+            }
+            let Some(thawed) = self.hand_over(sandbox) else { return };
+            sandbox = thawed;
+        }
+        let Err(sandbox) = self.idle.add_finished(sandbox) else { return };
+        if !self.idle.has_room() {
+            return;
+        }
+        match sandbox.pause().await {
+            Ok(paused) => drop(self.idle.add_paused(paused)),
+            Err(error) => self.note_failure(&error),
+        }
+    }
+
+    /// Gives a sandbox to a request that waits, as it is: that is sooner than a better one later, and
+    /// pausing it would cost time twice. Returns it if nobody waits, unless there is no room for it.
+    fn hand_over(&self, sandbox: Sandbox<Armed>) -> Option<Sandbox<Armed>> {
+        if !self.idle.has_room() {
+            return None;
+        }
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return Some(sandbox);
+        }
+        drop(self.idle.add_hot(sandbox));
+        None
+    }
+
+    fn note_failure(&self, error: &dyn fmt::Display) {
+        tracing::warn!(image = %self.template.image(), %error, "a sandbox could not be made");
+        lock(&self.backoff).failed(error.to_string());
+    }
+
+    fn note_preload(&self, status: PreloadStatus, missing: Option<Missing>) {
+        let mut known = lock(&self.preload_status);
+        for complaint in &status.complaints {
+            if !known.complaints.contains(complaint) {
+                let image = self.template.image();
+                tracing::warn!(%image, %complaint, "programs get a new interpreter each");
+                known.complaints.push(complaint.clone());
+            }
+        }
+        // Before the modules are imported it takes less memory, and may have nothing to complain of.
+        if missing.is_none() {
+            *known = status;
+        }
+    }
+}
