@@ -6,46 +6,44 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use futures_util::future::try_join_all;
-use isolator::app::App;
-use isolator::bench::BenchError;
-use isolator::bench::mcp_client::IsolatorProcess;
-use isolator::bench::programs::Workload;
-use isolator::bench::scenario::PoolShape;
-use isolator::bench::settings::{self, Server};
-use isolator::config::{Config, EngineKind};
+use isolator::commands::bench::targets::Targets;
+use isolator::commands::bench::workloads;
+use isolator::config::Config;
+use isolator_bench::BenchError;
+use isolator_bench::mcp_client::IsolatorProcess;
+use isolator_bench::scenario::PoolShape;
+use isolator_bench::settings;
+use isolator_bench::target::Target;
+use isolator_bench::workload::Workload;
 use tokio::runtime::Runtime;
 
 /// As many as agents send at once, and few enough for a small machine's memory.
 const POOL: PoolShape = PoolShape { size: 4, hot: 1 };
 
-/// The program whose launcher the embedded engine needs.
-const LAUNCHER: &str = env!("CARGO_BIN_EXE_isolator");
-
 fn burst(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
     let python = ["python".to_owned()];
-    let subjects = Workload::choose(&config, &python).expect("a built-in language");
-    let subject = Arc::clone(&subjects[0]);
+    let workloads = workloads::choose(&config, &python).expect("a built-in language");
+    let workload = Arc::clone(&workloads[0]);
     let directory = tempfile::tempdir().expect("a directory");
-    let (app, mut server) = runtime.block_on(async {
-        let app = App::with_launcher(&config, LAUNCHER).await.expect("an engine");
-        let languages = &python.into();
-        // The server has the choice as this process had it.
-        let server = Server { engine: EngineKind::Auto, languages, pool: POOL };
-        let file = settings::write(&config, server, directory.path());
+    let (target, mut server) = runtime.block_on(async {
         let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
+        let targets = Targets::find(&config, program, &workloads).await;
+        // The first is the one that a server would choose.
+        let target = targets.expect("an engine with an image").found.remove(0);
+        let file = settings::write(&target.settings, &python.into(), POOL, directory.path());
         let server = IsolatorProcess::spawn(program, &file.expect("writable"), POOL, 1);
         let mut server = server.expect("a server");
-        server.connect(&app).await.expect("a full pool");
-        (app, server)
+        server.connect(&target).await.expect("a full pool");
+        (target, server)
     });
 
     let mut group = criterion.benchmark_group(format!("burst on a pool of {}", POOL.size));
     group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(POOL.size as u64));
-    group.bench_function(subject.label(), |bencher| {
+    group.bench_function(workload.label(), |bencher| {
         bencher.iter_custom(|times| {
-            let burst = |_| runtime.block_on(all_at_once(&mut server, &app, &subject));
+            let burst = |_| runtime.block_on(all_at_once(&mut server, &target, &workload));
             (0..times).map(burst).map(|burst| burst.expect("answers")).sum()
         });
     });
@@ -56,13 +54,13 @@ fn burst(criterion: &mut Criterion) {
 /// Until the last answer; filling the pool again is not counted.
 async fn all_at_once(
     server: &mut IsolatorProcess,
-    app: &App,
-    subject: &Workload,
+    target: &Target,
+    workload: &Workload,
 ) -> Result<Duration, BenchError> {
     let began = Instant::now();
-    try_join_all((0..POOL.size).map(|_| server.call(subject))).await?;
+    try_join_all((0..POOL.size).map(|_| server.call(workload))).await?;
     let took = began.elapsed();
-    server.until_at_rest(app).await?;
+    server.wait_until_quiescent(target).await?;
     Ok(took)
 }
 

@@ -21,15 +21,15 @@ use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use tokio::runtime::Runtime;
 
 /// As many requests as run at the same time by default, so that all sandboxes are taken at once.
-const SIZE: usize = 8;
+const POOL_SIZE: usize = 8;
 
 const LANGUAGE: &str = "python";
 
 /// Longest time to fill the pool.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FILL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often the pool is asked, which costs nothing.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The program whose launcher the embedded engine needs.
 const LAUNCHER: &str = env!("CARGO_BIN_EXE_isolator");
@@ -38,7 +38,7 @@ fn refill(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let mut group = criterion.benchmark_group("refill");
     // Each element is a sandbox: what is shown is sandboxes a second.
-    group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(SIZE as u64));
+    group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(POOL_SIZE as u64));
     let without = (1..=4).map(|refills| (refills, "without modules", Some("[]")));
     let with = (1..=4).map(|refills| (refills, "with modules", None));
     for (refills, name, modules) in without.chain(with) {
@@ -72,8 +72,8 @@ fn config(refills: usize, modules: Option<&str>) -> Config {
                 "{LANGUAGE}": {{ "preload": {{ {preload} }} }},
                 "javascript": {{ "enabled": false }}, "go": {{ "enabled": false }}
             }},
-            "pool": {{ "size": {SIZE}, "hot": 0 }},
-            "requests": {{ "maxRunning": {SIZE}, "refills": {refills} }}
+            "pool": {{ "size": {POOL_SIZE}, "hot": 0 }},
+            "requests": {{ "maxRunning": {POOL_SIZE}, "refills": {refills} }}
         }}"#
     );
     Config::parse(&text, None, Path::new("")).expect("a valid configuration")
@@ -82,25 +82,22 @@ fn config(refills: usize, modules: Option<&str>) -> Config {
 /// A program that is over at once: the refill is measured, not what it makes room for.
 fn request(config: &Config) -> RunRequest {
     let language = Arc::clone(&config.languages[LANGUAGE]);
-    RunRequest {
-        argv: vec!["true".to_owned()],
-        env: language.env.clone(),
-        workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
-        stdin: Vec::new(),
-        timeout: config.limits.default_timeout,
-        cpu_time: None,
-        resources: language.sandbox.resources,
-        output: config.limits.output,
-        files: None,
-        watch: None,
-    }
+    RunRequest::new(
+        vec!["true".to_owned()],
+        WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
+        config.limits.default_timeout,
+        language.sandbox.resources,
+        config.limits.output,
+    )
 }
 
 /// From taking all sandboxes to having as many again.
 async fn empty_and_fill(pools: &Pools, request: &RunRequest) -> Duration {
     let began = Instant::now();
     let client = Client::host();
-    for executed in join_all((0..SIZE).map(|_| pools.execute(LANGUAGE, &client, request))).await {
+    for executed in
+        join_all((0..POOL_SIZE).map(|_| pools.execute(LANGUAGE, &client, request))).await
+    {
         executed.expect("an outcome");
     }
     until_full(pools).await;
@@ -111,11 +108,11 @@ async fn until_full(pools: &Pools) {
     let began = Instant::now();
     loop {
         let status = &pools.status()[LANGUAGE];
-        if status.paused == SIZE && status.making == 0 {
+        if status.paused == POOL_SIZE && status.making == 0 {
             return;
         }
-        assert!(began.elapsed() < PATIENCE, "the pool does not fill: {status:?}");
-        tokio::time::sleep(LOOK).await;
+        assert!(began.elapsed() < FILL_TIMEOUT, "the pool does not fill: {status:?}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -10,25 +10,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
-use isolator::bench::engines::Engines;
-use isolator::bench::programs::Workload;
-use isolator::bench::session::Session;
+use isolator::commands::bench::targets::Targets;
+use isolator::commands::bench::workloads;
 use isolator::config::Config;
+use isolator_bench::session::Session;
 use tokio::runtime::Runtime;
 
 fn starts(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
-    let subjects = Workload::choose(&config, &[]).expect("the built-in languages");
+    let workloads = workloads::choose(&config, &[]).expect("the built-in languages");
     let mut session = runtime.block_on(async {
         let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
-        let Engines { sides, left_out } =
-            Engines::find(&config, program, &subjects).await.expect("an engine with images");
+        let Targets { found, left_out } =
+            Targets::find(&config, program, &workloads).await.expect("an engine with images");
         #[expect(clippy::print_stderr, reason = "whoever reads the figures should know")]
         for what in left_out {
             eprintln!("left out: {what}");
         }
-        let mut session = Session::open(&config, sides, program).await.expect("a session");
+        let mut session = Session::open(found, program).await.expect("a session");
         session.connect().await.expect("full pools");
         session
     });
@@ -36,10 +36,10 @@ fn starts(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(cells[0].0.label());
         // An iteration takes as long as a refill, whatever is counted of it.
         group.sampling_mode(SamplingMode::Flat);
-        for (subject, flow) in cells {
-            group.bench_function(BenchmarkId::from_parameter(flow.label()), |bencher| {
+        for (workload, scenario) in cells {
+            group.bench_function(BenchmarkId::from_parameter(scenario.label()), |bencher| {
                 bencher.iter_custom(|times| {
-                    let sample = |_| runtime.block_on(session.sample(subject, *flow));
+                    let sample = |_| runtime.block_on(session.sample(workload, *scenario));
                     (0..times).map(sample).map(|sample| sample.expect("a sample").took).sum()
                 });
             });

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum as _;
 use futures_util::future::try_join_all;
-use isolator::bench::scenario::PoolShape;
-use isolator::bench::settings::{self, Server};
+use isolator::commands::bench::settings::for_servers;
 use isolator::config::{Config, EngineKind};
+use isolator_bench::scenario::PoolShape;
+use isolator_bench::settings;
 use rmcp::model::CallToolRequestParams;
 use rmcp::service::{RoleClient, RunningService, ServiceExt};
 use serde_json::{Value, json};
@@ -26,7 +27,7 @@ use tokio_util::task::TaskTracker;
 const POOL: PoolShape = PoolShape { size: 3, hot: 3 };
 
 /// Between two calls of one server, so that its pool is full again.
-const PAUSE: Duration = Duration::from_millis(400);
+const REFILL_PAUSE: Duration = Duration::from_millis(400);
 
 const CLIENTS: usize = 200;
 
@@ -44,8 +45,8 @@ async fn main() -> anyhow::Result<()> {
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
     let directory = tempfile::tempdir()?;
     let languages = &BTreeSet::from(["python".to_owned()]);
-    let server = Server { engine, languages, pool: POOL };
-    let settings = settings::write(&config, server, directory.path())?;
+    let settings = for_servers(&config, engine)?;
+    let settings = settings::write(&settings, languages, POOL, directory.path())?;
 
     let (http, process) = Http::start(&settings, &TaskTracker::new()).await?;
     let stdio = stdio(&settings).await?;
@@ -78,7 +79,7 @@ async fn compare(
             if call >= 10 {
                 times.push(time);
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(REFILL_PAUSE).await;
         }
     }
     let medians = took.map(|times| percentile(times, 50));

@@ -16,15 +16,15 @@
 //! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
 //! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
 //! and each of [`cli`]'s commands is a file in [`commands`].
-//! [`bench`](mod@bench) measures all of it from outside.
+//! The crate `isolator_bench` measures all of it from outside.
 
 pub mod app;
-pub mod bench;
 pub mod commands;
 pub mod config;
 mod hex;
 pub mod images;
 pub mod mcp;
+pub mod policy;
 pub mod request;
 pub mod result;
 pub mod transport;

@@ -110,19 +110,15 @@ fn request(knobs: &[u8; KNOBS], watched: &Arc<AtomicUsize>) -> RunRequest {
     let size = |shift: u8| SIZES[usize::from(knobs[0] >> shift & 3)];
     let files = [None, Some(0), Some(10), Some(10_000)][usize::from(knobs[0] >> 4 & 3)];
     let watched = Arc::clone(watched);
+    let workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build();
+    let output = OutputLimits { head: size(0), tail: size(2), kill: 1 << 20 };
+    let timeout = Duration::from_secs(10);
     RunRequest {
-        argv: vec!["program".to_owned()],
-        env: BTreeMap::new(),
-        workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
-        stdin: Vec::new(),
-        timeout: Duration::from_secs(10),
-        cpu_time: None,
-        resources: RESOURCES,
-        output: OutputLimits { head: size(0), tail: size(2), kill: 1 << 20 },
         files: files.map(|most| WantedFiles { globs: Vec::new(), pictures: true, most }),
         watch: Some(Watch::new(move |bytes| {
             watched.fetch_add(bytes.len(), Ordering::Relaxed);
         })),
+        ..RunRequest::new(vec!["program".to_owned()], workspace, timeout, RESOURCES, output)
     }
 }
 

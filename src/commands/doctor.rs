@@ -1,6 +1,5 @@
 //! `isolator doctor`: what is there, what is missing, and the command that mends it.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use isolator_pool::run::outcome::Status;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 use crate::app::{App, PoolFill};
-use crate::commands::say;
+use crate::commands::{Work, say};
 use crate::config::{Config, Language};
 
 /// How long a sandbox is waited for, and how often one is looked for.
@@ -42,49 +41,52 @@ impl Findings {
 }
 
 /// Checks everything that a request needs, and makes one in each language.
-pub async fn doctor(config: Config) -> anyhow::Result<ExitCode> {
-    let mut findings = Findings::default();
-    say("configuration");
-    match &config.file {
-        Some(file) => findings.fine(&format!("{} is valid", file.display())),
-        None => findings.fine("no file, the defaults hold (isolator config init writes one)"),
-    }
-    if !config.prompts.is_dir() {
-        let what = format!("{} does not exist, so there are no snippets", config.prompts.display());
-        findings.warn(&what, "isolator config init writes those that come with Isolator");
-    }
-
-    say("engine");
-    let app = App::new(&config).await?;
-    match bounded(Call::Check, app.engine.check()).await {
-        Ok(engine) => {
-            findings.fine(&engine);
-            for warning in bounded(Call::Check, app.engine.warnings()).await? {
-                findings.warn(&warning.what, &warning.mend);
-            }
-            images(&config, &app, &mut findings).await;
-            if findings.problems == 0 {
-                sandboxes(&config, &app, &mut findings).await;
-            }
+pub fn doctor(config: Config) -> Work {
+    Box::pin(async move {
+        let mut findings = Findings::default();
+        say("configuration");
+        match &config.file {
+            Some(file) => findings.fine(&format!("{} is valid", file.display())),
+            None => findings.fine("no file, the defaults hold (isolator config init writes one)"),
         }
-        Err(error @ EngineError::Unusable(_)) => findings.missing(
-            &error.to_string(),
-            "do what it says, or have a Docker engine make the sandboxes: install and start one \
-             (Debian: apt-get install docker.io)",
-        ),
-        Err(error) => findings.missing(
-            &error.to_string(),
-            "install and start one (Debian: apt-get install docker.io), let this user reach its \
-             socket, or name its address in engine.host or DOCKER_HOST",
-        ),
-    }
-    if findings.problems == 0 {
-        say("everything is there");
-        Ok(ExitCode::SUCCESS)
-    } else {
-        say(&format!("{} thing(s) missing", findings.problems));
-        Ok(ExitCode::FAILURE)
-    }
+        if !config.prompts.is_dir() {
+            let what =
+                format!("{} does not exist, so there are no snippets", config.prompts.display());
+            findings.warn(&what, "isolator config init writes those that come with Isolator");
+        }
+
+        say("engine");
+        let app = App::new(&config).await?;
+        match bounded(Call::Check, app.engine.check()).await {
+            Ok(engine) => {
+                findings.fine(&engine);
+                for warning in bounded(Call::Check, app.engine.warnings()).await? {
+                    findings.warn(&warning.what, &warning.mend);
+                }
+                images(&config, &app, &mut findings).await;
+                if findings.problems == 0 {
+                    sandboxes(&config, &app, &mut findings).await;
+                }
+            }
+            Err(error @ EngineError::Unusable(_)) => findings.missing(
+                &error.to_string(),
+                "do what it says, or have a Docker engine make the sandboxes: install and start one \
+                 (Debian: apt-get install docker.io)",
+            ),
+            Err(error) => findings.missing(
+                &error.to_string(),
+                "install and start one (Debian: apt-get install docker.io), let this user reach its \
+                 socket, or name its address in engine.host or DOCKER_HOST",
+            ),
+        }
+        if findings.problems == 0 {
+            say("everything is there");
+            Ok(ExitCode::SUCCESS)
+        } else {
+            say(&format!("{} thing(s) missing", findings.problems));
+            Ok(ExitCode::FAILURE)
+        }
+    })
 }
 
 async fn images(config: &Config, app: &App, findings: &mut Findings) {
@@ -165,16 +167,10 @@ fn probe(language: &Language, config: &Config) -> RunRequest {
     // The name was validated with the configuration.
     let file = workspace.add(&language.default_file, Vec::new()).unwrap_or_default();
     let argv = language.argv(&file, std::slice::from_ref(&file));
+    let limits = &config.limits;
+    let (timeout, resources) = (limits.default_timeout, language.sandbox.resources);
     RunRequest {
-        argv,
-        env: BTreeMap::clone(&language.env),
-        workspace: workspace.build(),
-        stdin: Vec::new(),
-        timeout: config.limits.default_timeout,
-        cpu_time: None,
-        resources: language.sandbox.resources,
-        output: config.limits.output,
-        files: None,
-        watch: None,
+        env: language.env.clone(),
+        ..RunRequest::new(argv, workspace.build(), timeout, resources, limits.output)
     }
 }

@@ -6,22 +6,24 @@ use std::process::ExitCode;
 use isolator_pool::sandbox::sweep::{self, Swept};
 
 use crate::app::App;
-use crate::commands::say;
+use crate::commands::{Work, say};
 use crate::config::{Config, EngineKind};
 
 /// Sweeps once, both engines where either may have been used.
-pub async fn gc(config: Config) -> anyhow::Result<ExitCode> {
-    let app = App::new(&config).await?;
-    let mut swept = sweep(&app).await?;
-    if config.engine.kind == EngineKind::Auto && app.kind == EngineKind::Docker {
-        // Left by servers that found no Docker.
-        let embedded = App::on(EngineKind::Embedded, &config, env::current_exe()?).await?;
-        let more = sweep(&embedded).await?;
-        swept.sandboxes += more.sandboxes;
-        swept.shared += more.shared;
-    }
-    say(&format!("removed {} sandboxes and {} volumes", swept.sandboxes, swept.shared));
-    Ok(ExitCode::SUCCESS)
+pub fn gc(config: Config) -> Work {
+    Box::pin(async move {
+        let app = App::new(&config).await?;
+        let mut swept = sweep(&app).await?;
+        if config.engine.kind == EngineKind::Auto && app.kind == EngineKind::Docker {
+            // Left by servers that found no Docker.
+            let embedded = App::on(EngineKind::Embedded, &config, env::current_exe()?).await?;
+            let more = sweep(&embedded).await?;
+            swept.sandboxes += more.sandboxes;
+            swept.shared += more.shared;
+        }
+        say(&format!("removed {} sandboxes and {} volumes", swept.sandboxes, swept.shared));
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 async fn sweep(app: &App) -> anyhow::Result<Swept> {

@@ -10,20 +10,24 @@ use isolator_pool::engine::{Call, bounded};
 
 use crate::app::App;
 use crate::commands::cli::ImageCommand;
-use crate::commands::{complain, say};
+use crate::commands::{Work, complain, say};
 use crate::config::{Config, Language};
 
 /// Does what the command says.
-pub async fn image(config: Config, command: ImageCommand) -> anyhow::Result<ExitCode> {
-    let app = App::new(&config).await?;
-    match command {
-        ImageCommand::Ls => list(&config, &app).await,
-        ImageCommand::Build { languages } => fetch(&config, &app, languages, Origin::Built).await,
-        ImageCommand::Pull { names } => pull(&config, &app, names).await,
-        ImageCommand::Import { file, name } => import(&app, &file, name.as_deref()).await,
-        ImageCommand::Rm { names } => remove(&app, names).await,
-        ImageCommand::Prune => prune(&app).await,
-    }
+pub fn image(config: Config, command: ImageCommand) -> Work {
+    Box::pin(async move {
+        let app = App::new(&config).await?;
+        match command {
+            ImageCommand::Ls => list(&config, &app).await,
+            ImageCommand::Build { languages } => {
+                fetch(&config, &app, languages, Origin::Built).await
+            }
+            ImageCommand::Pull { names } => pull(&config, &app, names).await,
+            ImageCommand::Import { file, name } => import(&app, &file, name.as_deref()).await,
+            ImageCommand::Rm { names } => remove(&app, names).await,
+            ImageCommand::Prune => prune(&app).await,
+        }
+    })
 }
 
 /// How an image comes to be.

@@ -14,7 +14,14 @@ pub mod serve;
 mod signals;
 pub mod token;
 
+use std::future::Future;
 use std::io::Write;
+use std::pin::Pin;
+use std::process::ExitCode;
+
+/// A command at work. It is boxed so that it is compiled here: a caller that awaits a plain `async fn` compiles all
+/// of it once more, which took the binary a minute.
+pub type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
 /// Writes a line for the operator to standard output.
 pub fn say(line: &str) {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use crate::app::{App, PoolFill};
 use crate::commands::cli::RunArguments;
-use crate::commands::complain;
 use crate::commands::signals::stop_signal;
+use crate::commands::{Work, complain};
 use crate::config::{Config, Language};
 use crate::request::arguments::{AdditionalFile, Arguments, Encoding};
 use crate::request::resolve::{self, Request};
@@ -27,34 +27,38 @@ use crate::result::explain::{self, Context};
 const SIGNALLED: i32 = 128;
 
 /// Runs the program and passes its output and its exit code on.
-pub async fn run(config: Config, command: RunArguments) -> anyhow::Result<ExitCode> {
-    let arguments = arguments(&config, command)?;
-    let mut request = resolve::resolve(arguments, &config, &Snippets::new(&config))?;
-    // They go nowhere from here.
-    request.run.files = None;
-    let name = &request.language.name;
-    let found = config.policies.check(name, request.unchecked.clone()).await;
-    if !found.is_empty() {
-        bail!("the policy for {name} forbids what is in the program, and it did not run:\n{found}");
-    }
-    let app = App::new(&config).await?;
-    let stop_signal = stop_signal()?;
-    let pools = app.start_pools(&config, PoolFill::Nothing);
-    let client = Client::host();
-    let ended = tokio::select! {
-        executed = pools.execute(name, &client, &request.run) => Ok(executed),
-        signal = stop_signal => Err(signal),
-    };
-    let closed = pools.close(Duration::ZERO).await;
-    let (outcome, _) = match ended {
-        Ok(executed) => executed?,
-        Err(signal) => {
-            closed?;
-            return Ok(ExitCode::from(u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)));
+pub fn run(config: Config, command: RunArguments) -> Work {
+    Box::pin(async move {
+        let arguments = arguments(&config, command)?;
+        let mut request = resolve::resolve(arguments, &config, &Snippets::new(&config))?;
+        // They go nowhere from here.
+        request.run.files = None;
+        let name = &request.language.name;
+        let found = config.policies.check(name, request.unchecked.clone()).await;
+        if !found.is_empty() {
+            bail!(
+                "the policy for {name} forbids what is in the program, and it did not run:\n{found}"
+            );
         }
-    };
-    closed?;
-    Ok(pass_on(&outcome, &config, &request))
+        let app = App::new(&config).await?;
+        let stop_signal = stop_signal()?;
+        let pools = app.start_pools(&config, PoolFill::Nothing);
+        let client = Client::host();
+        let ended = tokio::select! {
+            executed = pools.execute(name, &client, &request.run) => Ok(executed),
+            signal = stop_signal => Err(signal),
+        };
+        let closed = pools.close(Duration::ZERO).await;
+        let (outcome, _) = match ended {
+            Ok(executed) => executed?,
+            Err(signal) => {
+                closed?;
+                return Ok(ExitCode::from(u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)));
+            }
+        };
+        closed?;
+        Ok(pass_on(&outcome, &config, &request))
+    })
 }
 
 fn arguments(config: &Config, command: RunArguments) -> anyhow::Result<Arguments> {

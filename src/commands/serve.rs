@@ -15,6 +15,7 @@ use rmcp::service::ServerInitializeError;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, PoolFill};
+use crate::commands::Work;
 use crate::commands::cli::ServeArguments;
 use crate::commands::signals::stop_signal;
 use crate::config::Config;
@@ -31,11 +32,13 @@ const DRAIN: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Serves until it is told to stop, then removes everything.
-pub async fn serve(config: Config, arguments: ServeArguments) -> anyhow::Result<ExitCode> {
-    match arguments.http {
-        None => serve_host(config).await,
-        Some(address) => serve_clients(config, address).await,
-    }
+pub fn serve(config: Config, arguments: ServeArguments) -> Work {
+    Box::pin(async move {
+        match arguments.http {
+            None => serve_host(config).await,
+            Some(address) => serve_clients(config, address).await,
+        }
+    })
 }
 
 /// Serves the one host that started the process.

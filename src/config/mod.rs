@@ -23,7 +23,7 @@ use regex::Regex;
 pub use raw::EngineKind;
 pub use syntax::{Checker, SyntaxCheck, Verdicts};
 
-use crate::request::policy::Policies;
+use crate::policy::Policies;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "isolator_config.json";

@@ -20,7 +20,7 @@ use super::{
     Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
     TlsConfig, language,
 };
-use crate::request::policy::Policies;
+use crate::policy::{LanguageFiles, Policies};
 
 // The defaults of isolator-mcp, whose file must mean here what it meant there.
 const TIMEOUT_S: f64 = 60.0;
@@ -337,7 +337,14 @@ fn policies(
     let mut apply = raw.apply.clone();
     apply.retain(|name, _| !is_off(name));
     let folder = raw.folder.as_ref().map(|folder| directory.join(folder));
-    Policies::load(folder.as_deref(), &apply, languages, &mut check.problems)
+    let files: Vec<_> = languages
+        .values()
+        .map(|language| LanguageFiles { name: &language.name, extensions: &language.extensions })
+        .collect();
+    let mut problems = Vec::new();
+    let policies = Policies::load(folder.as_deref(), &apply, &files, &mut problems);
+    check.problems.extend(problems.into_iter().map(|(path, message)| Problem { path, message }));
+    policies
 }
 
 fn test_code(

@@ -6,7 +6,7 @@ use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::output::Watch;
-use rmcp::model::{CallToolResult, ResourceContents};
+use rmcp::model::CallToolResult;
 use serde_json::Value;
 
 use crate::config::{Config, Language, ResultsConfig};
@@ -22,7 +22,7 @@ use crate::request::syntax::{self, Syntax};
 use crate::result::detached::{Detached, RunState};
 use crate::result::explain::Context;
 use crate::result::handles::Capacity;
-use crate::result::kept::{self, ReadError, Results};
+use crate::result::kept::{self, Part, ReadError, Results};
 use crate::result::report::Report;
 
 /// What calls need; cheap to clone.
@@ -119,7 +119,7 @@ impl Calls {
     /// # Errors
     ///
     /// See [`ReadError`].
-    pub fn read(&self, client: &Client, uri: &str) -> Result<ResourceContents, ReadError> {
+    pub fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
         self.results.read(client, uri)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::request::Parts;
+use http::request::Parts;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
@@ -24,7 +24,7 @@ use crate::mcp::calls::{Call, Calls, Clients};
 use crate::mcp::icon::icons;
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
-use crate::mcp::resources::Resources;
+use crate::mcp::resources::{self, Resources};
 use crate::mcp::tool_result;
 use crate::mcp::tools;
 use crate::request::arguments::InvalidArgument;
@@ -176,12 +176,12 @@ impl ServerHandler for Server {
             return self.resources.read(uri).map(Into::into);
         }
         let data = Some(json!({ "uri": uri }));
-        let contents = self.calls.read(&caller(&context).client, uri);
-        let contents = contents.map_err(|error| match error {
+        let part = self.calls.read(&caller(&context).client, uri);
+        let part = part.map_err(|error| match error {
             ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
             ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
         })?;
-        Ok(ReadResourceResult::new(vec![contents]).into())
+        Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
     }
 
     async fn complete(

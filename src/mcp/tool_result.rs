@@ -1,18 +1,20 @@
 //! The answers of the tools: what a call comes to, in the protocol's form.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{ExecuteError, Receipt};
 use isolator_pool::run::RunError;
 use isolator_pool::run::outcome::{Captured, Outcome};
-use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion};
+use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, ResourceContents};
 use serde::Serialize;
 
 use crate::request::syntax;
+use crate::request::wanted_files::Wanted;
 use crate::result::explain::Context;
-use crate::result::files::{self, Wanted};
+use crate::result::files::{Attachment, LeftFiles};
 use crate::result::kept::{Item, Results};
 use crate::result::report::Report;
 
@@ -25,33 +27,54 @@ pub fn of_run(
     wanted: &Wanted,
     (results, client): (&Results, &Client),
 ) -> CallToolResult {
-    let mut items = BTreeMap::new();
+    let mut long = BTreeMap::new();
     for (name, stream) in [(STDOUT, &mut outcome.stdout), (STDERR, &mut outcome.stderr)] {
         let limits = context.config.limits.output;
         let short = stream.shortened(limits.head, limits.tail);
         let is_longer = short.dropped > stream.dropped;
-        let whole = std::mem::replace(stream, short);
+        let whole = mem::replace(stream, short);
         if is_longer {
-            items.insert(name.to_owned(), output(whole));
+            long.insert(name.to_owned(), output(whole));
         }
     }
-    let long: Vec<_> = items.keys().cloned().collect();
-    let left = std::mem::take(&mut outcome.files);
-    let returned = files::returned(left, !outcome.more_files, wanted, items, |items| {
-        results.keep(client, items).map_err(|error| {
-            tracing::warn!(%error, "what a run left is not kept");
-            "what the program left is more than can be kept to be read afterwards".to_owned()
-        })
-    });
+    let mut left = LeftFiles::new(mem::take(&mut outcome.files), !outcome.more_files, wanted);
+    let is_long = [STDOUT, STDERR].map(|name| long.contains_key(name));
+    let mut items = mem::take(&mut left.items);
+    items.extend(long);
+    let kept = (!items.is_empty()).then(|| results.keep(client, items)).transpose();
+    let base = kept.as_ref().ok().and_then(Option::as_deref);
+    let returned = left.returned(base);
     let mut report = Report::new(&outcome, receipt, context);
     report.files = returned.files;
     report.notes.extend(returned.notes);
-    if let Some(base) = returned.base {
-        let uri = |name: &str| long.iter().any(|it| it == name).then(|| base.clone() + name);
-        report.stdout_uri = uri(STDOUT);
-        report.stderr_uri = uri(STDERR);
+    if let Err(error) = &kept {
+        tracing::warn!(%error, "what a run left is not kept");
+        let note = "what the program left is more than can be kept to be read afterwards";
+        report.notes.push(note.to_owned());
     }
-    of_report(&report, returned.content)
+    if let Some(base) = base {
+        let [stdout, stderr] = is_long;
+        report.stdout_uri = stdout.then(|| format!("{base}{STDOUT}"));
+        report.stderr_uri = stderr.then(|| format!("{base}{STDERR}"));
+    }
+    of_report(&report, returned.attachments.into_iter().map(block).collect())
+}
+
+/// An attachment in the protocol's form.
+fn block(attachment: Attachment) -> ContentBlock {
+    match attachment {
+        Attachment::Picture { base64, media_type } => ContentBlock::image(base64, media_type),
+        Attachment::Text { text, uri, media_type } => {
+            let contents = ResourceContents::text(text, uri);
+            ContentBlock::resource(contents.with_mime_type(media_type))
+        }
+        Attachment::Link { uri, path, size, media_type } => {
+            let mut link = Resource::new(uri, path);
+            link.size = Some(size);
+            link.mime_type = Some(media_type);
+            ContentBlock::resource_link(link)
+        }
+    }
 }
 
 const STDOUT: &str = "stdout";
@@ -161,8 +184,6 @@ fn failure(text: impl Into<String>) -> CallToolResult {
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::Resource;
-
     use super::*;
 
     #[test]

@@ -2,7 +2,7 @@
 
 pub mod arguments;
 pub mod limits;
-pub mod policy;
 pub mod resolve;
 pub mod snippets;
 pub mod syntax;
+pub mod wanted_files;

@@ -13,13 +13,13 @@ use isolator_pool::run::RunRequest;
 use isolator_pool::run::workspace::{FileError, Workspace, WorkspaceBuilder};
 
 use crate::config::{Config, Language};
+use crate::policy::SourceFile;
 use crate::request::arguments::{
     AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, Time, required,
 };
 use crate::request::limits::{cpu, cpu_seconds, memory, seconds_within, timeout};
-use crate::request::policy::SourceFile;
 use crate::request::snippets::Snippets;
-use crate::result::files::Wanted;
+use crate::request::wanted_files::Wanted;
 
 /// Longest argument or variable, in bytes: Linux takes 128 KiB with the closing NUL.
 const MAX_ARGUMENT: usize = 128 * 1024 - 1;
@@ -93,17 +93,13 @@ pub fn resolve(
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
+    let output = config.output_with_kept();
+    let files = Some(wanted.to_sandbox());
     let run = RunRequest {
-        argv,
         env,
-        workspace,
         stdin,
-        timeout,
-        cpu_time: None,
-        resources,
-        output: config.output_with_kept(),
-        files: Some(wanted.to_sandbox()),
-        watch: None,
+        files,
+        ..RunRequest::new(argv, workspace, timeout, resources, output)
     };
     Ok(Request { language, run, wanted, unchecked })
 }
@@ -140,17 +136,11 @@ pub fn resolve_test(
     let Packed { file_name, sources, workspace, unchecked } =
         pack(config, &entrypoint, Vec::new()).map_err(of_code)?;
     refuse_more_than_memory(&workspace, &[], resources.memory).map_err(of_code)?;
+    let argv = language.argv(&file_name, &sources);
     let run = RunRequest {
-        argv: language.argv(&file_name, &sources),
         env: language.env.clone(),
-        workspace,
-        stdin: Vec::new(),
-        timeout,
         cpu_time: cpu_time.transpose()?,
-        resources,
-        output: config.limits.output,
-        files: None,
-        watch: None,
+        ..RunRequest::new(argv, workspace, timeout, resources, config.limits.output)
     };
     Ok((code, TestRequest { run, unchecked }))
 }

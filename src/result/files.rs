@@ -6,20 +6,13 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use globset::{GlobBuilder, GlobMatcher};
-use isolator_pool::WantedFiles;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::outcome::ChangedFile;
-use rmcp::model::{ContentBlock, Resource, ResourceContents};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::request::arguments::InvalidArgument;
+use crate::request::wanted_files::Wanted;
 use crate::result::kept::{Item, encoded};
-
-/// Most patterns of a request, and the longest of them in bytes.
-const MAX_GLOBS: usize = 32;
-const MAX_GLOB: usize = 256;
 
 /// Largest picture that is shown, how many are, and how much of all of them. A host hands them to its model, and
 /// many take no message of more than 16 MiB, in which a picture is a third larger.
@@ -40,13 +33,6 @@ const SHOWN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// Names in the text for the model. The data has all.
 const MAX_NAMED: usize = 50;
-
-/// Which of a program's files its caller wants.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    globs: Vec<(String, GlobMatcher)>,
-    most: u64,
-}
 
 /// A file that the program created or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -70,140 +56,131 @@ pub struct FileReport {
     pub uri: Option<String>,
 }
 
+/// A file's content as it comes with an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attachment {
+    /// A picture.
+    Picture {
+        /// Its content in base64.
+        base64: String,
+        /// Its media type.
+        media_type: String,
+    },
+    /// A text.
+    Text {
+        /// Its content.
+        text: String,
+        /// Its address; `file:` and its path if nothing can be read there.
+        uri: String,
+        /// Its media type.
+        media_type: String,
+    },
+    /// A file that can be read for a while.
+    Link {
+        /// Its address.
+        uri: String,
+        /// Its path below the working directory.
+        path: String,
+        /// Its size in bytes.
+        size: u64,
+        /// Its media type.
+        media_type: String,
+    },
+}
+
 /// The files as they come back.
 #[derive(Debug, Default)]
 pub struct Returned {
     /// What is shown, attached and linked to.
-    pub content: Vec<ContentBlock>,
+    pub attachments: Vec<Attachment>,
     /// All of them.
     pub files: Vec<FileReport>,
     /// What is not as the caller wanted.
     pub notes: Vec<String>,
-    /// How the addresses of all that was kept begin, if anything was.
-    pub base: Option<String>,
 }
 
-impl Wanted {
-    /// Pictures, and what is named by patterns; `most` bytes of all of them.
-    ///
-    /// # Errors
-    ///
-    /// The first pattern that is none.
-    pub fn new(globs: Vec<String>, most: u64) -> Result<Self, InvalidArgument> {
-        if globs.len() > MAX_GLOBS {
-            let message = format!("more than {MAX_GLOBS} patterns");
-            return Err(InvalidArgument::new("output_files", message));
+/// What a program left, sorted by how it comes back. Its contents are in [`items`](Self::items), to be kept
+/// before the answer is made: the answer has their addresses.
+#[derive(Debug)]
+pub struct LeftFiles {
+    /// Contents to be kept, by the names under which they are read.
+    pub items: BTreeMap<String, Item>,
+    files: Vec<FileReport>,
+    /// Which of the files come back, and how.
+    forms: Vec<(usize, Form)>,
+    notes: Vec<String>,
+}
+
+impl LeftFiles {
+    /// Sorts the files.
+    pub fn new(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> Self {
+        let notes = notes(wanted, &files, is_all);
+        let (mut forms, mut room) = (Vec::new(), Room::default());
+        let mut items = BTreeMap::new();
+        let mut reports = Vec::with_capacity(files.len());
+        for ChangedFile { path, size, content } in files {
+            let mut report = FileReport { path, size, returned: None, media_type: None, uri: None };
+            let item = content.map(|content| {
+                let media_type = media_type(&report.path, &content);
+                Item { content, media_type }
+            });
+            // What only has the name of a picture was not asked for.
+            let is_wanted = |item: &Item| item.is_picture() || wanted.names(&report.path);
+            if let Some(item) = item.filter(is_wanted) {
+                report.media_type = Some(item.media_type.clone());
+                forms.push((reports.len(), room.form(&item)));
+                items.insert(name(&report.path), item);
+            }
+            reports.push(report);
         }
-        let compile = |(at, glob): (usize, String)| {
-            let wrong =
-                |message: String| InvalidArgument::new(format!("output_files[{at}]"), message);
-            if glob.is_empty() || glob.len() > MAX_GLOB {
-                return Err(wrong(format!("a pattern has from 1 to {MAX_GLOB} bytes")));
+        Self { items, files: reports, forms, notes }
+    }
+
+    /// The files for an answer. `base` is how the addresses of what was kept begin; nothing was if it is `None`.
+    pub fn returned(self, base: Option<&str>) -> Returned {
+        let Self { mut files, forms, notes, .. } = self;
+        let (mut attachments, mut links) = (Vec::new(), 0);
+        for (at, form) in forms {
+            let report = &mut files[at];
+            report.uri = base.map(|base| format!("{base}{}", encoded(&name(&report.path))));
+            report.returned = form.returned(report.uri.is_some());
+            if matches!(form, Form::Link) {
+                links += 1;
             }
-            // As people write what lies in the working directory.
-            let pattern = glob.strip_prefix("./").unwrap_or(&glob);
-            if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
-                let glob = quoted(&glob);
-                return Err(wrong(format!("{glob} leads out of the working directory")));
+            if links <= MAX_LINKS || !matches!(form, Form::Link) {
+                attachments.extend(form.attachment(report));
             }
-            let compiled = GlobBuilder::new(pattern).literal_separator(true).build();
-            let compiled = compiled.map_err(|error| wrong(error.kind().to_string()))?;
-            Ok((pattern.to_owned(), compiled.compile_matcher()))
-        };
-        Ok(Self {
-            globs: globs.into_iter().enumerate().map(compile).collect::<Result<_, _>>()?,
-            most,
+        }
+        Returned { attachments, files, notes }
+    }
+}
+
+/// What the caller should know where the files are not what the patterns want.
+fn notes(wanted: &Wanted, files: &[ChangedFile], is_all: bool) -> Vec<String> {
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    let unmatched = wanted.unmatched(&paths).map(quoted);
+    let mut notes: Vec<_> = unmatched
+        .map(|glob| {
+            format!("output_files: {glob} matches no file that the program created or changed")
         })
-    }
-
-    /// The same for the sandbox.
-    pub fn to_sandbox(&self) -> WantedFiles {
-        let globs = self.globs.iter().map(|(glob, _)| glob.clone()).collect();
-        WantedFiles { globs, pictures: true, most: self.most }
-    }
-
-    fn names(&self, path: &str) -> bool {
-        self.globs.iter().any(|(_, glob)| glob.is_match(path))
-    }
-
-    /// What is to be said where the files are not what the patterns want.
-    fn notes(&self, files: &[ChangedFile], is_all: bool) -> Vec<String> {
-        let mut notes = Vec::new();
-        for (pattern, glob) in &self.globs {
-            if !files.iter().any(|file| glob.is_match(&file.path)) {
-                notes.push(format!(
-                    "output_files: {} matches no file that the program created or changed",
-                    quoted(pattern)
-                ));
-            }
-        }
-        let is_left_out = |file: &&ChangedFile| {
-            file.content.is_none()
-                && (self.names(&file.path) || is_named_like_a_picture(&file.path))
-        };
-        let left_out: Vec<_> = files.iter().filter(is_left_out).collect();
-        if let Some(first) = left_out.first() {
-            notes.push(format!(
-                "{} of the files that should come back, {} among them, are too large: together they \
-                 hold {} KiB at most",
-                left_out.len(),
-                quoted(&first.path),
-                self.most >> 10
-            ));
-        }
-        if !is_all {
-            notes.push("not all files that the program left could be listed".to_owned());
-        }
-        notes
-    }
-}
-
-/// Words what a program left. `keep` keeps contents by names, those of the `items` among them, and returns how
-/// their addresses begin.
-pub fn returned(
-    files: Vec<ChangedFile>,
-    is_all: bool,
-    wanted: &Wanted,
-    mut items: BTreeMap<String, Item>,
-    keep: impl FnOnce(BTreeMap<String, Item>) -> Result<String, String>,
-) -> Returned {
-    let mut notes = wanted.notes(&files, is_all);
-    let (mut forms, mut room) = (Vec::new(), Room::default());
-    let mut reports = Vec::with_capacity(files.len());
-    for ChangedFile { path, size, content } in files {
-        let mut report = FileReport { path, size, returned: None, media_type: None, uri: None };
-        let item = content.map(|content| {
-            let media_type = media_type(&report.path, &content);
-            Item { content, media_type }
-        });
-        // What only has the name of a picture was not asked for.
-        let is_wanted = |item: &Item| item.is_picture() || wanted.names(&report.path);
-        if let Some(item) = item.filter(is_wanted) {
-            report.media_type = Some(item.media_type.clone());
-            forms.push((reports.len(), room.form(&item)));
-            items.insert(name(&report.path), item);
-        }
-        reports.push(report);
-    }
-    let base = match items.is_empty() {
-        true => None,
-        false => keep(items).map_err(|why| notes.push(why)).ok(),
+        .collect();
+    let is_left_out = |file: &&ChangedFile| {
+        file.content.is_none() && (wanted.names(&file.path) || is_named_like_a_picture(&file.path))
     };
-    let (mut content, mut links) = (Vec::new(), 0);
-    for (at, form) in forms {
-        let report = &mut reports[at];
-        let uri = base.as_ref().map(|base| base.clone() + &encoded(&name(&report.path)));
-        report.uri.clone_from(&uri);
-        let media_type = report.media_type.clone().unwrap_or_default();
-        report.returned = form.returned(uri.is_some());
-        if matches!(form, Form::Link) {
-            links += 1;
-        }
-        if links <= MAX_LINKS || !matches!(form, Form::Link) {
-            content.extend(form.block(report, uri, media_type));
-        }
+    let left_out: Vec<_> = files.iter().filter(is_left_out).collect();
+    if let Some(first) = left_out.first() {
+        notes.push(format!(
+            "{} of the files that should come back, {} among them, are too large: together they \
+             hold {} KiB at most",
+            left_out.len(),
+            quoted(&first.path),
+            wanted.most() >> 10
+        ));
     }
-    Returned { content, files: reports, notes, base }
+    if !is_all {
+        notes.push("not all files that the program left could be listed".to_owned());
+    }
+    notes
 }
 
 /// What the sandbox takes for a picture before it has looked at it.
@@ -239,6 +216,7 @@ fn name(path: &str) -> String {
 }
 
 /// How a content comes back.
+#[derive(Debug)]
 enum Form {
     /// A picture, in base64.
     Picture(String),
@@ -261,27 +239,22 @@ impl Form {
         }
     }
 
-    fn block(
+    fn attachment(
         self,
-        report: &FileReport,
-        uri: Option<String>,
-        media_type: String,
-    ) -> Option<ContentBlock> {
-        // Nothing is to be read at the address of a text that was not kept.
-        let address =
-            |uri: Option<String>| uri.unwrap_or_else(|| format!("file:{}", encoded(&report.path)));
+        FileReport { path, size, uri, media_type, .. }: &FileReport,
+    ) -> Option<Attachment> {
+        let media_type = media_type.clone().unwrap_or_default();
         match self {
-            Self::Picture(picture) => Some(ContentBlock::image(picture, media_type)),
+            Self::Picture(base64) => Some(Attachment::Picture { base64, media_type }),
             Self::Text(text) => {
-                let contents = ResourceContents::text(text, address(uri));
-                Some(ContentBlock::resource(contents.with_mime_type(media_type)))
+                // Nothing can be read at the address of a text that was not kept.
+                let uri = uri.clone().unwrap_or_else(|| format!("file:{}", encoded(path)));
+                Some(Attachment::Text { text, uri, media_type })
             }
-            Self::Link => uri.map(|uri| {
-                let mut link = Resource::new(uri, report.path.clone());
-                link.size = Some(report.size);
-                link.mime_type = Some(media_type);
-                ContentBlock::resource_link(link)
-            }),
+            Self::Link => {
+                let (uri, path) = (uri.clone()?, path.clone());
+                Some(Attachment::Link { uri, path, size: *size, media_type })
+            }
         }
     }
 }
@@ -358,9 +331,9 @@ mod tests {
     }
 
     fn words(files: Vec<ChangedFile>, globs: &[&str]) -> Returned {
-        returned(files, true, &wanted(globs), BTreeMap::new(), |_| {
-            Ok("isolator://runs/1/".to_owned())
-        })
+        let left = LeftFiles::new(files, true, &wanted(globs));
+        let base = (!left.items.is_empty()).then_some("isolator://runs/1/");
+        left.returned(base)
     }
 
     fn hows(returned: &Returned) -> Vec<Option<&str>> {
@@ -382,14 +355,15 @@ mod tests {
         assert!(all.notes.is_empty(), "{:?}", all.notes);
         assert_eq!(all.files[0].uri.as_deref(), Some("isolator://runs/1/files/a.csv"));
         assert_eq!(all.files[0].media_type.as_deref(), Some("text/csv"));
-        assert_eq!(all.content.len(), 4);
-        let ContentBlock::Image(image) = &all.content[1] else { panic!("{:?}", all.content) };
-        assert_eq!(
-            (image.mime_type.as_str(), &BASE64.decode(&image.data).unwrap()[..]),
-            ("image/png", PNG)
-        );
-        let ContentBlock::ResourceLink(link) = &all.content[2] else { panic!("{:?}", all.content) };
-        assert_eq!((link.name.as_str(), link.size), ("c.bin", Some(2)));
+        assert_eq!(all.attachments.len(), 4);
+        let Attachment::Picture { base64, media_type } = &all.attachments[1] else {
+            panic!("{:?}", all.attachments)
+        };
+        assert_eq!((media_type.as_str(), &BASE64.decode(base64).unwrap()[..]), ("image/png", PNG));
+        let Attachment::Link { path, size, .. } = &all.attachments[2] else {
+            panic!("{:?}", all.attachments)
+        };
+        assert_eq!((path.as_str(), *size), ("c.bin", 2));
         let text = as_text(&all.files);
         assert!(text.starts_with("--- files ---\na.csv (3 bytes, below)\n"), "{text}");
         assert!(text.contains("\ne.txt (5 bytes)\n"), "{text}");
@@ -417,7 +391,7 @@ mod tests {
         let files = (0..5).map(|at| file(&format!("{at}.txt"), Some(&text))).collect();
         assert_eq!(hows(&words(files, &["*"]))[3..], [Some("text"), Some("link")]);
         let many = words((0..200).map(|at| file(&at.to_string(), Some(b"x"))).collect(), &["*"]);
-        assert_eq!(many.content.len(), MAX_ATTACHED + MAX_LINKS);
+        assert_eq!(many.attachments.len(), MAX_ATTACHED + MAX_LINKS);
         assert!(many.files.iter().all(|file| file.uri.is_some()));
     }
 
@@ -430,25 +404,9 @@ mod tests {
         let picture = words(vec![file("big.png", None), file("other", None)], &[]);
         assert!(picture.notes.len() == 1 && picture.notes[0].contains("big.png"), "{picture:?}");
         let files = vec![file("a", Some(b"\0"))];
-        let full = |_| Err("no room".to_owned());
-        let unkept = returned(files, false, &wanted(&["a"]), BTreeMap::new(), full);
+        let unkept = LeftFiles::new(files, false, &wanted(&["a"])).returned(None);
         assert_eq!(hows(&unkept), [None]);
-        assert!(unkept.content.is_empty() && unkept.notes.len() == 2, "{unkept:?}");
-    }
-
-    #[test]
-    fn a_pattern_that_is_none_is_named_by_its_place() {
-        for (globs, field) in [
-            (vec!["*", "[a"], "output_files[1]"),
-            (vec![""], "output_files[0]"),
-            (vec!["/etc/*"], "output_files[0]"),
-            (vec!["a/../b"], "output_files[0]"),
-            (vec!["*"; MAX_GLOBS + 1], "output_files"),
-        ] {
-            let error = Wanted::new(globs.iter().map(|&g| g.to_owned()).collect(), 1).unwrap_err();
-            assert_eq!(error.field, field);
-        }
-        assert_eq!(wanted(&["./out/*"]).to_sandbox().globs, ["out/*"]);
+        assert!(unkept.attachments.is_empty() && unkept.notes.len() == 1, "{unkept:?}");
     }
 
     #[test]

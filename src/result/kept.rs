@@ -9,8 +9,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use rmcp::model::{JsonObject, MetaObject, ResourceContents};
-use serde_json::json;
 
 use crate::result::handles::{Capacity, Handles, KeepError};
 
@@ -42,6 +40,30 @@ pub struct Item {
     pub content: Vec<u8>,
     /// Its media type.
     pub media_type: String,
+}
+
+/// A range of a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// What is in it.
+    pub content: PartContent,
+    /// Media type of the whole.
+    pub media_type: String,
+    /// Where it begins, in bytes.
+    pub offset: usize,
+    /// Size of the whole, in bytes.
+    pub total: usize,
+    /// Where to read on, if it is not the last.
+    pub next: Option<String>,
+}
+
+/// The content of a range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartContent {
+    /// Whole characters.
+    Text(String),
+    /// Bytes in base64, of a result that is not UTF-8.
+    Base64(String),
 }
 
 /// Why a result can't be read.
@@ -83,14 +105,14 @@ impl Results {
     /// # Errors
     ///
     /// See [`ReadError`].
-    pub fn read(&self, client: &Client, uri: &str) -> Result<ResourceContents, ReadError> {
+    pub fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
         let (address, query) = uri.split_once('?').unwrap_or((uri, ""));
         let path = address.strip_prefix(PREFIX).ok_or(ReadError::Unknown)?;
         let (run, name) = path.split_once('/').ok_or(ReadError::Unknown)?;
         let name = percent_decode_str(name).decode_utf8().map_err(|_| ReadError::Unknown)?;
         let items = self.runs.get(client, run).ok_or(ReadError::Unknown)?;
         let item = items.get(name.as_ref()).ok_or(ReadError::Unknown)?;
-        item.read(uri, address, Range::parse(query)?)
+        item.read(address, &Range::parse(query)?)
     }
 }
 
@@ -101,12 +123,7 @@ pub fn encoded(name: &str) -> String {
 }
 
 impl Item {
-    fn read(
-        &self,
-        uri: &str,
-        address: &str,
-        Range { offset, length }: Range,
-    ) -> Result<ResourceContents, ReadError> {
+    fn read(&self, address: &str, &Range { offset, length }: &Range) -> Result<Part, ReadError> {
         let total = self.content.len();
         let start = usize::try_from(offset).ok().filter(|start| *start <= total);
         let start = start.ok_or_else(|| {
@@ -114,23 +131,15 @@ impl Item {
         })?;
         let length = usize::try_from(length.min(MOST_AT_ONCE)).unwrap_or(usize::MAX);
         let end = start.saturating_add(length).min(total);
-        let (start, end, contents) = match std::str::from_utf8(&self.content) {
+        let (start, end, content) = match std::str::from_utf8(&self.content) {
             Ok(text) => {
                 let (start, end) = whole_characters(text, start, end);
-                (start, end, ResourceContents::text(&text[start..end], uri))
+                (start, end, PartContent::Text(text[start..end].to_owned()))
             }
-            Err(_) => {
-                let range = BASE64.encode(&self.content[start..end]);
-                (start, end, ResourceContents::blob(range, uri))
-            }
+            Err(_) => (start, end, PartContent::Base64(BASE64.encode(&self.content[start..end]))),
         };
-        let mut meta = JsonObject::new();
-        meta.insert("isolator/totalBytes".to_owned(), json!(total));
-        meta.insert("isolator/offset".to_owned(), json!(start));
-        if end < total {
-            meta.insert("isolator/next".to_owned(), json!(format!("{address}?offset={end}")));
-        }
-        Ok(contents.with_mime_type(self.media_type.as_str()).with_meta(MetaObject(meta)))
+        let next = (end < total).then(|| format!("{address}?offset={end}"));
+        Ok(Part { content, media_type: self.media_type.clone(), offset: start, total, next })
     }
 }
 
@@ -188,14 +197,9 @@ mod tests {
 
     /// What is read, and where to read on.
     fn read(results: &Results, client: &Client, uri: &str) -> (String, Option<String>) {
-        let (content, meta) = match results.read(client, uri).unwrap() {
-            ResourceContents::TextResourceContents { text, meta, .. } => (text, meta),
-            ResourceContents::BlobResourceContents { blob, meta, .. } => (blob, meta),
-            other => panic!("{other:?}"),
-        };
-        let next =
-            meta.unwrap().0.get("isolator/next").map(|next| next.as_str().unwrap().to_owned());
-        (content, next)
+        let Part { content, next, .. } = results.read(client, uri).unwrap();
+        let (PartContent::Text(text) | PartContent::Base64(text)) = content;
+        (text, next)
     }
 
     #[tokio::test]

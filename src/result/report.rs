@@ -7,7 +7,7 @@ use isolator_pool::run::outcome::{End, Outcome, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::request::policy::{Findings, Violation};
+use crate::policy::{Findings, Violation};
 use crate::result::explain::{self, Context};
 use crate::result::files::{self, FileReport};
 

@@ -73,15 +73,17 @@ async fn assert_nothing_left(directory: &Path, instances: &BTreeSet<String>) {
     }
 }
 
-/// The flows that a finished command shows, of all there are.
-fn flows(finished: &Finished) -> Vec<&'static str> {
+/// The scenarios that a finished command shows, of all there are.
+fn scenarios(finished: &Finished) -> Vec<&'static str> {
     let all = [&PLAIN[..], &DOCKER, &EMBEDDED].concat();
     // In the table they are indented.
-    all.into_iter().filter(|flow| finished.stdout.contains(&format!("\n  {flow} "))).collect()
+    all.into_iter()
+        .filter(|scenario| finished.stdout.contains(&format!("\n  {scenario} ")))
+        .collect()
 }
 
 #[tokio::test]
-async fn every_flow_is_measured_and_shown() {
+async fn every_scenario_is_measured_and_shown() {
     let directory = directory(json!({}));
     let mut command = isolator(directory.path());
     command.args(["--engine", "auto", "bench", "python", "--duration", "8s"]);
@@ -91,8 +93,8 @@ async fn every_flow_is_measured_and_shown() {
     assert_eq!(finished.code, Some(0), "{finished:?}");
 
     let programs = ["python, hello", "python, import pandas"];
-    let all_flows = [&PLAIN[..], &DOCKER, &EMBEDDED].concat();
-    assert_eq!(flows(&finished), all_flows, "{finished:?}");
+    let all_scenarios = [&PLAIN[..], &DOCKER, &EMBEDDED].concat();
+    assert_eq!(scenarios(&finished), all_scenarios, "{finished:?}");
     let heads = ["p50 ms", "× faster than cold", "requests/s", "× more than first"];
     let engines = ["Linux", "Docker Engine", "embedded engine"];
     for shown in programs.iter().chain(&heads).chain(&engines) {
@@ -103,19 +105,19 @@ async fn every_flow_is_measured_and_shown() {
     let results = fs::read_to_string(directory.path().join("all.json")).unwrap();
     let results: Value = serde_json::from_str(&results).unwrap();
     let rows = results["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), programs.len() * all_flows.len());
+    assert_eq!(rows.len(), programs.len() * all_scenarios.len());
     for row in rows {
         let samples = row["samples_ms"].as_array().unwrap();
         assert!(!samples.is_empty() && row["n"] == samples.len(), "{row}");
         let [min, median, max] = ["min_ms", "p50_ms", "max_ms"].map(|name| row[name].as_f64());
         assert!(Some(0.0) < min && min <= median && median <= max, "{row}");
     }
-    let faster = |flow| {
-        let row = rows.iter().find(|row| row["program"] == programs[0] && row["flow"] == flow);
+    let faster = |scenario| {
+        let row = rows.iter().find(|row| row["program"] == programs[0] && row["flow"] == scenario);
         row.and_then(|row| row["times_faster"].as_f64())
     };
     assert_eq!(faster("docker_cold"), Some(1.0));
-    // Several times, in truth; a busy machine shall not fail the test.
+    // It is several times; a busy machine must not fail the test.
     assert!(faster("isolator_hot") > Some(1.5), "{results}");
     assert!(faster("embedded_hot") > Some(1.5), "{results}");
 
@@ -133,7 +135,7 @@ async fn every_flow_is_measured_and_shown() {
     let chart = fs::read_to_string(directory.path().join("chart.svg")).unwrap();
     let chart = roxmltree::Document::parse(&chart).unwrap();
     let texts: Vec<_> = chart.descendants().filter_map(|node| Some(node.text()?.trim())).collect();
-    for label in programs.iter().chain(&all_flows) {
+    for label in programs.iter().chain(&all_scenarios) {
         assert!(texts.contains(label), "no {label}: {texts:?}");
     }
     assert!(!texts.iter().any(|text| text.contains("requests")), "{texts:?}");
@@ -151,7 +153,7 @@ async fn an_engine_that_is_asked_for_is_measured_alone_or_beside_the_plain_docke
         command.args(["--engine", engine, "bench", "--duration", "1ms"]);
         let finished = bench_with(directory.path(), command, instances..=instances).await;
         assert_eq!(finished.code, Some(0), "{finished:?}");
-        assert_eq!(flows(&finished), expected, "{finished:?}");
+        assert_eq!(scenarios(&finished), expected, "{finished:?}");
         let machine = finished.stdout.lines().last().unwrap();
         assert_eq!(machine.contains("embedded engine"), engine == "embedded", "{machine}");
     }
@@ -167,13 +169,27 @@ async fn without_docker_the_embedded_engine_is_measured_and_what_is_missing_is_t
     // The one that looks for Docker is gone within milliseconds, seen or not.
     let finished = bench_with(directory.path(), command, instances..=instances + 1).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert_eq!(flows(&finished), EMBEDDED, "{finished:?}");
+    assert_eq!(scenarios(&finished), EMBEDDED, "{finished:?}");
     assert!(finished.stderr.contains("left out: docker: "), "{finished:?}");
     assert!(finished.stderr.contains("/nowhere/docker.sock"), "{finished:?}");
     let compared =
         "python, hello: Docker was not measured; × faster is than isolator embedded, cold";
     assert!(finished.stdout.contains(compared), "{finished:?}");
     assert!(!finished.stdout.contains("docker API"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn paths_in_the_configuration_may_be_relative_and_its_tools_of_another_language() {
+    let directory = directory(json!({
+        "languageSettings": { "javascript": { "enabled": true } },
+        "policies": { "folder": "rules", "apply": { "python": ["own"] } },
+        "tools": { "testCode": { "enabled": true, "language": "javascript" } },
+    }));
+    let rule = "id: no-eval\nlanguage: python\nmessage: no\nrule:\n  pattern: eval($A)\n";
+    fs::create_dir(directory.path().join("rules")).unwrap();
+    fs::write(directory.path().join("rules/own.yml"), rule).unwrap();
+    let finished = bench(directory.path(), &["python", "--duration", "1ms"]).await;
+    assert_eq!(finished.code, Some(0), "{finished:?}");
 }
 
 #[tokio::test]
@@ -228,7 +244,7 @@ async fn a_program_that_prints_something_else_is_an_error() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_what_mends_it() {
+fn what_is_missing_is_named_with_how_to_fix_it() {
     let missing = json!({ "python": { "image": "isolator-test.invalid/missing" } });
     for (settings, arguments, hint) in [
         (json!({}), &["cobol"][..], "use some of python"),

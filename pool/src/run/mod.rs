@@ -2,55 +2,27 @@
 
 pub mod outcome;
 pub mod output;
+mod request;
 pub mod workspace;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use isolator_runner::wire::{
-    self, Exit, Failed, FailedCause, Job, KillReason, Kind, OutputLimits, WantedFiles, WireError,
-};
+use isolator_runner::wire::{self, Exit, Failed, FailedCause, Job, KillReason, Kind, WireError};
 
-use crate::engine::limits::Resources;
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
 use crate::run::outcome::{End, Outcome, Status};
-use crate::run::output::{Output, Watch};
-use crate::run::workspace::Workspace;
+use crate::run::output::Output;
 use crate::sandbox::connection::{ConnectionError, Frame};
 use crate::sandbox::{Armed, Sandbox, SandboxError};
+
+pub use self::request::RunRequest;
 
 /// How much longer than the program's deadline the server waits for the runner's report: it has to
 /// kill, to drain and to send, on the sandbox's share of the CPU.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
-
-/// Everything that a run needs besides a sandbox.
-#[derive(Debug, Clone)]
-pub struct RunRequest {
-    /// The program and its arguments.
-    pub argv: Vec<String>,
-    /// Variables added to the image's.
-    pub env: BTreeMap<String, String>,
-    /// The files.
-    pub workspace: Workspace,
-    /// The program's standard input.
-    pub stdin: Vec<u8>,
-    /// From the program's start to its end.
-    pub timeout: Duration,
-    /// CPU time that each of the program's processes may use, to the nearest second; otherwise its
-    /// timeout bounds that.
-    pub cpu_time: Option<Duration>,
-    /// What the program may use; a sandbox made with other limits is adjusted.
-    pub resources: Resources,
-    /// How much output is kept.
-    pub output: OutputLimits,
-    /// What to tell of the files that it creates or changes in the workspace, if anything.
-    pub files: Option<WantedFiles>,
-    /// Told of the output's beginning while the program runs.
-    pub watch: Option<Watch>,
-}
 
 /// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
 /// the CPU.
@@ -112,7 +84,7 @@ pub(crate) async fn run(
 
     let message = encode(request, wants_modules, &sandbox)?;
     let sent = Instant::now();
-    let mut output = Output::new(request);
+    let mut output = Output::new(request.output, request.watch.clone(), request.files.as_ref());
     let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
     let total = sent.elapsed();
     if matches!(report, Report::Late | Report::Silence) && !output.started {

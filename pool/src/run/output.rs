@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use isolator_runner::wire::{self, Kind, MAX_FILES, MAX_PATH, OutputLimits, WireError};
+use isolator_runner::wire::{
+    self, Kind, MAX_FILES, MAX_PATH, OutputLimits, WantedFiles, WireError,
+};
 
-use crate::run::RunRequest;
 use crate::run::outcome::{Captured, ChangedFile};
 
 /// Told what a program prints as it does, on either stream: as much as is kept of the beginning. It is
@@ -44,16 +45,20 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(request: &RunRequest) -> Self {
+    pub(crate) fn new(
+        limits: OutputLimits,
+        watch: Option<Watch>,
+        files: Option<&WantedFiles>,
+    ) -> Self {
         Self {
-            limits: request.output,
+            limits,
             started: false,
             stdout: Captured::default(),
             stderr: Captured::default(),
-            watch: request.watch.clone(),
+            watch,
             files: Vec::new(),
-            files_left: request.files.as_ref().map_or(0, |_| MAX_FILES),
-            content_left: request.files.as_ref().map_or(0, |wanted| wanted.most),
+            files_left: files.map_or(0, |_| MAX_FILES),
+            content_left: files.map_or(0, |wanted| wanted.most),
         }
     }
 

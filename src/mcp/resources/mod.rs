@@ -11,14 +11,15 @@ use std::sync::Arc;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
-    CompletionInfo, ErrorData, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+    CompletionInfo, ErrorData, JsonObject, MetaObject, ReadResourceResult, Resource,
+    ResourceContents, ResourceTemplate,
 };
 use serde::Serialize;
 use serde_json::json;
 
 use crate::config::Config;
 use crate::request::snippets::{Listed, Snippet, SnippetError, Snippets};
-use crate::result::kept;
+use crate::result::kept::{self, Part, PartContent};
 
 const LANGUAGES: &str = "isolator://languages";
 const POOL: &str = "isolator://pool";
@@ -180,6 +181,21 @@ impl Resources {
 fn not_found(uri: &str, why: impl std::fmt::Display) -> ErrorData {
     let message = format!("{}: {why}", quoted(uri));
     ErrorData::resource_not_found(message, Some(json!({ "uri": uri })))
+}
+
+/// A range of what a run left, as it is read at `uri`.
+pub(super) fn part_of_run(uri: &str, part: Part) -> ResourceContents {
+    let contents = match part.content {
+        PartContent::Text(text) => ResourceContents::text(text, uri),
+        PartContent::Base64(bytes) => ResourceContents::blob(bytes, uri),
+    };
+    let mut meta = JsonObject::new();
+    meta.insert("isolator/totalBytes".to_owned(), json!(part.total));
+    meta.insert("isolator/offset".to_owned(), json!(part.offset));
+    if let Some(next) = part.next {
+        meta.insert("isolator/next".to_owned(), json!(next));
+    }
+    contents.with_mime_type(part.media_type).with_meta(MetaObject(meta))
 }
 
 /// What a host needs to show a source as one.

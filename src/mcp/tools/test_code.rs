@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::object;
 use crate::config::{Config, Language};
+use crate::policy::{Findings, Violation};
 use crate::request::arguments::TestCode;
-use crate::request::policy::{Findings, Violation};
 use crate::request::syntax::Syntax;
 use crate::result::report::text;
 

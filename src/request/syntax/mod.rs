@@ -113,20 +113,15 @@ pub fn request<'l>(
     resolve::refuse_more_than_memory(&workspace, &stdin, resources.memory)
         .map_err(|error| wrong(error.message))?;
     let names = std::slice::from_ref(&name);
+    let argv = match &check.checker {
+        Checker::Shipped(_) => language.argv(&name, names),
+        Checker::Command(parts) => command_line(parts, &name, names),
+    };
+    let timeout = TIMEOUT.min(config.limits.max_timeout);
     let run = RunRequest {
-        argv: match &check.checker {
-            Checker::Shipped(_) => language.argv(&name, names),
-            Checker::Command(parts) => command_line(parts, &name, names),
-        },
         env: language.env.clone(),
-        workspace,
         stdin,
-        timeout: TIMEOUT.min(config.limits.max_timeout),
-        cpu_time: None,
-        resources,
-        output: OUTPUT,
-        files: None,
-        watch: None,
+        ..RunRequest::new(argv, workspace, timeout, resources, OUTPUT)
     };
     Ok((check, run))
 }

@@ -13,17 +13,11 @@ use tokio::net::UnixStream;
 use super::cgroup::Cgroup;
 use super::host::Host;
 use super::launcher::{Created, Launcher};
+use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Devices, Kind, Places};
 use super::{EmbeddedEngine, live, refused, spec};
 use crate::engine::store::{Description, Stored};
 use crate::engine::{Call, EngineError, Progress};
-
-/// Where the context is while the script runs.
-pub(super) const CONTEXT: &str = "build";
-
-/// Copies of the machine's files that tell the way to its network, in the context: the script may write to
-/// them as it may on Docker.
-pub(super) const NETWORK: &str = ".network";
 
 /// What the script's shell says when all went well.
 const DONE: &str = "isolator: the script has ended well";

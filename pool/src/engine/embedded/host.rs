@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::cgroup::{self, Hierarchies, Version};
+use super::layout::IDS;
 use super::rootless::{self, Grant};
-use super::spec::IDS;
 use crate::engine::Warning;
 
 /// Users of the host that sandboxes' own are mapped to: the range that systemd's description of the use of

@@ -37,6 +37,7 @@ use serde_json::Value;
 
 use super::cgroup::PLACE;
 use super::guest::Guest;
+use super::layout::{BUILDING, IMAGES, ROOTS, SHARED};
 use super::loopback;
 use super::protocol::{self, Answer, Devices, Kind, Places, Request};
 use super::root::Mounted;
@@ -56,15 +57,6 @@ const INNER: &str = "inner";
 /// is of no use to it; every system has the directory.
 const VIEW: &str = "/tmp";
 
-/// Directory of all unpacked images in the launcher's view.
-pub(super) const IMAGES: &str = "/tmp/images";
-
-/// What lies over every image in the launcher's view: the runner and its like.
-pub(super) const SHARED: &str = "/tmp/shared";
-
-/// The root in which an image is built in the launcher's view.
-pub(super) const BUILDING: &str = "/tmp/building";
-
 /// What `libcontainer` keeps of its containers.
 const STATE: &str = "/tmp/state";
 
@@ -73,9 +65,6 @@ const BUNDLES: &str = "/tmp/bundles";
 
 /// The most of a failed sandbox's log that is passed on, in bytes.
 const LONGEST_LOG: usize = 2048;
-
-/// Roots of sandboxes, while these are being made.
-pub(super) const ROOTS: &str = "/tmp/roots";
 
 /// Runs the launcher, if the process was started to be one, and returns when it is done. `arguments` are
 /// those of the process without its name, and `log` lets the log be written. Must be called while the

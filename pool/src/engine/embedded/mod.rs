@@ -13,6 +13,7 @@ mod host;
 mod images;
 pub mod launch;
 mod launcher;
+mod layout;
 mod live;
 mod loopback;
 mod protocol;
@@ -34,8 +35,8 @@ use tokio_util::task::TaskTracker;
 pub use self::build::ImageBuild;
 use self::cgroup::Cgroup;
 use self::host::Host;
-use self::launch::IMAGES;
 use self::launcher::Launcher;
+use self::layout::IMAGES;
 use self::live::Live;
 use self::protocol::{Devices, Kind, Layer, Places};
 use crate::engine::instance::{Instance, LABEL, PROCESS};
@@ -227,7 +228,7 @@ impl Engine for EmbeddedEngine {
         refuse_what_is_not_there(spec)?;
         let host = self.host()?;
         let held = self.hold(&spec.image)?;
-        let made = held.make_places(&spec::directories(spec), &spec::files());
+        let made = held.make_mountpoints(&spec::directories(spec), &spec::files());
         made.map_err(|error| store_refused(Call::Create, error))?;
         let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
         let parts = spec::Parts {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::launch::{ROOTS, SHARED};
+use super::layout::{ROOTS, SHARED};
 use super::protocol::Layer;
 
 /// Device nodes as the launcher sees them, which is where `libcontainer` takes them from.

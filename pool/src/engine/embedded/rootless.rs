@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
 
-use super::spec::IDS;
+use super::layout::IDS;
 
 /// Where a system says which users and groups may be given to whom.
 const SUBUID: &str = "/etc/subuid";

@@ -7,15 +7,11 @@ use std::path::{Path, PathBuf};
 use isolator_runner::place;
 use serde_json::{Value, json};
 
-use super::build::{CONTEXT, NETWORK};
 use super::cgroup::{self, Cgroup, PLACE};
 use super::host::{Host, Ids};
-use super::launch::BUILDING;
+use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
 use crate::engine::limits::ByteSize;
-
-/// Users of a sandbox's own user namespace, and groups: as many as 16 bits can name.
-pub(super) const IDS: u32 = 1 << 16;
 
 /// Files that the engine puts over those of the image, by their names in the runner's directory.
 pub(super) const FILES: [(&str, &str, &str); 3] = [

@@ -46,9 +46,9 @@ mod import;
 mod layers;
 mod layout;
 mod limits;
+mod mountpoints;
 mod names;
 mod path;
-mod places;
 #[cfg(not(fuzzing))]
 mod pull;
 mod remove;

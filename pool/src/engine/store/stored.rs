@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::description::Description;
 use super::error::{Doing, StoreError};
-use super::places::Places;
+use super::mountpoints::Mountpoints;
 use crate::engine::Image;
+use crate::lock::lock;
 
 pub(super) const ROOT: &str = "root";
 pub(super) const DESCRIPTION: &str = "image.json";
@@ -35,8 +36,7 @@ pub struct Stored {
 #[derive(Debug)]
 pub struct Held {
     pub(super) image: Stored,
-    /// What was made in the root for mounts, so that it is looked for once.
-    pub(super) places: Mutex<Places>,
+    mountpoints: Mutex<Mountpoints>,
     _lock: File,
 }
 
@@ -100,7 +100,7 @@ impl Stored {
             Ok(found) if (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino) => {}
             _ => return Err(gone()),
         }
-        Ok(Held { image: self.clone(), places: Mutex::default(), _lock: lock })
+        Ok(Held { image: self.clone(), mountpoints: Mutex::default(), _lock: lock })
     }
 }
 
@@ -108,5 +108,19 @@ impl Held {
     /// The image.
     pub fn image(&self) -> &Stored {
         &self.image
+    }
+
+    /// Makes mount points in the root where there are none: directories and empty files.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if something else is there already.
+    pub fn make_mountpoints(
+        &self,
+        directories: &[PathBuf],
+        files: &[PathBuf],
+    ) -> Result<(), StoreError> {
+        let mut mountpoints = lock(&self.mountpoints);
+        mountpoints.make(&self.image.root(), &self.image.digest, directories, files)
     }
 }

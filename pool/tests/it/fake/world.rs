@@ -237,17 +237,12 @@ pub(crate) const RESOURCES: Resources =
 
 /// A request whose runner does what `argv` says.
 pub(crate) fn request(argv: &[&str]) -> RunRequest {
+    let argv = argv.iter().map(|&argument| argument.to_owned()).collect();
+    let workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 8, total: 1 << 24 }).build();
+    let output = OutputLimits { head: 1 << 16, tail: 1 << 16, kill: 1 << 24 };
     RunRequest {
-        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
-        env: BTreeMap::new(),
-        workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 8, total: 1 << 24 }).build(),
         stdin: b"hello".to_vec(),
-        timeout: secs(30),
-        cpu_time: None,
-        resources: RESOURCES,
-        output: OutputLimits { head: 1 << 16, tail: 1 << 16, kill: 1 << 24 },
-        files: None,
-        watch: None,
+        ..RunRequest::new(argv, workspace, secs(30), RESOURCES, output)
     }
 }
 

@@ -238,7 +238,7 @@ async fn places_are_made_where_a_sandbox_would_find_them() {
     let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
     let directories = paths(&["/proc", "/var/run/x", "/escape/y", "/directory"]);
     let files = paths(&["/etc/hosts", "/etc/resolv.conf", "/escape/victim"]);
-    held.make_places(&directories, &files).unwrap();
+    held.make_mountpoints(&directories, &files).unwrap();
     assert!(root.join("proc").is_dir() && root.join("run/x").is_dir());
     assert!(root.join("etc/hosts").is_file());
     assert!(root.join("run/resolver/resolv.conf").is_file());
@@ -246,14 +246,14 @@ async fn places_are_made_where_a_sandbox_would_find_them() {
     assert!(inside.join("y").is_dir() && inside.join("victim").is_file());
     // Once is enough.
     fs::remove_dir(root.join("proc")).unwrap();
-    held.make_places(&directories, &files).unwrap();
+    held.make_mountpoints(&directories, &files).unwrap();
     assert!(!root.join("proc").exists());
 
     for bad in ["/file", "/file/x", "/a", "/a/x"] {
-        assert!(held.make_places(&paths(&[bad]), &[]).is_err(), "{bad}");
+        assert!(held.make_mountpoints(&paths(&[bad]), &[]).is_err(), "{bad}");
     }
     for bad in ["/directory", "/a", "/file/x", "/", "/.."] {
-        assert!(held.make_places(&[], &paths(&[bad])).is_err(), "{bad}");
+        assert!(held.make_mountpoints(&[], &paths(&[bad])).is_err(), "{bad}");
     }
     world.check(1);
 }

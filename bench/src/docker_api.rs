@@ -13,40 +13,38 @@ use bollard::query_parameters::{
     WaitContainerOptions,
 };
 use futures_util::{StreamExt, TryStreamExt};
-use isolator_pool::engine::docker::connect;
+use isolator_pool::engine::docker::{EngineAddress, connect};
 use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::{Call, Engine, SandboxName, bounded};
 use tokio_util::task::TaskTracker;
 
-use super::error::BenchError;
-use super::programs::Workload;
-use crate::app::{self, App};
-use crate::config::Config;
+use crate::error::BenchError;
+use crate::target::Target;
+use crate::workload::Workload;
 
 /// The client of the plain API. Its containers carry the labels of this process, so that what it
-/// can't remove any more is swept as a dead server's sandboxes are.
+/// can't remove is swept as a dead server's sandboxes are.
 pub struct RawDocker {
     docker: Docker,
     engine: Arc<dyn Engine>,
-    owner: Arc<Instance>,
+    instance: Arc<Instance>,
     next_number: AtomicU64,
-    /// Containers are made in tasks of their own: when a sample is given up half-way, its container
-    /// shall be there before all are removed.
+    /// Containers are made in tasks of their own: the container of a sample that is given up half-way must
+    /// be there before all are removed.
     makers: TaskTracker,
 }
 
 impl RawDocker {
-    /// Connects to the configured engine, which is that of `app`.
+    /// Connects to the engine of `target`, which is at `address`.
     ///
     /// # Errors
     ///
-    /// When there is none.
-    pub async fn connect(config: &Config, app: &App) -> Result<Self, BenchError> {
-        let address = app::engine_address(config)?;
+    /// When it does not answer.
+    pub async fn connect(address: &EngineAddress, target: &Target) -> Result<Self, BenchError> {
         Ok(Self {
-            docker: bounded(Call::Check, connect(&address)).await?,
-            engine: Arc::clone(&app.engine),
-            owner: Arc::clone(&app.owner),
+            docker: bounded(Call::Check, connect(address)).await?,
+            engine: Arc::clone(&target.engine),
+            instance: Arc::clone(&target.instance),
             next_number: AtomicU64::new(1),
             makers: TaskTracker::new(),
         })
@@ -57,10 +55,10 @@ impl RawDocker {
     /// # Errors
     ///
     /// The engine's, or that the program did not do what it should. The container may be left then.
-    pub async fn cold(&self, subject: &Workload) -> Result<Duration, BenchError> {
+    pub async fn cold(&self, workload: &Workload) -> Result<Duration, BenchError> {
         let began = Instant::now();
-        let name = self.create(subject, subject.argv.clone()).await?;
-        self.upload(&name, subject).await?;
+        let name = self.create(workload, workload.argv.clone()).await?;
+        self.upload(&name, workload).await?;
         self.start(&name).await?;
         let waited = self.docker.wait_container(name.as_str(), None::<WaitContainerOptions>);
         let waited: Vec<_> = waited.collect().await;
@@ -79,7 +77,7 @@ impl RawDocker {
                 Err(error) => return Err(BenchError::docker("wait for the end")(error)),
             };
         }
-        check(subject, &output, Some(code))?;
+        check(workload, &output, Some(code))?;
         self.remove(&name).await?;
         Ok(took)
     }
@@ -90,9 +88,9 @@ impl RawDocker {
     /// # Errors
     ///
     /// As [`Self::cold`].
-    pub async fn naive_warm(&self, subject: &Workload) -> Result<Duration, BenchError> {
+    pub async fn naive_warm(&self, workload: &Workload) -> Result<Duration, BenchError> {
         let waiting = vec!["sleep".to_owned(), "600".to_owned()];
-        let name = self.create(subject, waiting).await?;
+        let name = self.create(workload, waiting).await?;
         self.start(&name).await?;
         let paused = self.docker.pause_container(name.as_str()).await;
         paused.map_err(BenchError::docker("pause a container"))?;
@@ -100,11 +98,11 @@ impl RawDocker {
         let began = Instant::now();
         let thawed = self.docker.unpause_container(name.as_str()).await;
         thawed.map_err(BenchError::docker("unpause a container"))?;
-        self.upload(&name, subject).await?;
+        self.upload(&name, workload).await?;
         let options = CreateExecOptions {
             attach_stdout: Some(true),
             attach_stderr: Some(true),
-            cmd: Some(subject.argv.clone()),
+            cmd: Some(workload.argv.clone()),
             ..CreateExecOptions::default()
         };
         let exec = self.docker.create_exec(name.as_str(), options).await;
@@ -120,7 +118,7 @@ impl RawDocker {
         let output = output.map_err(BenchError::docker("read the output of an exec"))?;
         let output: String = output.iter().map(to_string).collect();
         let inspected = inspected.map_err(BenchError::docker("tell an exec's exit code"))?;
-        check(subject, &output, inspected.exit_code)?;
+        check(workload, &output, inspected.exit_code)?;
         self.remove(&name).await?;
         Ok(took)
     }
@@ -133,12 +131,12 @@ impl RawDocker {
 
     async fn create(
         &self,
-        subject: &Workload,
+        workload: &Workload,
         command: Vec<String>,
     ) -> Result<SandboxName, BenchError> {
-        let name = self.owner.sandbox_name(self.next_number.fetch_add(1, Ordering::Relaxed));
+        let name = self.instance.sandbox_name(self.next_number.fetch_add(1, Ordering::Relaxed));
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
-        let body = self.body(subject, command);
+        let body = self.body(workload, command);
         let docker = self.docker.clone();
         let making =
             self.makers.spawn(async move { docker.create_container(Some(options), body).await });
@@ -147,13 +145,13 @@ impl RawDocker {
         Ok(name)
     }
 
-    /// The limits are those of the language's sandboxes. What the plain flow has no use for is left
+    /// The limits are those of the language's sandboxes. What the plain API has no use for is left
     /// out: files in memory and a read-only root, because an upload reaches neither; a seccomp
-    /// profile of one's own; a log driver that keeps nothing, because the output comes from the log.
-    fn body(&self, subject: &Workload, command: Vec<String>) -> ContainerCreateBody {
-        let spec = &subject.language.sandbox;
+    /// profile; a log driver that keeps nothing, because the output comes from the log.
+    fn body(&self, workload: &Workload, command: Vec<String>) -> ContainerCreateBody {
+        let spec = &workload.sandbox;
         let (uid, gid) = spec.user;
-        let env = subject.language.env.iter().map(|(name, value)| format!("{name}={value}"));
+        let env = workload.env.iter().map(|(name, value)| format!("{name}={value}"));
         ContainerCreateBody {
             image: Some(spec.image.name.clone()),
             // Some images have none, and then the command is needed.
@@ -162,7 +160,7 @@ impl RawDocker {
             user: Some(format!("{uid}:{gid}")),
             env: Some(env.collect()),
             working_dir: Some(spec.workdir.clone()),
-            labels: Some(self.owner.labels().clone().into_iter().collect()),
+            labels: Some(self.instance.labels().clone().into_iter().collect()),
             host_config: Some(HostConfig {
                 network_mode: Some(spec.network.clone()),
                 memory: Some(spec.resources.memory.as_i64()),
@@ -178,10 +176,10 @@ impl RawDocker {
         }
     }
 
-    async fn upload(&self, name: &SandboxName, subject: &Workload) -> Result<(), BenchError> {
-        let workdir = &subject.language.sandbox.workdir;
+    async fn upload(&self, name: &SandboxName, workload: &Workload) -> Result<(), BenchError> {
+        let workdir = &workload.sandbox.workdir;
         let options = UploadToContainerOptionsBuilder::new().path(workdir).build();
-        let tar = bollard::body_full(subject.workspace.tar().to_vec().into());
+        let tar = bollard::body_full(workload.workspace.tar().to_vec().into());
         let uploaded = self.docker.upload_to_container(name.as_str(), Some(options), tar).await;
         uploaded.map_err(BenchError::docker("upload a file"))
     }
@@ -201,8 +199,8 @@ fn to_string(piece: &bollard::container::LogOutput) -> String {
 }
 
 /// Whether a program did what it should.
-fn check(subject: &Workload, output: &str, code: Option<i64>) -> Result<(), BenchError> {
-    let expected = subject.program.prints;
+fn check(workload: &Workload, output: &str, code: Option<i64>) -> Result<(), BenchError> {
+    let expected = workload.program.prints;
     if output == expected && code == Some(0) {
         return Ok(());
     }
@@ -211,5 +209,5 @@ fn check(subject: &Workload, output: &str, code: Option<i64>) -> Result<(), Benc
         Some(code) => format!("{output}(exit code {code})"),
         None => format!("{output}(no exit code)"),
     };
-    Err(BenchError::Output { program: subject.label(), printed, expected })
+    Err(BenchError::Output { program: workload.label(), printed, expected })
 }

@@ -4,26 +4,27 @@
 //! meanwhile hits all alike. A pool that is full at the start of a slice is used up before counting begins:
 //! what counts is how fast sandboxes are made, used and removed, and not what was made ahead.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use serde::Serialize;
 
-use super::error::BenchError;
-use super::programs::Workload;
+use crate::error::BenchError;
+use crate::scenario::Scenario;
+use crate::target::TargetKind;
+use crate::workload::Workload;
 
 /// Clients that ask at the same time.
 pub const CLIENTS: usize = 4;
 
-/// How often each contender has its turn at least.
-const ROUNDS: u32 = 2;
+/// Each contender has at least so many turns.
+const MIN_ROUNDS: u32 = 2;
 
-/// A slice is never shorter than a slow start or two, and never so long that the machine has become
-/// another one before all have had their turn.
-const SHORTEST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(3);
+/// A slice is long enough for a slow start or two, and short enough that the machine is still the same when all
+/// have had their turn.
+const MIN_SLICE: Duration = Duration::from_millis(500);
+const MAX_SLICE: Duration = Duration::from_secs(3);
 
 /// Who answers the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -38,6 +39,15 @@ pub enum Contender {
 }
 
 impl Contender {
+    /// Who answers in a scenario.
+    pub(crate) fn of(scenario: Scenario) -> Self {
+        match scenario.server().map(|server| server.kind) {
+            None => Self::DockerCold,
+            Some(TargetKind::Docker) => Self::Isolator,
+            Some(TargetKind::Embedded) => Self::Embedded,
+        }
+    }
+
     /// What tables and errors call it.
     pub const fn label(self) -> &'static str {
         match self {
@@ -91,7 +101,7 @@ impl Slice {
 /// Lets all clients ask for `length` after `ahead` requests, which use up what was made ahead: as many as
 /// there is, and one for each client, because all of them begin at once. Each client's time ends with its
 /// last answer, so that none is charged for waiting for the others.
-pub(super) async fn slice(
+pub(crate) async fn slice(
     ahead: usize,
     length: Duration,
     request: impl AsyncFn() -> Result<(), BenchError>,
@@ -113,43 +123,44 @@ pub(super) async fn slice(
     Ok(Slice { answers, time: clients.iter().map(|(_, time)| *time).sum() })
 }
 
-/// LabelFilter turn it is, and what was measured of all.
+/// Who is next, and what was measured of all.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     until: Instant,
     length: Duration,
     done: Vec<(Contender, Vec<Slice>)>,
 }
 
 impl Turns {
-    /// Turns until then, and at least so many that all have had enough.
-    pub(super) fn new(contenders: impl IntoIterator<Item = Contender>, until: Instant) -> Self {
+    /// Turns until `until`, and at least [`MIN_ROUNDS`] for each.
+    pub(crate) fn new(contenders: impl IntoIterator<Item = Contender>, until: Instant) -> Self {
         let done: Vec<_> = contenders.into_iter().map(|found| (found, Vec::new())).collect();
-        let turns = ROUNDS * u32::try_from(done.len()).unwrap_or(u32::MAX).max(1);
-        // As much again goes into using pools up and filling them again.
+        let turns = MIN_ROUNDS * u32::try_from(done.len()).unwrap_or(u32::MAX).max(1);
+        // Using pools up and filling them again takes as long as the slices.
         let length = until.saturating_duration_since(Instant::now()) / (turns * 2);
-        Self { until, length: length.clamp(SHORTEST, LONGEST), done }
+        Self { until, length: length.clamp(MIN_SLICE, MAX_SLICE), done }
     }
 
-    /// The next contender and the length of its slice. A round that was begun is ended, and none is begun
-    /// for which there is no time.
-    pub(super) fn next(&self) -> Option<(Contender, Duration)> {
+    /// The next contender and the length of its slice. A round that has begun is completed; none begins when
+    /// there is no time for it.
+    pub(crate) fn next(&self) -> Option<(Contender, Duration)> {
         let (contender, slices) = self.done.iter().min_by_key(|(_, slices)| slices.len())?;
         let rounds = slices.len();
         let is_new = self.done.iter().all(|(_, slices)| slices.len() == rounds);
         let round = self.length * 2 * u32::try_from(self.done.len()).unwrap_or(u32::MAX);
-        let is_due = rounds < ROUNDS as usize || !is_new || Instant::now() + round <= self.until;
+        let is_due =
+            rounds < MIN_ROUNDS as usize || !is_new || Instant::now() + round <= self.until;
         is_due.then_some((*contender, self.length))
     }
 
-    pub(super) fn add(&mut self, contender: Contender, slice: Slice) {
+    pub(crate) fn add(&mut self, contender: Contender, slice: Slice) {
         let of = self.done.iter_mut().find(|(found, _)| *found == contender);
         if let Some((_, slices)) = of {
             slices.push(slice);
         }
     }
 
-    pub(super) fn into_throughput(self, subject: &Arc<Workload>) -> Throughput {
+    pub(crate) fn into_throughput(self, workload: &Workload) -> Throughput {
         let mut rows: Vec<Rate> = Vec::new();
         for (contender, slices) in self.done {
             let all = Slice {
@@ -165,7 +176,7 @@ impl Turns {
                 times_more: per_second / rows.first().map_or(per_second, |first| first.per_second),
             });
         }
-        Throughput { program: subject.label(), clients: CLIENTS, rows }
+        Throughput { program: workload.label(), clients: CLIENTS, rows }
     }
 }
 
@@ -196,9 +207,9 @@ mod tests {
         let mut turns = Turns::new([DockerCold, Isolator, Embedded], Instant::now());
         let mut order = Vec::new();
         while let Some((contender, length)) = turns.next() {
-            assert_eq!(length, SHORTEST);
+            assert_eq!(length, MIN_SLICE);
             order.push(contender);
-            turns.add(contender, Slice { answers: 1, time: SHORTEST });
+            turns.add(contender, Slice { answers: 1, time: MIN_SLICE });
         }
         assert_eq!(order, [DockerCold, Isolator, Embedded, DockerCold, Isolator, Embedded]);
     }

@@ -1,28 +1,34 @@
 //! `isolator bench`: starts and throughput on this machine, beside the plain Docker API.
+//!
+//! What is measured is made of the configuration here; `isolator_bench` measures it.
+
+pub mod settings;
+pub mod targets;
+pub mod workloads;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
+use isolator_bench::chart;
+use isolator_bench::machine::{CpuTimes, Machine};
+use isolator_bench::results::Results;
+use isolator_bench::schedule::Schedule;
+use isolator_bench::session::Session;
+use isolator_bench::table::table;
+use isolator_bench::target::Target;
+use isolator_bench::throughput::Throughput;
 
-use crate::bench::chart;
-use crate::bench::engines::{Engines, Side};
-use crate::bench::machine::{CpuTimes, Machine};
-use crate::bench::programs::Workload;
-use crate::bench::results::Results;
-use crate::bench::schedule::Schedule;
-use crate::bench::session::Session;
-use crate::bench::table::table;
-use crate::bench::throughput::Throughput;
 use crate::commands::cli::BenchArguments;
 use crate::commands::signals::stop_signal;
 use crate::commands::{complain, say};
 use crate::config::Config;
+use targets::Targets;
 
-/// How long each part goes on.
+/// When each part ends.
 #[derive(Debug, Clone, Copy)]
-struct Until {
+struct Deadlines {
     starts: Instant,
     throughput: Instant,
 }
@@ -40,21 +46,21 @@ pub async fn bench(config: Config, arguments: BenchArguments) -> anyhow::Result<
 
 async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow::Result<()> {
     let began = Instant::now();
-    let until = Until {
+    let deadlines = Deadlines {
         starts: began + arguments.duration * 2 / 3,
         throughput: began + arguments.duration,
     };
     for file in [&arguments.svg, &arguments.json].into_iter().flatten() {
         refuse_unless_writable(file)?;
     }
-    let subjects = Workload::choose(config, &arguments.languages)?;
+    let workloads = workloads::choose(config, &arguments.languages)?;
     let program = std::env::current_exe().context("this program does not find itself")?;
-    let Engines { sides, left_out } = Engines::find(config, &program, &subjects).await?;
+    let Targets { found: targets, left_out } = Targets::find(config, &program, &workloads).await?;
     tell_left_out(&left_out);
 
     let before = CpuTimes::now();
-    let machine = Machine::here(sides.iter().map(|side| side.described.as_str()));
-    let mut results = measure(config, sides, &program, until, machine).await?;
+    let machine = Machine::here(targets.iter().map(|target| target.description.as_str()));
+    let mut results = measure(targets, &program, deadlines, machine).await?;
     results.machine.stolen = before.stolen_until(CpuTimes::now());
     say(&table(&results));
     if let Some(file) = &arguments.svg {
@@ -72,7 +78,7 @@ fn tell_left_out(left_out: &[String]) {
     }
 }
 
-/// It would be a pity to find that out afterwards. What is there is kept until there is better.
+/// Finds out before anything is measured. What is in the file is kept until there are results.
 fn refuse_unless_writable(file: &Path) -> anyhow::Result<()> {
     let was_there = file.exists();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
@@ -87,18 +93,17 @@ fn write(file: &Path, content: &str) -> anyhow::Result<()> {
     std::fs::write(file, content).with_context(|| file.display().to_string())
 }
 
-/// Whatever becomes of it, what was made on the engines is removed.
+/// Measures. However that ends, what was made on the engines is removed.
 async fn measure(
-    config: &Config,
-    sides: Vec<Side>,
+    targets: Vec<Target>,
     program: &Path,
-    until: Until,
+    deadlines: Deadlines,
     machine: Machine,
 ) -> anyhow::Result<Results> {
-    let mut session = Session::open(config, sides, program).await?;
+    let mut session = Session::open(targets, program).await?;
     let stop_signal = stop_signal()?;
     let ended = tokio::select! {
-        ended = run(&mut session, config, until) => ended,
+        ended = run(&mut session, deadlines) => ended,
         signal = stop_signal => {
             Err(anyhow!("stopped by signal {signal} before there were results"))
         }
@@ -111,16 +116,15 @@ async fn measure(
 
 async fn run(
     session: &mut Session,
-    config: &Config,
-    until: Until,
+    deadlines: Deadlines,
 ) -> anyhow::Result<(Schedule, Option<Throughput>)> {
-    let left = until.throughput.saturating_duration_since(Instant::now());
+    let left = deadlines.throughput.saturating_duration_since(Instant::now());
     let ways = session.cells().len();
     complain(&format!("measuring {ways} ways to start a program, and throughput, for {left:.0?}"));
     session.connect().await?;
     tell_left_out(&session.try_all().await?);
     let mut schedule = Schedule::new(session.cells());
-    session.measure(&mut schedule, until.starts).await?;
-    let throughput = session.throughput(config, until.throughput).await?;
+    session.measure(&mut schedule, deadlines.starts).await?;
+    let throughput = session.throughput(deadlines.throughput).await?;
     Ok((schedule, throughput))
 }

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::result::report::ms;
-
 /// Samples in numbers, in milliseconds where they are written as JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Summary {
@@ -45,6 +43,11 @@ fn quantile(sorted: &[Duration], share: f64) -> Duration {
     let place = (sorted.len() - 1) as f64 * share;
     let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
     low + (high - low).mul_f64(place.fract())
+}
+
+/// Milliseconds, to the microsecond.
+pub(crate) fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
 fn as_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::results::{Results, Row};
-use super::scenario::Scenario;
-use super::throughput::Throughput;
-use crate::result::report::ms;
+use crate::results::{Results, Row};
+use crate::scenario::Scenario;
+use crate::statistics::ms;
+use crate::throughput::Throughput;
 
-/// Width of the first column: the longest flow, indented.
-const NAMES: usize = 29;
+/// Width of the first column: the longest scenario, indented.
+const LABEL_WIDTH: usize = 29;
 
 /// Below this many samples, 95 and 99 of 100 of them are all but the slowest.
-const FEW: usize = 20;
+const FEW_SAMPLES: usize = 20;
 
 /// The table, and what has to be known about it.
 pub fn table(results: &Results) -> String {
@@ -19,14 +19,14 @@ pub fn table(results: &Results) -> String {
     for rows in results.programs() {
         let program = rows.first().map(|row| row.program.as_str()).unwrap_or_default();
         lines.push(format!(
-            "{program:<NAMES$}{:>9}{:>9}{:>9}{:>6}   × faster than cold",
+            "{program:<LABEL_WIDTH$}{:>9}{:>9}{:>9}{:>6}   × faster than cold",
             "p50 ms", "p95 ms", "p99 ms", "n"
         ));
         for row in rows {
             let summary = &row.summary;
             lines.push(format!(
-                "{:<NAMES$}{:>9}{:>9}{:>9}{:>6}{:>21.1}",
-                format!("  {}", row.flow.label()),
+                "{:<LABEL_WIDTH$}{:>9}{:>9}{:>9}{:>6}{:>21.1}",
+                format!("  {}", row.scenario.label()),
                 digits(summary.p50),
                 digits(summary.p95),
                 digits(summary.p99),
@@ -49,9 +49,9 @@ pub fn table(results: &Results) -> String {
             ));
         }
     }
-    if results.rows.iter().any(|row| row.summary.n < FEW) {
+    if results.rows.iter().any(|row| row.summary.n < FEW_SAMPLES) {
         lines.push(format!(
-            "Of fewer than {FEW} samples, p95 and p99 are all but the slowest: a longer --duration \
+            "Of fewer than {FEW_SAMPLES} samples, p95 and p99 are all but the slowest: a longer --duration \
              takes more."
         ));
     }
@@ -59,7 +59,7 @@ pub fn table(results: &Results) -> String {
         lines.push(format!(
             "{} ({}): {} more did not find the pool as it should be and do not count.",
             row.program,
-            row.flow.label(),
+            row.scenario.label(),
             row.discarded
         ));
     }
@@ -72,11 +72,11 @@ fn throughput_lines(throughput: &Throughput) -> Vec<String> {
     let Throughput { program, clients, rows } = throughput;
     let mut lines = vec![
         format!("{program}, {clients} requests at a time"),
-        format!("{:<NAMES$}{:>12}{:>21}{:>21}", "", "requests/s", "n", "× more than first"),
+        format!("{:<LABEL_WIDTH$}{:>12}{:>21}{:>21}", "", "requests/s", "n", "× more than first"),
     ];
     for rate in rows {
         lines.push(format!(
-            "{:<NAMES$}{:>12}{:>21}{:>21.1}",
+            "{:<LABEL_WIDTH$}{:>12}{:>21}{:>21.1}",
             format!("  {}", rate.contender.label()),
             three_digits(rate.per_second),
             rate.n,
@@ -87,7 +87,7 @@ fn throughput_lines(throughput: &Throughput) -> Vec<String> {
 }
 
 /// Milliseconds as far as they are no noise.
-pub(super) fn digits(duration: Duration) -> String {
+pub(crate) fn digits(duration: Duration) -> String {
     three_digits(ms(duration))
 }
 
@@ -106,7 +106,7 @@ fn three_digits(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::results::example;
+    use crate::results::example;
 
     #[test]
     fn numbers_have_three_digits() {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_names_programs_flows_ratios_and_the_machine() {
+    fn a_table_names_programs_scenarios_ratios_and_the_machine() {
         let table = table(&example());
         for part in ["go, hello", "docker API, cold", "isolator on docker, hot", "12.5", "1344"] {
             assert!(table.contains(part), "no {part}:\n{table}");

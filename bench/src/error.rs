@@ -6,16 +6,12 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use isolator_pool::engine::EngineError;
-use isolator_pool::engine::docker::ConnectError;
 use rmcp::ServiceError;
 use rmcp::service::ClientInitializeError;
 
 /// Why something was not measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// No engine's address is known.
-    #[error(transparent)]
-    Address(#[from] ConnectError),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -32,17 +28,17 @@ pub enum BenchError {
     /// A sample took too long.
     #[error("{what} did not end within {deadline:?}; isolator doctor looks for the cause")]
     Deadline {
-        /// The program and the flow.
+        /// The program and the scenario.
         what: String,
         /// How long it had.
         deadline: Duration,
     },
-    /// The configuration can't be handed on to a server.
-    #[error("{}: {source}", .file.display())]
+    /// A server's configuration can't be written.
+    #[error("{}: {source}", .directory.display())]
     Settings {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
+        /// Where it should be.
+        directory: PathBuf,
+        /// The system's error.
         source: io::Error,
     },
     /// A server can't be started.
@@ -80,23 +76,25 @@ pub enum BenchError {
         "a server's pools were not full after {waited:?} ({found}): its messages and isolator doctor \
          say why"
     )]
-    NeverAtRest {
+    NotQuiescent {
         /// How long was waited.
         waited: Duration,
         /// What there was.
         found: String,
     },
-    /// Calls never started as they had to.
-    #[error("{what}: {discarded} calls in a row started otherwise: is the machine very busy?")]
-    NeverAsWanted {
-        /// The program and the flow.
+    /// Calls did not start as the scenario demands.
+    #[error(
+        "{what}: {discarded} calls in a row did not find the pool as it should be: is the machine very busy?"
+    )]
+    WrongStart {
+        /// The program and the scenario.
         what: String,
         /// How many calls there were.
         discarded: usize,
     },
-    /// What was asked for is not part of this session.
+    /// No target of the session has the scenario.
     #[error("there is no {0} here: no engine of the session has it")]
-    NotThere(&'static str),
+    NoSuchScenario(&'static str),
     /// A server did not end well.
     #[error("a server ended badly ({0}); isolator gc removes what it left behind")]
     Stop(ExitStatus),
@@ -107,7 +105,7 @@ pub enum BenchError {
 
 impl BenchError {
     /// An error of the plain API.
-    pub(super) fn docker(doing: &'static str) -> impl FnOnce(bollard::errors::Error) -> Self {
+    pub(crate) fn docker(doing: &'static str) -> impl FnOnce(bollard::errors::Error) -> Self {
         move |source| Self::Docker { doing, source }
     }
 }

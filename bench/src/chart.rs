@@ -1,4 +1,4 @@
-//! Results as a chart: a bar for each flow up to its median, a whisker from there to its p95.
+//! Results as a chart: a bar for each scenario up to its median, a whisker from there to its p95.
 //!
 //! The axis is logarithmic, because a cold start and a hot one are too far apart for any other. The
 //! background is drawn: pages that show the chart may be light or dark.
@@ -9,35 +9,35 @@ use std::io;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::results::{Results, Row};
-use super::scenario::Scenario;
-use super::table::digits;
-use crate::result::report::ms;
+use crate::results::{Results, Row};
+use crate::scenario::Scenario;
+use crate::statistics::ms;
+use crate::table::digits;
 
 const WIDTH: i32 = 900;
 const MARGIN: i32 = 24;
 
 /// Title, a line about the machine, and the gap below; each more line makes it taller.
-const HEAD: i32 = 74;
-const HEAD_LINE: i32 = 18;
+const HEAD_HEIGHT: i32 = 74;
+const HEAD_LINE_HEIGHT: i32 = 18;
 
-/// Characters that have room in a line about the machine, also in a font that is wider than most.
-const HEAD_LENGTH: usize = 105;
+/// Characters that fit into a line about the machine, even in a font that is wider than most.
+const MAX_MACHINE_LINE: usize = 105;
 
 /// Left and right end of the axis; the names are left of it, the figures of the longest bar right.
 const AXIS: (i32, i32) = (MARGIN + 195, WIDTH - MARGIN - 125);
 
 /// Height of a program's name, of a bar, and of a bar with the gap below it.
-const NAME: i32 = 30;
-const BAR: i32 = 15;
-const LINE: i32 = 20;
+const PROGRAM_HEIGHT: i32 = 30;
+const BAR_HEIGHT: i32 = 15;
+const BAR_PITCH: i32 = 20;
 
 /// Height of the axis' labels.
-const FOOT: i32 = 64;
+const FOOT_HEIGHT: i32 = 64;
 
-const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
-const MUTED: RGBColor = RGBColor(0x59, 0x63, 0x6e);
-const GRID: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
+const TEXT_COLOUR: RGBColor = RGBColor(0x1f, 0x23, 0x28);
+const MUTED_COLOUR: RGBColor = RGBColor(0x59, 0x63, 0x6e);
+const GRID_COLOUR: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
 
 /// A chart that can't be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +55,11 @@ pub fn svg(results: &Results) -> Result<String, ChartError> {
     let rows = i32::try_from(results.rows.len()).unwrap_or(i32::MAX);
     let programs = i32::try_from(results.programs().count()).unwrap_or(i32::MAX);
     let machine = wrap(&results.machine.parts());
-    let head = HEAD + HEAD_LINE * i32::try_from(machine.len().saturating_sub(1)).unwrap_or(0);
-    let bottom = head + programs * NAME + rows * LINE;
+    let head = HEAD_HEIGHT
+        + HEAD_LINE_HEIGHT * i32::try_from(machine.len().saturating_sub(1)).unwrap_or(0);
+    let bottom = head + programs * PROGRAM_HEIGHT + rows * BAR_PITCH;
     let mut svg = String::new();
-    let size = (WIDTH.unsigned_abs(), (bottom + FOOT).unsigned_abs());
+    let size = (WIDTH.unsigned_abs(), (bottom + FOOT_HEIGHT).unsigned_abs());
     let canvas = Canvas {
         root: SVGBackend::with_string(&mut svg, size).into_drawing_area(),
         scale: Scale::of(&results.rows),
@@ -68,11 +69,16 @@ pub fn svg(results: &Results) -> Result<String, ChartError> {
     canvas.axis((head, bottom), &compared_with(&results.rows))?;
     let mut top = head;
     for rows in results.programs() {
-        canvas.text(&rows[0].program, (MARGIN, top + NAME / 2), Font::Strong, HPos::Left)?;
-        top += NAME;
+        canvas.text(
+            &rows[0].program,
+            (MARGIN, top + PROGRAM_HEIGHT / 2),
+            Font::Strong,
+            HPos::Left,
+        )?;
+        top += PROGRAM_HEIGHT;
         for row in rows {
             canvas.row(row, top)?;
-            top += LINE;
+            top += BAR_PITCH;
         }
     }
     canvas.root.present()?;
@@ -97,8 +103,8 @@ struct Canvas<'a> {
 impl Canvas<'_> {
     fn background(&self, bottom: i32) -> Drawn {
         self.root.fill(&WHITE)?;
-        let corners = [(0, 0), (WIDTH - 1, bottom + FOOT - 1)];
-        self.root.draw(&Rectangle::new(corners, GRID.stroke_width(1)))
+        let corners = [(0, 0), (WIDTH - 1, bottom + FOOT_HEIGHT - 1)];
+        self.root.draw(&Rectangle::new(corners, GRID_COLOUR.stroke_width(1)))
     }
 
     fn head(&self, machine: &[String]) -> Drawn {
@@ -108,7 +114,7 @@ impl Canvas<'_> {
             Font::Title,
             HPos::Left,
         )?;
-        for (line, top) in machine.iter().zip((52..).step_by(HEAD_LINE as usize)) {
+        for (line, top) in machine.iter().zip((52..).step_by(HEAD_LINE_HEIGHT as usize)) {
             self.text(line, (MARGIN, top), Font::Muted, HPos::Left)?;
         }
         Ok(())
@@ -117,7 +123,7 @@ impl Canvas<'_> {
     fn axis(&self, (top, bottom): (i32, i32), compared_with: &str) -> Drawn {
         for tick in self.scale.ticks() {
             let x = self.scale.place(tick);
-            self.line(&[(x, top), (x, bottom + 4)], GRID)?;
+            self.line(&[(x, top), (x, bottom + 4)], GRID_COLOUR)?;
             let label =
                 if tick < 1000.0 { format!("{tick} ms") } else { format!("{} s", tick / 1000.0) };
             self.text(&label, (x, bottom + 16), Font::Muted, HPos::Center)?;
@@ -129,15 +135,15 @@ impl Canvas<'_> {
     }
 
     fn row(&self, row: &Row, top: i32) -> Drawn {
-        let middle = top + BAR / 2;
+        let middle = top + BAR_HEIGHT / 2;
         let name = (AXIS.0 - 10, middle);
-        self.text(row.flow.label(), name, Font::Plain, HPos::Right)?;
+        self.text(row.scenario.label(), name, Font::Plain, HPos::Right)?;
         let (median, slow) = (row.summary.p50, row.summary.p95);
         let [from, to] = [median, slow].map(|took| self.scale.place(ms(took)));
-        let bar = [(AXIS.0, top), (from, top + BAR)];
-        self.root.draw(&Rectangle::new(bar, colour(row.flow).filled()))?;
-        self.line(&[(from, middle), (to, middle)], INK)?;
-        self.line(&[(to, middle - 3), (to, middle + 3)], INK)?;
+        let bar = [(AXIS.0, top), (from, top + BAR_HEIGHT)];
+        self.root.draw(&Rectangle::new(bar, colour(row.scenario).filled()))?;
+        self.line(&[(from, middle), (to, middle)], TEXT_COLOUR)?;
+        self.line(&[(to, middle - 3), (to, middle + 3)], TEXT_COLOUR)?;
         let figure = format!("{} ms, {:.1}×", digits(median), row.times_faster);
         self.text(&figure, (to + 8, middle), Font::Plain, HPos::Left)
     }
@@ -146,21 +152,21 @@ impl Canvas<'_> {
         self.root.draw(&PathElement::new(points, colour.stroke_width(1)))
     }
 
-    fn text(&self, text: &str, place: (i32, i32), font: Font, side: HPos) -> Drawn {
+    fn text(&self, text: &str, place: (i32, i32), font: Font, target: HPos) -> Drawn {
         let (size, style, colour) = match font {
-            Font::Title => (21, FontStyle::Bold, INK),
-            Font::Strong => (17, FontStyle::Bold, INK),
-            Font::Plain => (15, FontStyle::Normal, INK),
-            Font::Muted => (15, FontStyle::Normal, MUTED),
+            Font::Title => (21, FontStyle::Bold, TEXT_COLOUR),
+            Font::Strong => (17, FontStyle::Bold, TEXT_COLOUR),
+            Font::Plain => (15, FontStyle::Normal, TEXT_COLOUR),
+            Font::Muted => (15, FontStyle::Normal, MUTED_COLOUR),
         };
         let font = ("sans-serif", size).into_font().style(style).color(&colour);
-        self.root.draw(&Text::new(text, place, font.pos(Pos::new(side, VPos::Center))))
+        self.root.draw(&Text::new(text, place, font.pos(Pos::new(target, VPos::Center))))
     }
 }
 
 /// Grey for the plain API; a family for each engine, and the warmer an Isolator, the stronger.
-fn colour(flow: Scenario) -> RGBColor {
-    match flow {
+fn colour(scenario: Scenario) -> RGBColor {
+    match scenario {
         Scenario::DockerCold => RGBColor(0x8c, 0x95, 0x9f),
         Scenario::DockerNaiveWarm => RGBColor(0xb7, 0xbf, 0xc8),
         Scenario::IsolatorCold => RGBColor(0xa5, 0xc8, 0xf0),
@@ -172,12 +178,12 @@ fn colour(flow: Scenario) -> RGBColor {
     }
 }
 
-/// What is to be said of the machine, in lines that have room. The first is the hardware's alone.
+/// The machine's description in lines that fit. The first is for the hardware alone.
 fn wrap(parts: &[String]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for (index, part) in parts.iter().enumerate() {
         match lines.last_mut() {
-            Some(line) if index > 1 && line.len() + part.len() < HEAD_LENGTH => {
+            Some(line) if index > 1 && line.len() + part.len() < MAX_MACHINE_LINE => {
                 line.push_str("; ");
                 line.push_str(part);
             }
@@ -187,7 +193,7 @@ fn wrap(parts: &[String]) -> Vec<String> {
     lines
 }
 
-/// The flows that others are compared with; where an engine lacks images, that may be more than one.
+/// The scenarios that others are compared with; where an engine lacks images, that may be more than one.
 fn compared_with(rows: &[Row]) -> String {
     let labels: BTreeSet<_> = rows.iter().map(|row| row.compared_with).collect();
     labels.into_iter().map(Scenario::label).collect::<Vec<_>>().join(" or ")
@@ -235,7 +241,7 @@ fn ticks() -> impl Iterator<Item = f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::results::example;
+    use crate::results::example;
 
     /// The texts of an SVG that is well-formed.
     fn texts(svg: &str) -> Vec<String> {
@@ -251,7 +257,7 @@ mod tests {
         let texts = texts(&svg(&results).unwrap());
         for row in &results.rows {
             assert!(texts.contains(&row.program), "{texts:?}");
-            assert!(texts.iter().any(|text| text == row.flow.label()), "{texts:?}");
+            assert!(texts.iter().any(|text| text == row.scenario.label()), "{texts:?}");
         }
         assert!(texts.iter().any(|text| text.contains("12.5×")), "{texts:?}");
         assert!(texts.iter().any(|text| text.contains("CPU <of & for> tests")), "{texts:?}");
@@ -279,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_the_machine_is_in_lines_that_have_room() {
+    fn the_machine_s_description_is_in_lines_that_fit() {
         let parts = |lengths: &[usize]| lengths.iter().map(|n| "x".repeat(*n)).collect::<Vec<_>>();
         let lengths =
             wrap(&parts(&[20, 60, 30, 40, 10])).iter().map(String::len).collect::<Vec<_>>();

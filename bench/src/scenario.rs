@@ -3,7 +3,7 @@
 use isolator_pool::pool::Start;
 use serde::Serialize;
 
-use crate::config::EngineKind;
+use crate::target::TargetKind;
 
 /// A way to start a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -30,20 +30,20 @@ pub enum Scenario {
 /// The pool of each language on a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolShape {
-    /// Sandboxes at rest.
+    /// Sandboxes that wait.
     pub size: usize,
     /// How many of them are thawed.
     pub hot: usize,
 }
 
-/// The server that serves a flow.
+/// What server a scenario needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Served {
-    /// Its engine.
-    pub engine: EngineKind,
+pub struct ServerSpec {
+    /// The kind of its engine.
+    pub kind: TargetKind,
     /// Its pools.
     pub pool: PoolShape,
-    /// How its calls have to start.
+    /// How its calls must get their sandboxes.
     pub start: Start,
 }
 
@@ -77,12 +77,12 @@ impl Scenario {
         }
     }
 
-    /// The server that serves it; `None` where none takes part.
-    pub const fn server(self) -> Option<Served> {
-        let engine = match self {
+    /// The server it needs; `None` where none takes part.
+    pub const fn server(self) -> Option<ServerSpec> {
+        let kind = match self {
             Self::DockerCold | Self::DockerNaiveWarm => return None,
-            Self::IsolatorCold | Self::IsolatorPaused | Self::IsolatorHot => EngineKind::Docker,
-            Self::EmbeddedCold | Self::EmbeddedPaused | Self::EmbeddedHot => EngineKind::Embedded,
+            Self::IsolatorCold | Self::IsolatorPaused | Self::IsolatorHot => TargetKind::Docker,
+            Self::EmbeddedCold | Self::EmbeddedPaused | Self::EmbeddedHot => TargetKind::Embedded,
         };
         let (size, hot, start) = match self {
             Self::IsolatorPaused | Self::EmbeddedPaused => (1, 0, Start::Warm),
@@ -91,6 +91,6 @@ impl Scenario {
             Self::IsolatorHot | Self::EmbeddedHot => (2, 1, Start::Hot),
             _ => (0, 0, Start::Cold),
         };
-        Some(Served { engine, pool: PoolShape { size, hot }, start })
+        Some(ServerSpec { kind, pool: PoolShape { size, hot }, start })
     }
 }

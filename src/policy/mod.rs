@@ -16,7 +16,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use crate::config::{Language, Problem};
 use grammar::Grammar;
 use rules::Rules;
 
@@ -34,6 +33,18 @@ static CHECKS: Semaphore = Semaphore::const_new(2);
 
 /// The rule that a file breaks which can't be checked.
 const NOT_CHECKED: &str = "not-checked";
+
+/// What policies need to know of a language.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LanguageFiles<'a> {
+    /// The language's name.
+    pub(crate) name: &'a str,
+    /// Extensions of its files with the dot, the usual one first.
+    pub(crate) extensions: &'a [String],
+}
+
+/// What is wrong with the policies, and the path of the key that it is wrong with.
+pub(crate) type Problem = (String, String);
 
 /// The policies of all languages.
 #[derive(Debug, Default)]
@@ -139,10 +150,10 @@ impl Policies {
     pub(crate) fn load(
         folder: Option<&Path>,
         apply: &BTreeMap<String, Vec<String>>,
-        languages: &BTreeMap<String, Arc<Language>>,
+        languages: &[LanguageFiles<'_>],
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let mut problem = |path: String, message: String| problems.push(Problem { path, message });
+        let mut problem = |path: String, message: String| problems.push((path, message));
         let mut known = rules::built_in().unwrap_or_else(|message| {
             problem("policies".to_owned(), message);
             BTreeMap::new()
@@ -153,8 +164,8 @@ impl Policies {
         let mut policies = Self::default();
         for (name, wanted) in apply.iter().filter(|(_, wanted)| !wanted.is_empty()) {
             let path = format!("policies.apply.{name}");
-            let Some(language) = languages.get(name) else {
-                let names: Vec<_> = languages.keys().cloned().collect();
+            let Some(language) = languages.iter().find(|language| language.name == name) else {
+                let names: Vec<_> = languages.iter().map(|language| language.name).collect();
                 problem(path, format!("is not a language here: use one of {}", names.join(", ")));
                 continue;
             };
@@ -217,10 +228,10 @@ impl Policy {
     fn new(
         wanted: &[String],
         known: &rules::Known,
-        language: &Language,
+        language: &LanguageFiles<'_>,
     ) -> Result<Self, (Option<usize>, String)> {
         let mut grammars = BTreeMap::new();
-        for extension in &language.extensions {
+        for extension in language.extensions {
             let grammar = Grammar::of_extension(extension).ok_or_else(|| {
                 (None, format!("no rule can be held against {extension} files: there is no parser"))
             })?;

@@ -1,44 +1,44 @@
-//! LabelFilter turn it is.
+//! What is sampled next.
 //!
-//! All flows take turns from the first second to the last, so that whatever else the machine does
+//! All scenarios take turns from the first second to the last, so that whatever else the machine does
 //! meanwhile hits all alike. Each gets the same time in all, so the slow ones get fewer samples.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::programs::Workload;
-use super::scenario::Scenario;
+use crate::scenario::Scenario;
+use crate::workload::Workload;
 
-/// One program in one flow, and what was measured of it.
+/// One program in one scenario, and what was measured of it.
 #[derive(Debug)]
 pub struct Cell {
     /// The program.
-    pub subject: Arc<Workload>,
-    /// The flow.
-    pub flow: Scenario,
+    pub workload: Arc<Workload>,
+    /// The scenario.
+    pub scenario: Scenario,
     /// What counts.
     pub samples: Vec<Duration>,
-    /// How many calls did not start as they had to.
+    /// How many calls did not start as they should.
     pub discarded: usize,
     /// Time that the samples took with everything around them.
     pub spent: Duration,
 }
 
-/// So many samples that one can be spared.
-const SEVERAL: usize = 3;
+/// The first of at least so many samples is left out.
+const MIN_SAMPLES_TO_DROP_FIRST: usize = 3;
 
-/// All that is to be measured.
+/// Everything to measure.
 #[derive(Debug)]
 pub struct Schedule {
     cells: Vec<Cell>,
 }
 
 impl Schedule {
-    /// These programs, each in a flow.
+    /// These programs, each in a scenario.
     pub fn new(cells: impl IntoIterator<Item = (Arc<Workload>, Scenario)>) -> Self {
-        let cell = |(subject, flow)| Cell {
-            subject,
-            flow,
+        let cell = |(workload, scenario)| Cell {
+            workload,
+            scenario,
             samples: Vec::new(),
             discarded: 0,
             spent: Duration::ZERO,
@@ -53,11 +53,11 @@ impl Schedule {
         self.cells.iter_mut().filter(is_due).min_by_key(|cell| cell.spent)
     }
 
-    /// What was measured, program by program. The first of several samples is left out, on all sides: it
-    /// has paid for what all have found in memory since.
+    /// What was measured, program by program. The first of several samples is left out, on all targets: it
+    /// was slower, because it also brought things from disk into memory.
     pub fn into_cells(mut self) -> Vec<Cell> {
         for cell in &mut self.cells {
-            if cell.samples.len() >= SEVERAL {
+            if cell.samples.len() >= MIN_SAMPLES_TO_DROP_FIRST {
                 cell.samples.remove(0);
             }
         }
@@ -67,27 +67,24 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-    use crate::config::Config;
+    use crate::workload::examples;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn schedule() -> Schedule {
-        let config = Config::parse("{}", None, Path::new("/")).unwrap();
-        let subjects = Workload::choose(&config, &["go".to_owned()]).unwrap();
-        Schedule::new(Scenario::DOCKER.map(|flow| (Arc::clone(&subjects[0]), flow)))
+        let workloads = examples();
+        Schedule::new(Scenario::DOCKER.map(|scenario| (Arc::clone(&workloads[0]), scenario)))
     }
 
     fn measure(cell: &mut Cell, took: Duration) -> Scenario {
         cell.samples.push(took);
         cell.spent += took;
-        cell.flow
+        cell.scenario
     }
 
     #[test]
-    fn all_flows_have_their_turn_before_one_has_a_second() {
+    fn all_scenarios_have_their_turn_before_one_has_a_second() {
         let mut schedule = schedule();
         let turns: Vec<_> =
             (0..5).map(|_| measure(schedule.next(SECOND).unwrap(), SECOND)).collect();
@@ -95,11 +92,11 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_flow_has_fewer_turns_and_as_much_time() {
+    fn a_slow_scenario_has_fewer_turns_and_as_much_time() {
         let mut schedule = schedule();
         for _ in 0..200 {
             let cell = schedule.next(SECOND).unwrap();
-            let slow = if cell.flow == Scenario::DockerCold { 10 } else { 1 };
+            let slow = if cell.scenario == Scenario::DockerCold { 10 } else { 1 };
             measure(cell, SECOND * slow);
         }
         let cells = schedule.into_cells();
@@ -110,7 +107,7 @@ mod tests {
     #[test]
     fn the_first_of_several_samples_does_not_count() {
         let mut schedule = schedule();
-        let turns = Scenario::DOCKER.len() * (SEVERAL - 1) + 1;
+        let turns = Scenario::DOCKER.len() * (MIN_SAMPLES_TO_DROP_FIRST - 1) + 1;
         for turn in 0..turns {
             let took = if turn < Scenario::DOCKER.len() { 2 * SECOND } else { SECOND };
             let cell = schedule.next(SECOND).unwrap();
@@ -123,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_each_flow_has_one_sample() {
+    fn without_time_each_scenario_has_one_sample() {
         let mut schedule = schedule();
         while let Some(cell) = schedule.next(Duration::ZERO) {
             measure(cell, SECOND);

@@ -4,40 +4,40 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::machine::Machine;
-use super::scenario::Scenario;
-use super::schedule::Cell;
-use super::statistics::Summary;
-use super::throughput::Throughput;
-use crate::result::report::ms;
+use crate::machine::Machine;
+use crate::scenario::Scenario;
+use crate::schedule::Cell;
+use crate::statistics::{Summary, ms};
+use crate::throughput::Throughput;
 
 /// Everything that was measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct Results {
-    /// On what.
+    /// What it was measured on.
     pub machine: Machine,
-    /// One for each program and flow, program by program.
+    /// One for each program and scenario, program by program.
     pub rows: Vec<Row>,
     /// Several requests at once, where they were measured.
     pub throughput: Option<Throughput>,
 }
 
-/// One program in one flow.
+/// One program in one scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The program and its language.
     pub program: String,
     /// How it was started.
-    pub flow: Scenario,
+    #[serde(rename = "flow")]
+    pub scenario: Scenario,
     /// The samples in numbers.
     #[serde(flatten)]
     pub summary: Summary,
     /// How many times faster the median is than that of `compared_with`.
     pub times_faster: f64,
-    /// The program's first flow: the plain Docker API's cold start, and without Docker the embedded
+    /// The program's first scenario: the plain Docker API's cold start, and without Docker the embedded
     /// engine's.
     pub compared_with: Scenario,
-    /// Calls that did not start as they had to and are not among the samples.
+    /// Calls that did not start as they should and are not among the samples.
     pub discarded: usize,
     /// The samples in milliseconds, in the order in which they were taken.
     pub samples_ms: Vec<f64>,
@@ -50,13 +50,13 @@ impl Results {
         let mut first: Option<(String, Scenario, Duration)> = None;
         for cell in cells {
             let Some(summary) = Summary::of(&cell.samples) else { continue };
-            let program = cell.subject.label();
+            let program = cell.workload.label();
             let of_program = first.take().filter(|(name, ..)| *name == program);
             let (_, compared_with, cold) =
-                first.insert(of_program.unwrap_or((program.clone(), cell.flow, summary.p50)));
+                first.insert(of_program.unwrap_or((program.clone(), cell.scenario, summary.p50)));
             rows.push(Row {
                 program,
-                flow: cell.flow,
+                scenario: cell.scenario,
                 summary,
                 times_faster: cold.as_secs_f64() / summary.p50.as_secs_f64(),
                 compared_with: *compared_with,
@@ -75,11 +75,11 @@ impl Results {
 
 /// Results for the tests of what shows them.
 #[cfg(test)]
-pub(super) fn example() -> Results {
-    use super::throughput::{Contender, Rate};
-    let row = |program: &str, flow, ms: u64, times_faster| Row {
+pub(crate) fn example() -> Results {
+    use crate::throughput::{Contender, Rate};
+    let row = |program: &str, scenario, ms: u64, times_faster| Row {
         program: program.to_owned(),
-        flow,
+        scenario,
         summary: Summary::of(&[ms, ms + ms / 10].map(Duration::from_millis)).unwrap(),
         times_faster,
         compared_with: Scenario::DockerCold,
@@ -118,26 +118,23 @@ pub(super) fn example() -> Results {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::Arc;
 
     use super::*;
-    use crate::bench::programs::Workload;
-    use crate::bench::schedule::Schedule;
-    use crate::config::Config;
+    use crate::schedule::Schedule;
+    use crate::workload::{Workload, examples};
 
     #[test]
-    fn every_flow_is_compared_with_the_cold_start_of_its_own_program() {
-        let config = Config::parse("{}", None, Path::new("/")).unwrap();
-        let subjects = Workload::choose(&config, &[]).unwrap();
-        let flows = |s: &Arc<Workload>| {
-            let subject = Arc::clone(s);
-            Scenario::DOCKER.map(move |flow| (Arc::clone(&subject), flow))
+    fn every_scenario_is_compared_with_the_cold_start_of_its_own_program() {
+        let workloads = examples();
+        let scenarios = |s: &Arc<Workload>| {
+            let workload = Arc::clone(s);
+            Scenario::DOCKER.map(move |scenario| (Arc::clone(&workload), scenario))
         };
-        let mut schedule = Schedule::new(subjects.iter().flat_map(flows));
+        let mut schedule = Schedule::new(workloads.iter().flat_map(scenarios));
         while let Some(cell) = schedule.next(Duration::ZERO) {
-            let cold = if cell.subject.language.name == "go" { 400 } else { 200 };
-            let took = if cell.flow == Scenario::DockerCold { cold } else { 20 };
+            let cold = if cell.workload.program.language == "go" { 400 } else { 200 };
+            let took = if cell.scenario == Scenario::DockerCold { cold } else { 20 };
             cell.samples.push(Duration::from_millis(took));
         }
         let results = Results::new(Machine::here([]), &schedule.into_cells(), None);
@@ -154,13 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn without_docker_flows_are_compared_with_the_embedded_engine_s_cold_start() {
-        let config = Config::parse("{}", None, Path::new("/")).unwrap();
-        let subjects = Workload::choose(&config, &["go".to_owned()]).unwrap();
-        let cells = Scenario::EMBEDDED.map(|flow| (Arc::clone(&subjects[0]), flow));
+    fn without_docker_scenarios_are_compared_with_the_embedded_engine_s_cold_start() {
+        let workloads = examples();
+        let cells = Scenario::EMBEDDED.map(|scenario| (Arc::clone(&workloads[0]), scenario));
         let mut schedule = Schedule::new(cells);
         while let Some(cell) = schedule.next(Duration::ZERO) {
-            let took = if cell.flow == Scenario::EmbeddedCold { 100 } else { 10 };
+            let took = if cell.scenario == Scenario::EmbeddedCold { 100 } else { 10 };
             cell.samples.push(Duration::from_millis(took));
         }
         let rows = Results::new(Machine::here([]), &schedule.into_cells(), None).rows;

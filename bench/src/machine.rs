@@ -1,4 +1,4 @@
-//! On what was measured. Times of another machine mean little without it.
+//! The machine that was measured on. Times mean little without it.
 
 use std::fmt;
 use std::fs;
@@ -80,7 +80,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// What is to be said of it, part by part.
+    /// Its description, part by part.
     pub fn parts(&self) -> Vec<String> {
         let Self { cpu, cores, memory_bytes, kernel, engines, isolator, date, stolen } = self;
         let memory = *memory_bytes as f64 / ByteSize::mib(1024).as_bytes() as f64;

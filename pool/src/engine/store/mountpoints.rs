@@ -1,4 +1,4 @@
-//! Places in an image's root over which something is mounted in a sandbox.
+//! Mount points in the root of an image.
 
 use std::collections::HashSet;
 use std::io;
@@ -8,42 +8,40 @@ use rustix::fs::{FileType, Mode, OFlags, fchmod};
 use rustix::io::Errno;
 
 use super::error::{Doing, StoreError};
-use super::stored::Held;
 use super::tree::{self, Missing, Root};
-use crate::lock::lock;
 
 /// Links from one file to the next, as many as the kernel follows.
 const LINKS: usize = 40;
 
 /// What was made already.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct Mountpoints {
     directories: HashSet<PathBuf>,
     files: HashSet<PathBuf>,
 }
 
-impl Held {
-    /// Makes directories and empty files in the root where there are none. Links are followed as in a
-    /// sandbox. What was made once is remembered, so that it costs nothing the next time.
+impl Mountpoints {
+    /// Makes directories and empty files in the root of an image where there are none. Links are followed
+    /// as in a sandbox. What was made once is remembered, so that it costs nothing the next time.
     ///
     /// # Errors
     ///
     /// [`StoreError::Io`] if something else is there already.
-    pub fn make_places(
-        &self,
+    pub(super) fn make(
+        &mut self,
+        root: &Path,
+        digest: &str,
         directories: &[PathBuf],
         files: &[PathBuf],
     ) -> Result<(), StoreError> {
-        let mut made = lock(&self.places);
-        let known = directories.iter().all(|path| made.directories.contains(path));
-        if known && files.iter().all(|path| made.files.contains(path)) {
+        let known = directories.iter().all(|path| self.directories.contains(path));
+        if known && files.iter().all(|path| self.files.contains(path)) {
             return Ok(());
         }
-        let path = self.image.root();
-        let root = Root::open(&path).at("open", &path)?;
+        let root = Root::open(root).at("open", root)?;
         let what = |place: &Path| {
-            let (digest, place) = (&self.image.digest, place.display());
-            format!("can't make a place for {place} in image {digest}")
+            let place = place.display();
+            format!("can't make the mount point {place} in image {digest}")
         };
         for directory in directories {
             root.directory(directory, Missing::Make).doing(|| what(directory))?;
@@ -51,8 +49,8 @@ impl Held {
         for file in files {
             make_file(&root, file).doing(|| what(file))?;
         }
-        made.directories.extend(directories.iter().cloned());
-        made.files.extend(files.iter().cloned());
+        self.directories.extend(directories.iter().cloned());
+        self.files.extend(files.iter().cloned());
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, Problem};
 
 /// A configuration that applies policies, with these files in its folder of policies.
 fn configured(apply: &str, files: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {

@@ -11,15 +11,17 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::process::{Child, Command};
 
-use super::error::BenchError;
-use super::programs::Workload;
-use super::quiescence::Rest;
-use super::scenario::PoolShape;
-use crate::app::App;
-use crate::mcp::tools::EXECUTE_CODE;
+use crate::error::BenchError;
+use crate::quiescence::Quiescence;
+use crate::scenario::PoolShape;
+use crate::target::Target;
+use crate::workload::Workload;
 
-/// Longest time that a server may take to remove everything and end. Its own is shorter.
-const STOP: Duration = Duration::from_secs(30);
+/// The tool that runs a program.
+const EXECUTE_CODE: &str = "execute_code";
+
+/// Longest time that a server may take to remove everything and end. Its own limit is shorter.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A server and its client. Dropping it closes the server's standard input, and it then removes what
 /// it has by itself; [`Self::stop`] also waits for that. It is never killed before, because what a
@@ -27,12 +29,12 @@ const STOP: Duration = Duration::from_secs(30);
 pub struct IsolatorProcess {
     child: Child,
     client: Option<RunningService<RoleClient, ()>>,
-    rest: Rest,
+    quiescence: Quiescence,
 }
 
 /// An answered call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedCall {
     /// From the request to its answer.
     pub took: Duration,
     /// How it got its sandbox, in the words of its receipt.
@@ -74,30 +76,30 @@ impl IsolatorProcess {
             command.env("RUST_LOG", "warn");
         }
         let child = command.spawn().map_err(BenchError::Spawn)?;
-        let rest = Rest::new(child.id().unwrap_or_default(), pool, languages);
-        Ok(Self { child, client: None, rest })
+        let quiescence = Quiescence::new(child.id().unwrap_or_default(), pool, languages);
+        Ok(Self { child, client: None, quiescence })
     }
 
-    /// Shakes hands and waits until the pools are full. `app` is this process on the server's engine.
+    /// Shakes hands and waits until the pools on `target` are full.
     ///
     /// # Errors
     ///
     /// When the server does not answer, or its pools stay empty.
-    pub async fn connect(&mut self, app: &App) -> Result<(), BenchError> {
+    pub async fn connect(&mut self, target: &Target) -> Result<(), BenchError> {
         if let (Some(output), Some(input)) = (self.child.stdout.take(), self.child.stdin.take()) {
             let client = ().serve((output, input)).await;
             self.client = Some(client.map_err(|e| BenchError::Handshake(Box::new(e)))?);
         }
-        self.until_at_rest(app).await
+        self.wait_until_quiescent(target).await
     }
 
-    /// Waits until the pools are full again after a call. There has to have been one.
+    /// Waits until the pools are full again after a call. There must have been one.
     ///
     /// # Errors
     ///
     /// When they do not become full.
-    pub async fn until_at_rest(&mut self, app: &App) -> Result<(), BenchError> {
-        self.rest.wait(app).await
+    pub async fn wait_until_quiescent(&mut self, target: &Target) -> Result<(), BenchError> {
+        self.quiescence.wait(target).await
     }
 
     /// Runs the program.
@@ -105,10 +107,10 @@ impl IsolatorProcess {
     /// # Errors
     ///
     /// When there is no answer, or the program did not do what it should.
-    pub async fn call(&self, subject: &Workload) -> Result<Served, BenchError> {
+    pub async fn call(&self, workload: &Workload) -> Result<ServedCall, BenchError> {
         let arguments = json!({
-            "language": subject.language.name,
-            "entrypoint_code": subject.program.code,
+            "language": workload.program.language,
+            "entrypoint_code": workload.program.code,
         });
         let arguments = arguments.as_object().cloned().unwrap_or_default();
         let request = CallToolRequestParams::new(EXECUTE_CODE).with_arguments(arguments);
@@ -123,14 +125,14 @@ impl IsolatorProcess {
         let (Some(Ok(report)), Some(false)) = (report, answer.is_error) else {
             let text = answer.content.first().and_then(|content| content.as_text());
             let text = text.map(|text| text.text.trim().to_owned()).unwrap_or_default();
-            return Err(BenchError::Failed { program: subject.label(), answer: text });
+            return Err(BenchError::Failed { program: workload.label(), answer: text });
         };
         let printed = report.stdout + &report.stderr;
-        let expected = subject.program.prints;
+        let expected = workload.program.prints;
         if printed != expected {
-            return Err(BenchError::Output { program: subject.label(), printed, expected });
+            return Err(BenchError::Output { program: workload.label(), printed, expected });
         }
-        Ok(Served { took, start: report.receipt.start })
+        Ok(ServedCall { took, start: report.receipt.start })
     }
 
     /// Closes the server's standard input, as a host does, and waits for its end.
@@ -144,13 +146,13 @@ impl IsolatorProcess {
             // However the client ends, its end of the stream is closed then.
             let _ = client.cancel().await;
         }
-        match tokio::time::timeout(STOP, self.child.wait()).await {
+        match tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(BenchError::Stop(status)),
             Ok(Err(error)) => Err(BenchError::Spawn(error)),
             Err(_) => {
                 let _ = self.child.kill().await;
-                Err(BenchError::Killed(STOP))
+                Err(BenchError::Killed(STOP_TIMEOUT))
             }
         }
     }

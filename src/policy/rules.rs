@@ -14,7 +14,7 @@ use ast_grep_config::{
 use super::grammar::Grammar;
 
 /// The policies that come with Isolator, by name.
-const BUILT_IN: [(&str, &str); 1] = [("strict", include_str!("../../../policies/strict.yml"))];
+const BUILT_IN: [(&str, &str); 1] = [("strict", include_str!("../../policies/strict.yml"))];
 
 /// Largest file of rules, in bytes.
 const MAX_SIZE: u64 = 1 << 20;

@@ -1,0 +1,60 @@
+//! What is to be run in a sandbox.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use isolator_runner::wire::{OutputLimits, WantedFiles};
+
+use super::output::Watch;
+use super::workspace::Workspace;
+use crate::engine::limits::Resources;
+
+/// Everything that a run needs besides a sandbox.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Variables added to the image's.
+    pub env: BTreeMap<String, String>,
+    /// The files.
+    pub workspace: Workspace,
+    /// The program's standard input.
+    pub stdin: Vec<u8>,
+    /// From the program's start to its end.
+    pub timeout: Duration,
+    /// CPU time that each of the program's processes may use, to the nearest second; otherwise its
+    /// timeout bounds that.
+    pub cpu_time: Option<Duration>,
+    /// What the program may use; a sandbox made with other limits is adjusted.
+    pub resources: Resources,
+    /// How much output is kept.
+    pub output: OutputLimits,
+    /// What to tell of the files that it creates or changes in the workspace, if anything.
+    pub files: Option<WantedFiles>,
+    /// Told of the output's beginning while the program runs.
+    pub watch: Option<Watch>,
+}
+
+impl RunRequest {
+    /// A program that runs for up to `timeout`, without standard input, variables or files that come back.
+    pub fn new(
+        argv: Vec<String>,
+        workspace: Workspace,
+        timeout: Duration,
+        resources: Resources,
+        output: OutputLimits,
+    ) -> Self {
+        Self {
+            argv,
+            env: BTreeMap::new(),
+            workspace,
+            stdin: Vec::new(),
+            timeout,
+            cpu_time: None,
+            resources,
+            output,
+            files: None,
+            watch: None,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The engines that are measured: those that are there, and on each the programs whose images it has.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use isolator_bench::scenario::Scenario;
+use isolator_bench::target::{Target, TargetKind};
+use isolator_bench::workload::Workload;
+use isolator_pool::engine::embedded;
+use isolator_pool::engine::{Call, bounded};
+
+use super::settings;
+use crate::app::{App, engine_address};
+use crate::config::{Config, EngineKind};
+
+/// What can be measured on this machine.
+#[derive(Default)]
+pub struct Targets {
+    /// The engines.
+    pub found: Vec<Target>,
+    /// What is left out, and why.
+    pub left_out: Vec<String>,
+}
+
+impl Targets {
+    /// Looks for the configured engine, and for every one where the configuration leaves the choice. The
+    /// plain Docker API is looked for beside the embedded engine too, to compare it with. `program` is the
+    /// binary.
+    ///
+    /// # Errors
+    ///
+    /// When the configured engine or an image on it is missing, or all engines are.
+    pub async fn find(
+        config: &Config,
+        program: &Path,
+        workloads: &[Arc<Workload>],
+    ) -> anyhow::Result<Self> {
+        let configured = config.engine.kind;
+        let mut targets = Self::default();
+        for kind in [EngineKind::Docker, EngineKind::Embedded] {
+            let scenarios = match (configured, kind) {
+                (EngineKind::Docker, EngineKind::Embedded) => continue,
+                (EngineKind::Embedded, EngineKind::Docker) => &Scenario::PLAIN[..],
+                (_, EngineKind::Embedded) => &Scenario::EMBEDDED,
+                _ => &Scenario::DOCKER,
+            };
+            match targets.add(kind, config, program, workloads, scenarios).await {
+                Err(error) if configured == kind => return Err(error),
+                Err(error) => targets.left_out.push(format!("{}: {error:#}", name(kind))),
+                Ok(()) => {}
+            }
+        }
+        targets.found.retain(|target| !target.workloads.is_empty());
+        if targets.found.is_empty() {
+            let left_out = targets.left_out.join("; ");
+            bail!("nothing can be measured: {left_out}; isolator doctor says what to do");
+        }
+        Ok(targets)
+    }
+
+    async fn add(
+        &mut self,
+        kind: EngineKind,
+        config: &Config,
+        program: &Path,
+        workloads: &[Arc<Workload>],
+        scenarios: &'static [Scenario],
+    ) -> anyhow::Result<()> {
+        let app = App::on(kind, config, program).await?;
+        let checked = bounded(Call::Check, app.engine.check()).await;
+        let description =
+            checked.context("nothing can be measured; isolator doctor says what to do")?;
+        if kind == EngineKind::Embedded && !embedded::shows_sandboxes() {
+            bail!(
+                "nothing can be measured where there are no control groups: without them nobody can see \
+                 whether a server's pool is full; isolator doctor says what to do"
+            );
+        }
+        let mut measured = Vec::new();
+        for workload in workloads {
+            match require_image(&app, workload, config.engine.kind).await {
+                Ok(()) => measured.push(Arc::clone(workload)),
+                Err(error) if config.engine.kind == kind => return Err(error),
+                Err(error) => {
+                    let error = format!("{} on {}: {error:#}", workload.label(), name(kind));
+                    self.left_out.push(error);
+                }
+            }
+        }
+        let (kind, docker) = match app.kind {
+            EngineKind::Embedded => (TargetKind::Embedded, None),
+            _ => (TargetKind::Docker, Some(engine_address(config)?)),
+        };
+        self.found.push(Target {
+            kind,
+            engine: app.engine,
+            instance: app.owner,
+            description,
+            docker,
+            settings: settings::for_servers(config, app.kind)?,
+            workloads: measured,
+            scenarios,
+        });
+        Ok(())
+    }
+}
+
+async fn require_image(
+    app: &App,
+    workload: &Workload,
+    configured: EngineKind,
+) -> anyhow::Result<()> {
+    let image = &workload.sandbox.image.name;
+    if app.images.find(image).await?.is_none() {
+        let how = if app.images.is_built(image) { "build" } else { "pull" };
+        let on = match app.kind {
+            kind if kind == configured => "",
+            EngineKind::Embedded => "--engine embedded ",
+            _ => "--engine docker ",
+        };
+        let language = workload.program.language;
+        bail!("image {image} is missing: isolator {on}image {how} {language}");
+    }
+    Ok(())
+}
+
+/// What messages call an engine.
+const fn name(kind: EngineKind) -> &'static str {
+    match kind {
+        EngineKind::Embedded => "the embedded engine",
+        EngineKind::Docker | EngineKind::Auto => "docker",
+    }
+}
