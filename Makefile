@@ -4,21 +4,28 @@
 export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isolator
 CARGO ?= cargo
 .DEFAULT_GOAL := help
-# The tests in Rust of what an engine does; ISOLATOR_TEST_ENGINE chooses the engine.
-ON_ENGINES := $(addsuffix ::,bad_input check_syntax cli execute_code files hits http images policies \
-	pool preload sandbox test_code)
+NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
+# The tests in Rust of what differs from one engine to the other.
+ON_DOCKER := package(isolator) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox)::/)
+TIMED := scripts/timed
 # The steps share a target directory and an engine; side by side they would only wait.
 .NOTPARALLEL:
 
-.PHONY: help run test bench soak lint fmt build bundle images engine engines toolchain unit fuzz pytest clean
+.PHONY: help run test test-all bench soak lint fmt build bundle images engine engines toolchain phases unit fuzz \
+	pytest clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: images ## Set everything up, check it, and run programs in sandboxes over MCP
 	"$(ISOLATOR_BIN)" --config isolator_config.json doctor && scripts/demo
 
-test: lint unit fuzz pytest ## Set everything up and run all checks and tests
+test: phases lint unit fuzz pytest ## Set everything up and run all checks and tests
+	@$(TIMED)
+
+test-all: export ISOLATOR_TEST_ALL = 1
+test-all: ON_DOCKER = all()
+test-all: test ## The same with every test on both engines and over every transport; for a release
 
 bench: engines ## Measure starts beside the plain Docker API, bursts, refills and layers
 	$(CARGO) bench --locked
@@ -26,23 +33,23 @@ bench: engines ## Measure starts beside the plain Docker API, bursts, refills an
 lint: ## Check formatting, lints and dependencies; needs no engine
 	@scripts/toolchain fmt clippy
 	$(CARGO) fmt --all --check && $(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	scripts/deny
+	$(TIMED) "lint: clippy" $(CARGO) clippy --release --workspace --all-targets --locked -- -D warnings
+	$(TIMED) "lint: dependencies" scripts/deny
 
 fmt: ## Format the code
 	$(CARGO) fmt --all && $(CARGO) fmt --all --manifest-path fuzz/Cargo.toml
 
 build: toolchain ## Build the release binary
-	$(CARGO) build --release --locked
+	$(TIMED) "build: release" $(CARGO) build --release --locked
 
 bundle: build ## Pack the release binary as an MCP bundle (.mcpb) for hosts that install those
 	scripts/bundle
 
 images: build ## Build the language images that are missing or whose description changed
-	scripts/images
+	$(TIMED) "build: images" scripts/images
 
 engines: engine build # Both engines with all images, and what else the tests need of a machine
-	scripts/test-packages && scripts/images docker embedded
+	$(TIMED) "build: images of both engines" sh -c 'scripts/test-packages && scripts/images docker embedded'
 
 engine: ## Install and start a Docker engine where none answers
 	scripts/engine
@@ -50,14 +57,23 @@ engine: ## Install and start a Docker engine where none answers
 toolchain: # Stop early, and say what to do, where cargo or a linker is missing
 	@scripts/toolchain
 
-unit: engines # The tests in Rust, those of what an engine does on each
-	$(CARGO) test --workspace --locked && ISOLATOR_TEST_ENGINE=embedded $(CARGO) test --locked --test it -- $(ON_ENGINES)
+phases:
+	@$(TIMED) --forget
+
+unit: engines # The tests in Rust: all of them on the embedded engine, and on Docker those that can differ there
+	$(TIMED) "Rust: compile the tests" $(NEXTEST) --no-run
+	ISOLATOR_TEST_ENGINE=embedded $(TIMED) "Rust: on the embedded engine" $(NEXTEST) --profile embedded
+	ISOLATOR_TEST_ENGINE=docker $(TIMED) "Rust: on Docker" $(NEXTEST) --profile docker -E '$(ON_DOCKER)'
+	$(TIMED) "Rust: examples of the documentation" $(CARGO) test --release --workspace --locked --doc
+	@scripts/slowest
 
 fuzz: toolchain ## Fuzz what strangers can reach, each target for FUZZ_SECONDS (20)
-	scripts/fuzz
+	$(TIMED) "fuzz" scripts/fuzz
 
 pytest: engines # The official clients and the conformance suite against the release binary, on each engine
-	for engine in docker embedded; do ISOLATOR_TEST_ENGINE=$$engine scripts/python -m pytest tests/python || exit; done
+	for engine in docker embedded; do \
+		ISOLATOR_TEST_ENGINE=$$engine $(TIMED) "pytest: on $$engine" \
+			scripts/python -m pytest tests/python || exit; done
 
 soak: engines ## Run ordinary and hostile requests for long and hold the log to laws; SOAK="--time 8h --seed 7" says how
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \
