@@ -48,7 +48,8 @@ fn refill(criterion: &mut Criterion) {
             let pools = App::with_launcher(&config, LAUNCHER)
                 .await
                 .expect("an engine")
-                .start_pools(&config, PoolFill::AsConfigured);
+                .start_pools(&config, PoolFill::AsConfigured)
+                .expect("an engine that can do it");
             until_full(&pools).await;
             pools
         });

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use isolator_pool::engine::Engine;
 use isolator_pool::engine::docker::{ConnectError, DockerEngine, EngineAddress};
 use isolator_pool::engine::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::images::{ImageProvider, ImageStore};
 use isolator_pool::engine::instance::Instance;
+use isolator_pool::engine::{Engine, Unsupported};
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::pools::{PoolSpec, Pools};
 use isolator_pool::sandbox::sweep;
@@ -120,13 +120,17 @@ impl App {
     }
 
     /// Starts the pools of a configuration.
-    pub fn start_pools(&self, config: &Config, ahead: PoolFill) -> Pools {
+    ///
+    /// # Errors
+    ///
+    /// When the engine can't do what is configured.
+    pub fn start_pools(&self, config: &Config, fill: PoolFill) -> Result<Pools, Unsupported> {
         let specs: BTreeMap<String, PoolSpec> = config
             .languages
             .values()
             .map(|language| {
                 let sandbox = language.sandbox.clone();
-                let size = match ahead {
+                let size = match fill {
                     PoolFill::AsConfigured => language.pool,
                     PoolFill::One => PoolSize { size: 1, hot: 0, ..language.pool },
                     PoolFill::Nothing => PoolSize { size: 0, hot: 0, ..language.pool },
@@ -169,7 +173,7 @@ async fn docker(
             Ok(None)
         }
         Err(_) => {
-            tracing::warn!("the container engine does not answer; using the embedded engine");
+            tracing::warn!("Docker does not answer; using the embedded engine");
             Ok(None)
         }
     }

@@ -17,7 +17,7 @@ use futures_util::stream::{self, BoxStream};
 use isolator_fuzz_inputs::seeds::KNOBS;
 use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, ListedSandbox, Image, Progress, SandboxName, SandboxSpec,
-    SandboxState, Warning, LabelFilter,
+    SandboxState, Unsupported, Warning, LabelFilter,
 };
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
 use isolator_pool::run::outcome::{Captured, Outcome};
@@ -179,6 +179,10 @@ impl Engine for Scripted {
 
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
         Ok(Vec::new())
+    }
+
+    fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
+        Ok(())
     }
 
     async fn prepare(&self, _: &Image) -> Result<(), EngineError> {

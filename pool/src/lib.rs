@@ -38,7 +38,7 @@ pub mod engine;
 mod error_chain;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod lock;
+pub mod lock;
 pub mod pool;
 pub mod quote;
 pub mod run;

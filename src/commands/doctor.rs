@@ -109,7 +109,10 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
 /// Starts each language's own command in a sandbox of its own, with an empty program.
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     say("sandboxes");
-    let pools = app.start_pools(config, PoolFill::One);
+    let pools = match app.start_pools(config, PoolFill::One) {
+        Ok(pools) => pools,
+        Err(error) => return findings.missing(&error.to_string(), "see docs/engines.md"),
+    };
     let client = Client::host();
     for language in config.languages.values() {
         let name = &language.name;

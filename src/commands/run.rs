@@ -42,7 +42,7 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         }
         let app = App::new(&config).await?;
         let stop_signal = stop_signal()?;
-        let pools = app.start_pools(&config, PoolFill::Nothing);
+        let pools = app.start_pools(&config, PoolFill::Nothing)?;
         let client = Client::host();
         let ended = tokio::select! {
             executed = pools.execute(name, &client, &request.run) => Ok(executed),

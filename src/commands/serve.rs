@@ -46,7 +46,7 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
     // Before there is anything that would be left behind.
     let stop_signal = stop_signal()?;
-    let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured));
+    let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
     let changes = server.changes();
 
@@ -84,7 +84,7 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
     let http = Http::bind(address, &config).await?;
     let app = App::new(&config).await?;
     let stop_signal = stop_signal()?;
-    let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured));
+    let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
     let config = Arc::new(config);
     let server = Server::new(Arc::clone(&config), Arc::clone(&pools), Clients::Several);
     let changes = server.changes();

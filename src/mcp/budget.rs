@@ -1,8 +1,9 @@
 //! How much memory the requests being served may hold, all together and each client.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 
 /// Bytes that clients share. Cheap to clone.
@@ -44,7 +45,7 @@ impl Share {
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         let Budget { most, most_of_one, .. } = self.budget;
-        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.budget.taken);
         let own = taken.of.get(&self.client).copied().unwrap_or_default();
         if bytes > most - taken.all || bytes > most_of_one.saturating_sub(own) {
             return false;
@@ -58,7 +59,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.budget.taken);
         taken.all -= self.bytes;
         if let Some(own) = taken.of.get_mut(&self.client) {
             *own -= self.bytes;

@@ -5,7 +5,7 @@
 //! its own affair ([`News`]), so that one who is slow misses nothing and keeps nobody waiting.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use rmcp::RoleServer;
@@ -14,6 +14,8 @@ use rmcp::service::{Peer, ServiceError, SubscriptionContext, SubscriptionSendErr
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+
+use isolator_pool::lock::lock;
 
 use crate::mcp::resources;
 use crate::request::snippets::{Listed, Snippets, Version};
@@ -249,10 +251,6 @@ async fn tell_session(
         peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await?;
     }
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

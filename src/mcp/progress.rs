@@ -5,9 +5,10 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use isolator_pool::lock::lock;
 use isolator_pool::run::output::Watch;
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -86,14 +87,14 @@ impl Printed {
         let before = self.taken.fetch_add(bytes.len(), Ordering::Relaxed);
         let told = &bytes[..bytes.len().min(MOST.saturating_sub(before))];
         if !told.is_empty() {
-            self.bytes.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(told);
+            lock(&self.bytes).extend_from_slice(told);
             self.more.notify_one();
         }
     }
 
     /// Takes what there is as text, but for a character that is not there as a whole yet.
     fn take(&self) -> String {
-        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = lock(&self.bytes);
         let whole = match std::str::from_utf8(&bytes) {
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             _ => bytes.len(),

@@ -1,9 +1,10 @@
 //! What callers may come back for: each thing has a random name, belongs to one client, and expires.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 
@@ -113,14 +114,14 @@ impl<T> Handles<T> {
 
     /// A client's thing of that name. One that has expired, or is another client's, is as unknown as any.
     pub fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.kept);
         let kept = kept.get(name).filter(|kept| kept.client == *client)?;
         (kept.until > Instant::now()).then(|| Arc::clone(&kept.thing))
     }
 
     /// What is there and has not expired.
     fn kept(&self) -> MutexGuard<'_, HashMap<String, Kept<T>>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         let now = Instant::now();
         kept.retain(|_, kept| kept.until > now);
         kept

@@ -190,6 +190,13 @@ pub trait Engine: Send + Sync + 'static {
     /// of its version.
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError>;
 
+    /// Whether the engine can make such sandboxes at all. Asked once, when the pools are started.
+    ///
+    /// # Errors
+    ///
+    /// What the engine can't do, and how to configure it otherwise.
+    fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported>;
+
     /// Makes ready what all sandboxes of this instance share, with the help of an image where the
     /// engine needs one. Called before the first `create`,
     /// and again when a `create` failed: what the engine lost meanwhile is made anew.
@@ -230,6 +237,11 @@ pub trait Engine: Send + Sync + 'static {
     async fn sweep_shared(&self, dead: LabelFilter<'_>) -> Result<usize, EngineError>;
 }
 
+/// An engine can't make the sandboxes that are configured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unsupported(pub String);
+
 /// Why an engine did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -245,7 +257,7 @@ pub enum EngineError {
     #[error("sandboxes can't be made here: {0}")]
     Unusable(String),
     /// The engine did not answer in time.
-    #[error("the container engine did not {call} within {deadline:?}")]
+    #[error("the engine did not {call} within {deadline:?}")]
     Deadline {
         /// What was asked.
         call: Call,
@@ -253,13 +265,13 @@ pub enum EngineError {
         deadline: Duration,
     },
     /// The image is not there.
-    #[error("image {0} is not on the container engine")]
+    #[error("image {0} is not on this engine")]
     NoSuchImage(String),
     /// The engine's disk is full.
-    #[error("the container engine has no disk space left: {0}")]
+    #[error("the engine has no disk space left: {0}")]
     DiskFull(String),
     /// The engine refused.
-    #[error("the container engine could not {call}: {message}")]
+    #[error("the engine could not {call}: {message}")]
     Refused {
         /// What was asked.
         call: Call,
@@ -322,7 +334,7 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Check => "tell its version",
-            Self::Prepare => "prepare the runner's volume",
+            Self::Prepare => "prepare the runner",
             Self::FindImage => "look up an image",
             Self::FetchImage => "fetch an image",
             Self::RemoveImage => "remove an image",

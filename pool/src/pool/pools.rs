@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
-use crate::engine::{Call, Engine, EngineError, SandboxSpec, bounded};
+use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, bounded};
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::pool::{CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start};
 use crate::run::outcome::Outcome;
@@ -88,13 +88,20 @@ pub enum ExecuteError {
 
 impl Pools {
     /// Starts pools, which fill in the background. Must be called inside a Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// When the engine can't make the sandboxes of a pool.
     pub fn start(
         engine: Arc<dyn Engine>,
         images: ImageProvider,
         instance: Arc<Instance>,
         limits: PoolsLimits,
         specs: BTreeMap<String, PoolSpec>,
-    ) -> Self {
+    ) -> Result<Self, Unsupported> {
+        for spec in specs.values() {
+            engine.supports(&spec.sandbox)?;
+        }
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
         let activity = Arc::new(ActivityGate::new());
@@ -117,7 +124,7 @@ impl Pools {
             .map(|(name, spec)| (name, Pool::start(Arc::clone(&shared), spec.sandbox, spec.size)))
             .collect();
         let admission = Admission::new(limits.admission);
-        Self { shared, admission, pools, abort: CancellationToken::new() }
+        Ok(Self { shared, admission, pools, abort: CancellationToken::new() })
     }
 
     /// Runs a client's request in a fresh sandbox of the pool `name`. Dropping the future ends the program

@@ -2,9 +2,10 @@
 //! when somebody has left one for good.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 
@@ -80,7 +81,7 @@ impl Sessions {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }
 

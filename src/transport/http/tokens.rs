@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use humantime::{format_rfc3339_seconds, parse_rfc3339};
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use sha2::{Digest as _, Sha256};
@@ -163,7 +164,7 @@ impl Tokens {
     /// Who has the token.
     pub(super) fn client(&self, token: &str) -> Result<Client, Refusal> {
         let digest = digest(token);
-        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut known = lock(&self.known);
         self.read_again(&mut known);
         // All of them are looked at, so that the time tells nothing.
         let mut found = None;

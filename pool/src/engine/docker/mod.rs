@@ -33,7 +33,7 @@ use crate::engine::limits::Resources;
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
-    SandboxName, SandboxSpec, SandboxState, Warning,
+    SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
 };
 
 /// How often a pause is tried, and how long it is waited between. The freezer gives up, and lets everything
@@ -87,6 +87,11 @@ impl DockerEngine {
 
 #[async_trait]
 impl Engine for DockerEngine {
+    /// What a network or a runtime is called is known by the daemon alone, which refuses the first sandbox.
+    fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
     async fn check(&self) -> Result<String, EngineError> {
         let version = self
             .docker()

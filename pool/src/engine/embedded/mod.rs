@@ -44,7 +44,7 @@ use crate::engine::limits::Resources;
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
-    SandboxName, SandboxSpec, SandboxState, Warning,
+    SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
 };
 use crate::lock::lock;
 
@@ -224,8 +224,24 @@ impl Engine for EmbeddedEngine {
         pulled.map(|_| ()).map_err(|error| store_refused(Call::FetchImage, error))
     }
 
+    fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported> {
+        if spec.network != "none" {
+            return Err(Unsupported(format!(
+                "the embedded engine has no network but loopback, and {:?} is configured: set \
+                 defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
+                spec.network
+            )));
+        }
+        if let Some(runtime) = &spec.runtime {
+            return Err(Unsupported(format!(
+                "the embedded engine has no other runtimes, and {runtime:?} is configured: remove \
+                 engine.runtime, or set engine.kind to \"docker\""
+            )));
+        }
+        Ok(())
+    }
+
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
-        refuse_what_is_not_there(spec)?;
         let host = self.host()?;
         let held = self.hold(&spec.image)?;
         let made = held.make_mountpoints(&spec::directories(spec), &spec::files());
@@ -353,25 +369,6 @@ impl Engine for EmbeddedEngine {
 /// not every user can have.
 pub fn shows_sandboxes() -> bool {
     Host::find().is_ok_and(|host| host.groups.is_some())
-}
-
-/// What an operator may ask of an engine and this one does not have.
-fn refuse_what_is_not_there(spec: &SandboxSpec) -> Result<(), EngineError> {
-    let message = if spec.network != "none" {
-        format!(
-            "this engine has no network but loopback, and {:?} is configured: set \
-             defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
-            spec.network
-        )
-    } else if let Some(runtime) = &spec.runtime {
-        format!(
-            "this engine is its own runtime, and {runtime:?} is configured: take engine.runtime out, \
-             or set engine.kind to \"docker\""
-        )
-    } else {
-        return Ok(());
-    };
-    Err(refused(Call::Create, message))
 }
 
 fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {

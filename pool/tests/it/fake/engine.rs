@@ -11,7 +11,7 @@ use isolator_pool::engine::images::ImageBuilder;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
-    SandboxName, SandboxSpec, SandboxState, Warning,
+    SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
 };
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
@@ -461,6 +461,10 @@ impl Engine for FakeEngine {
 
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
         Ok(Vec::new())
+    }
+
+    fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
+        Ok(())
     }
 
     async fn prepare(&self, image: &Image) -> Result<(), EngineError> {

@@ -105,7 +105,7 @@ impl World {
             },
             refills: setup.refills,
         };
-        let pools = Pools::start(Arc::new(engine.clone()), images, owner, limits, specs);
+        let pools = Pools::start(Arc::new(engine.clone()), images, owner, limits, specs).unwrap();
         let pools = Arc::new(pools);
         Self { engine, pools, tasks: TaskTracker::new(), _directory: directory }
     }
