@@ -6,7 +6,7 @@ pub mod completions;
 pub mod config;
 pub mod doctor;
 pub mod gc;
-pub mod hosts;
+mod hosts;
 pub mod image;
 pub mod install;
 pub mod run;

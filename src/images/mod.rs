@@ -33,13 +33,13 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// An engine on which images can be built.
 #[async_trait]
-pub trait BuildEngine: Engine + ImageStore {
+pub(crate) trait BuildEngine: Engine + ImageStore {
     /// Builds an image of ours.
     async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError>;
 }
 
 /// What an image of ours is built from.
-pub struct Recipe<'a> {
+pub(crate) struct Recipe<'a> {
     name: &'a str,
     /// An image that is there.
     base: &'static str,
@@ -50,7 +50,7 @@ pub struct Recipe<'a> {
 }
 
 /// Builds the language images on an engine.
-pub struct LanguageImages {
+pub(crate) struct LanguageImages {
     engine: Arc<dyn BuildEngine>,
     /// Two builds at once would both make the base.
     building: tokio::sync::Mutex<()>,
@@ -58,7 +58,7 @@ pub struct LanguageImages {
 
 impl LanguageImages {
     /// A builder that uses the engine.
-    pub fn new(engine: Arc<dyn BuildEngine>) -> Self {
+    pub(crate) fn new(engine: Arc<dyn BuildEngine>) -> Self {
         Self { engine, building: tokio::sync::Mutex::new(()) }
     }
 

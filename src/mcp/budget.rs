@@ -8,7 +8,7 @@ use isolator_pool::pool::admission::Client;
 
 /// Bytes that clients share. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Budget {
+pub(crate) struct Budget {
     most: usize,
     most_of_one: usize,
     taken: Arc<Mutex<Taken>>,
@@ -22,7 +22,7 @@ struct Taken {
 
 /// Bytes of a client; given back when dropped.
 #[derive(Debug)]
-pub struct Share {
+pub(crate) struct Share {
     budget: Budget,
     client: Client,
     bytes: usize,
@@ -30,12 +30,12 @@ pub struct Share {
 
 impl Budget {
     /// So many bytes for all clients, and so many for one.
-    pub fn new(most: usize, most_of_one: usize) -> Self {
+    pub(crate) fn new(most: usize, most_of_one: usize) -> Self {
         Self { most, most_of_one, taken: Arc::default() }
     }
 
     /// A share of nothing, to begin with.
-    pub fn share(&self, client: &Client) -> Share {
+    pub(crate) fn share(&self, client: &Client) -> Share {
         Share { budget: self.clone(), client: client.clone(), bytes: 0 }
     }
 }
@@ -43,7 +43,7 @@ impl Budget {
 impl Share {
     /// Takes more; tells whether there was enough.
     #[must_use]
-    pub fn grow(&mut self, bytes: usize) -> bool {
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let Budget { most, most_of_one, .. } = self.budget;
         let mut taken = lock(&self.budget.taken);
         let own = taken.of.get(&self.client).copied().unwrap_or_default();

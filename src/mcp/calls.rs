@@ -27,7 +27,7 @@ use crate::result::report::Report;
 
 /// What calls need; cheap to clone.
 #[derive(Clone)]
-pub struct Calls {
+pub(crate) struct Calls {
     config: Arc<Config>,
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
@@ -38,7 +38,7 @@ pub struct Calls {
 
 /// How many clients a server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clients {
+pub(crate) enum Clients {
     /// The host that started it.
     One,
     /// Whoever calls; each shall leave something to the others.
@@ -46,10 +46,10 @@ pub enum Clients {
 }
 
 /// What a call comes to. The error is the caller's mistake.
-pub type Answer = Result<CallToolResult, InvalidArgument>;
+pub(crate) type Answer = Result<CallToolResult, InvalidArgument>;
 
 /// What is known of a call besides its arguments.
-pub struct Call {
+pub(crate) struct Call {
     /// Who calls.
     pub client: Client,
     /// Told what the program prints, where the caller wants to know.
@@ -65,7 +65,7 @@ const MAX_KEPT: usize = 64 << 20;
 
 impl Calls {
     /// On running pools, for one client or for several.
-    pub fn new(
+    pub(crate) fn new(
         config: Arc<Config>,
         snippets: Arc<Snippets>,
         pools: Arc<Pools>,
@@ -97,7 +97,7 @@ impl Calls {
     /// # Errors
     ///
     /// When the caller has made a mistake. What goes wrong otherwise is an answer.
-    pub async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
+    pub(crate) async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
         match (name, &self.config.test_code) {
             (EXECUTE_CODE, _) if call.watch.is_some() => self.execute_code(arguments, call).await,
             (EXECUTE_CODE, _) => self.execute_or_detach(arguments, call).await,
@@ -119,7 +119,7 @@ impl Calls {
     /// # Errors
     ///
     /// See [`ReadError`].
-    pub fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
+    pub(crate) fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
         self.results.read(client, uri)
     }
 

@@ -13,7 +13,7 @@ static ADDRESS: LazyLock<String> =
     LazyLock::new(|| format!("data:image/svg+xml;base64,{}", BASE64_STANDARD.encode(SVG)));
 
 /// The icon, in all its sizes.
-pub fn icons() -> Vec<Icon> {
+pub(crate) fn icons() -> Vec<Icon> {
     let icon = Icon::new(ADDRESS.as_str()).with_mime_type("image/svg+xml");
     vec![icon.with_sizes(vec!["any".to_owned()])]
 }

@@ -24,7 +24,7 @@ use crate::request::snippets::{Listed, Snippets, Version};
 const EVERY: Duration = Duration::from_secs(2);
 
 /// What changes, for all who want to know.
-pub struct Changes {
+pub(crate) struct Changes {
     snippets: Arc<Snippets>,
     known: watch::Sender<Arc<Folder>>,
     is_looking: Mutex<bool>,
@@ -40,7 +40,7 @@ struct Folder {
 }
 
 /// The changes that one who wants to know has not been told yet.
-pub struct News {
+pub(crate) struct News {
     folder: watch::Receiver<Arc<Folder>>,
     told: Arc<Folder>,
     closed: CancellationToken,
@@ -48,7 +48,7 @@ pub struct News {
 
 /// What has changed.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Change {
+pub(crate) struct Change {
     /// Whether the tools and the resources have to be listed again.
     pub lists: bool,
     /// Addresses of the resources that are not what they were.
@@ -57,7 +57,7 @@ pub struct Change {
 
 /// A session of a client that was not asked what it wants to know, as revisions before 2026-07-28 have them.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     /// Addresses of the resources it wants to know of.
     wanted: Arc<Mutex<BTreeSet<String>>>,
     ended: CancellationToken,
@@ -67,7 +67,7 @@ pub struct Session {
 
 impl Changes {
     /// What changes in a folder of snippets from now on.
-    pub fn new(snippets: Arc<Snippets>) -> Arc<Self> {
+    pub(crate) fn new(snippets: Arc<Snippets>) -> Arc<Self> {
         let folder = Folder { versions: snippets.versions(), listed: snippets.list() };
         Arc::new(Self {
             snippets,
@@ -80,7 +80,7 @@ impl Changes {
 
     /// The changes from now on. There may be one already that nobody has looked for, which is told at once:
     /// nobody knows what the caller saw of it.
-    pub fn follow(self: &Arc<Self>) -> News {
+    pub(crate) fn follow(self: &Arc<Self>) -> News {
         let mut is_looking = lock(&self.is_looking);
         let folder = self.known.subscribe();
         let told = Arc::clone(&folder.borrow());
@@ -92,7 +92,7 @@ impl Changes {
     }
 
     /// Nobody is told any more.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.cancel();
     }
 
@@ -116,7 +116,7 @@ impl Changes {
     }
 
     /// Tells one that listens what it asked for, until it has gone or the server stops.
-    pub async fn tell(self: &Arc<Self>, listener: &SubscriptionContext) {
+    pub(crate) async fn tell(self: &Arc<Self>, listener: &SubscriptionContext) {
         let told = async {
             let mut news = self.follow();
             while let Some(change) = news.next().await {
@@ -133,7 +133,7 @@ impl Changes {
     }
 
     /// Tells a session of all changes of the lists, and of the resources it wants to know of, until it ends.
-    pub fn tell_session(self: &Arc<Self>, session: &Session, peer: Peer<RoleServer>) {
+    pub(crate) fn tell_session(self: &Arc<Self>, session: &Session, peer: Peer<RoleServer>) {
         if std::mem::replace(&mut *lock(&session.is_told), true) {
             return;
         }
@@ -199,12 +199,12 @@ impl Change {
 
 impl Session {
     /// Notes that its client wants to know of a resource.
-    pub fn want(&self, uri: String) {
+    pub(crate) fn want(&self, uri: String) {
         lock(&self.wanted).insert(uri);
     }
 
     /// Notes that it does not want to know of it any more.
-    pub fn forget(&self, uri: &str) {
+    pub(crate) fn forget(&self, uri: &str) {
         lock(&self.wanted).remove(uri);
     }
 }

@@ -3,12 +3,12 @@
 //! [`server`] takes what a host sends, and [`calls`] does what a tool does. [`tools`] and [`resources`] are what hosts
 //! see, [`progress`] and [`list_changes`] what they are told without asking.
 
-pub mod budget;
-pub mod calls;
-pub mod icon;
-pub mod list_changes;
-pub mod progress;
-pub mod resources;
-pub mod server;
-pub mod tool_result;
-pub mod tools;
+pub(crate) mod budget;
+pub(crate) mod calls;
+pub(crate) mod icon;
+pub(crate) mod list_changes;
+pub(crate) mod progress;
+pub(crate) mod resources;
+pub(crate) mod server;
+pub(crate) mod tool_result;
+pub(crate) mod tools;

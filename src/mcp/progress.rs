@@ -27,7 +27,7 @@ const MOST: usize = 64 * 1024;
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// The caller of a call that is being served, who wants to know.
-pub struct Progress {
+pub(crate) struct Progress {
     peer: Peer<RoleServer>,
     token: ProgressToken,
     began: Instant,
@@ -45,7 +45,7 @@ struct Printed {
 
 impl Progress {
     /// Of a call whose caller gave a token for it.
-    pub fn wanted(context: &RequestContext<RoleServer>) -> Option<Self> {
+    pub(crate) fn wanted(context: &RequestContext<RoleServer>) -> Option<Self> {
         Some(Self {
             peer: context.peer.clone(),
             token: context.meta.get_progress_token()?,
@@ -55,7 +55,7 @@ impl Progress {
     }
 
     /// What a run is given to pass on what its program prints.
-    pub fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self) -> Watch {
         let printed = Arc::clone(&self.printed);
         Watch::new(move |bytes| {
             printed.add(bytes);
@@ -63,7 +63,7 @@ impl Progress {
     }
 
     /// Tells the caller, until this is dropped.
-    pub async fn tell(&self) -> Infallible {
+    pub(crate) async fn tell(&self) -> Infallible {
         loop {
             // Whichever comes first, there is something to say.
             let _ = tokio::time::timeout(SIGN_OF_LIFE, self.printed.more.notified()).await;

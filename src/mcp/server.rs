@@ -33,7 +33,7 @@ use crate::result::kept::{self, ReadError};
 
 /// The server, as one client has it; cheap to clone.
 #[derive(Clone)]
-pub struct Server {
+pub(crate) struct Server {
     config: Arc<Config>,
     snippets: Arc<Snippets>,
     calls: Calls,
@@ -48,7 +48,7 @@ pub struct Server {
 /// Who a call is from, and whether anybody is left to hear of it; put beside a request by a transport with
 /// several clients.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// Who it is.
     pub client: Client,
     /// Cancelled when the client has gone and will not come back for the answer.
@@ -57,11 +57,11 @@ pub struct Caller {
 
 /// Longest message, in bytes: the largest request with all its files in base64, and room for its
 /// code and its standard input.
-pub const MAX_MESSAGE: usize = 32 << 20;
+pub(crate) const MAX_MESSAGE: usize = 32 << 20;
 
 impl Server {
     /// A server on running pools, for one client or for several.
-    pub fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
+    pub(crate) fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
         let snippets = Arc::new(Snippets::new(&config));
         let calls =
             Calls::new(Arc::clone(&config), Arc::clone(&snippets), Arc::clone(&pools), clients);
@@ -77,12 +77,12 @@ impl Server {
     }
 
     /// The same server for another session.
-    pub fn for_another(&self) -> Self {
+    pub(crate) fn for_another(&self) -> Self {
         Self { session: Arc::default(), ..self.clone() }
     }
 
     /// What changes between the calls.
-    pub fn changes(&self) -> Arc<Changes> {
+    pub(crate) fn changes(&self) -> Arc<Changes> {
         Arc::clone(&self.changes)
     }
 }

@@ -20,7 +20,7 @@ use crate::result::report::Report;
 
 /// What a run came to: the text, the data, and what the program left. What is longer than an answer holds is
 /// kept for the client.
-pub fn of_run(
+pub(crate) fn of_run(
     mut outcome: Outcome,
     receipt: &Receipt,
     context: &Context<'_>,
@@ -88,7 +88,7 @@ fn output(stream: Captured) -> Item {
 }
 
 /// A report, and what comes with it.
-pub fn of_report(report: &Report, more: Vec<ContentBlock>) -> CallToolResult {
+pub(crate) fn of_report(report: &Report, more: Vec<ContentBlock>) -> CallToolResult {
     let mut content = vec![ContentBlock::text(report.to_text())];
     content.extend(report.to_more_text().map(ContentBlock::text));
     content.extend(more);
@@ -105,12 +105,12 @@ pub fn of_report(report: &Report, more: Vec<ContentBlock>) -> CallToolResult {
 }
 
 /// A program that goes on without its caller.
-pub fn of_running(handle: String, kept_for: Duration) -> CallToolResult {
+pub(crate) fn of_running(handle: String, kept_for: Duration) -> CallToolResult {
     of_report(&Report::running(handle, kept_for), Vec::new())
 }
 
 /// An answer that is data and nothing else. What it says of a program is no failure of the tool.
-pub fn of_data(data: &impl Serialize) -> CallToolResult {
+pub(crate) fn of_data(data: &impl Serialize) -> CallToolResult {
     let text = serde_json::to_string(data).and_then(|text| Ok((serde_json::to_value(data)?, text)));
     match text {
         Ok((value, text)) => {
@@ -126,13 +126,13 @@ pub fn of_data(data: &impl Serialize) -> CallToolResult {
 }
 
 /// The syntax of a program is not known.
-pub fn no_verdict(error: &syntax::NoVerdict, outcome: &Outcome) -> CallToolResult {
+pub(crate) fn no_verdict(error: &syntax::NoVerdict, outcome: &Outcome) -> CallToolResult {
     tracing::warn!(%error, status = outcome.status.as_str(), "a syntax check has no verdict");
     failure(format!("Syntax check failed: {error}\n\nThe program may be valid or not."))
 }
 
 /// The sandbox, not the program, has failed: the model shall not look for the mistake in its code.
-pub fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
+pub(crate) fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
     tracing::warn!(%error, "a call got no sandbox");
     let advice = match error {
         ExecuteError::Admission(_) => "The program did not run.",
@@ -148,7 +148,7 @@ pub fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
 }
 
 /// The server is asked to hold more than it may.
-pub fn too_much_at_once(most: usize) -> CallToolResult {
+pub(crate) fn too_much_at_once(most: usize) -> CallToolResult {
     failure(format!(
         "Sandbox error: the requests being served hold more than {} MiB together\n\nThe program did \
          not run. Try again in a moment.",
@@ -157,7 +157,7 @@ pub fn too_much_at_once(most: usize) -> CallToolResult {
 }
 
 /// Nothing is known of a handle.
-pub fn unknown_handle() -> CallToolResult {
+pub(crate) fn unknown_handle() -> CallToolResult {
     failure(
         "There is no run with this handle: it has expired, or the server was started anew. Run the \
          program again.",
@@ -165,13 +165,16 @@ pub fn unknown_handle() -> CallToolResult {
 }
 
 /// A detached run has no result and will have none.
-pub fn gone() -> CallToolResult {
+pub(crate) fn gone() -> CallToolResult {
     failure("The program was ended before its result was there. Its sandbox is gone.")
 }
 
 /// The answer as a client of that revision understands it: links to resources came with 2025-06-18. The text
 /// names what they lead to.
-pub fn understood(mut result: CallToolResult, version: Option<&ProtocolVersion>) -> CallToolResult {
+pub(crate) fn understood(
+    mut result: CallToolResult,
+    version: Option<&ProtocolVersion>,
+) -> CallToolResult {
     if version.is_some_and(|version| *version < ProtocolVersion::V_2025_06_18) {
         result.content.retain(|block| !matches!(block, ContentBlock::ResourceLink(_)));
     }

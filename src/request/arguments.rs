@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Arguments of `check_syntax`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CheckSyntax {
+pub(crate) struct CheckSyntax {
     /// Language of the code.
     #[serde(default)]
     #[schemars(with = "String")]
@@ -27,7 +27,7 @@ pub struct CheckSyntax {
 /// Arguments of `test_code`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TestCode {
+pub(crate) struct TestCode {
     /// The complete source of the program.
     #[serde(default)]
     #[schemars(with = "String")]
@@ -50,7 +50,7 @@ pub struct TestCode {
 /// A time as callers write it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a number of seconds, or a text such as \"5s\"")]
-pub enum Time {
+pub(crate) enum Time {
     /// In seconds.
     Seconds(f64),
     /// With its unit.
@@ -60,7 +60,7 @@ pub enum Time {
 /// Arguments of `execute_code`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Language of entrypoint_code. Required unless snippet_name is given.
     #[serde(default)]
     #[schemars(with = "String")]
@@ -113,7 +113,7 @@ pub struct Arguments {
 /// Arguments of `get_result`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GetResult {
+pub(crate) struct GetResult {
     /// The handle that execute_code answered with.
     #[serde(default)]
     #[schemars(with = "String")]
@@ -127,7 +127,7 @@ pub struct GetResult {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
-pub struct AdditionalFile {
+pub(crate) struct AdditionalFile {
     /// Name relative to the working directory; may lie in folders, which are made.
     pub filename: String,
     /// The file's content.
@@ -140,7 +140,7 @@ pub struct AdditionalFile {
 /// How a file's content is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[schemars(inline)]
-pub enum Encoding {
+pub(crate) enum Encoding {
     /// As it is.
     #[default]
     #[serde(rename = "utf-8", alias = "utf8")]
@@ -153,7 +153,7 @@ pub enum Encoding {
 /// An argument that can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
-pub struct InvalidArgument {
+pub(crate) struct InvalidArgument {
     /// Path of the field, as `additional_files[2].filename`.
     pub field: String,
     /// What is wrong and what would be right.
@@ -162,7 +162,7 @@ pub struct InvalidArgument {
 
 impl InvalidArgument {
     /// An argument that can't be used.
-    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: field.into(), message: message.into() }
     }
 }
@@ -172,7 +172,7 @@ impl InvalidArgument {
 /// # Errors
 ///
 /// The first field that is wrong.
-pub fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidArgument> {
+pub(crate) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidArgument> {
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let field = error.path().to_string();
         let field = if field == "." { "arguments".to_owned() } else { field };
@@ -185,7 +185,11 @@ pub fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidArgument
 /// # Errors
 ///
 /// When it is not there.
-pub fn required(value: Option<String>, field: &str, what: &str) -> Result<String, InvalidArgument> {
+pub(crate) fn required(
+    value: Option<String>,
+    field: &str,
+    what: &str,
+) -> Result<String, InvalidArgument> {
     value.ok_or_else(|| InvalidArgument::new(field, format!("is required: {what}")))
 }
 
@@ -195,12 +199,12 @@ impl Arguments {
     /// # Errors
     ///
     /// The first field that is wrong.
-    pub fn parse(arguments: Value) -> Result<Self, InvalidArgument> {
+    pub(crate) fn parse(arguments: Value) -> Result<Self, InvalidArgument> {
         parse(arguments)
     }
 
     /// Bytes of code, files and input.
-    pub fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         let files = self.additional_files.iter().map(|file| file.content.len());
         let texts = [&self.entrypoint_code, &self.stdin].into_iter().flatten().map(String::len);
         files.chain(texts).sum()

@@ -16,7 +16,10 @@ const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 /// # Errors
 ///
 /// When it is none, or outside of the bounds.
-pub fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
+pub(crate) fn timeout(
+    text: Option<&str>,
+    limits: &RequestLimits,
+) -> Result<Duration, InvalidArgument> {
     let Some(text) = text else {
         return Ok(limits.default_timeout);
     };
@@ -40,7 +43,7 @@ pub fn timeout(text: Option<&str>, limits: &RequestLimits) -> Result<Duration, I
 /// # Errors
 ///
 /// When it is outside of the bounds.
-pub fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidArgument> {
+pub(crate) fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidArgument> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(timeout) if !timeout.is_zero() && timeout <= most => Ok(timeout),
         _ => {
@@ -58,7 +61,10 @@ pub fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidA
 /// # Errors
 ///
 /// When it is outside of the bounds.
-pub fn cpu_seconds(seconds: u64, limits: &RequestLimits) -> Result<Duration, InvalidArgument> {
+pub(crate) fn cpu_seconds(
+    seconds: u64,
+    limits: &RequestLimits,
+) -> Result<Duration, InvalidArgument> {
     let most = limits.max_timeout.as_secs_f64().ceil();
     if seconds == 0 || seconds as f64 > most {
         let message = format!("{seconds} is not allowed: from 1 to {most}");
@@ -72,7 +78,11 @@ pub fn cpu_seconds(seconds: u64, limits: &RequestLimits) -> Result<Duration, Inv
 /// # Errors
 ///
 /// When it is outside of the bounds.
-pub fn memory(field: &str, mb: u64, limits: &RequestLimits) -> Result<ByteSize, InvalidArgument> {
+pub(crate) fn memory(
+    field: &str,
+    mb: u64,
+    limits: &RequestLimits,
+) -> Result<ByteSize, InvalidArgument> {
     let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
     if memory < MIN_MEMORY || memory > limits.max_memory {
         let message = format!("{mb} is not allowed: from {MIN_MEMORY} to {}", limits.max_memory);
@@ -86,7 +96,7 @@ pub fn memory(field: &str, mb: u64, limits: &RequestLimits) -> Result<ByteSize, 
 /// # Errors
 ///
 /// When it is outside of the bounds.
-pub fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
+pub(crate) fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
     match CpuShare::from_cores(cores) {
         Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => Ok(cpu),
         _ => {

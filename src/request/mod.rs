@@ -1,8 +1,8 @@
 //! From the arguments of a call to what is run in a sandbox.
 
-pub mod arguments;
-pub mod limits;
-pub mod resolve;
-pub mod snippets;
-pub mod syntax;
-pub mod wanted_files;
+pub(crate) mod arguments;
+pub(crate) mod limits;
+pub(crate) mod resolve;
+pub(crate) mod snippets;
+pub(crate) mod syntax;
+pub(crate) mod wanted_files;

@@ -30,7 +30,7 @@ const MAX_ARGUMENTS: usize = 512 * 1024;
 
 /// A request whose every part was checked.
 #[derive(Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// The language, which names the pool.
     pub language: Arc<Language>,
     /// What to run.
@@ -43,7 +43,7 @@ pub struct Request {
 
 /// A request of the tool `test_code` whose every part was checked.
 #[derive(Debug)]
-pub struct TestRequest {
+pub(crate) struct TestRequest {
     /// What to run.
     pub run: RunRequest,
     /// The source, where a policy has a say in what it may be.
@@ -66,7 +66,7 @@ struct Entrypoint {
 /// # Errors
 ///
 /// The first argument that can't be used.
-pub fn resolve(
+pub(crate) fn resolve(
     arguments: Arguments,
     config: &Config,
     snippets: &Snippets,
@@ -109,7 +109,7 @@ pub fn resolve(
 /// # Errors
 ///
 /// The first argument that can't be used.
-pub fn resolve_test(
+pub(crate) fn resolve_test(
     arguments: TestCode,
     language: &Arc<Language>,
     config: &Config,

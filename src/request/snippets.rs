@@ -25,7 +25,7 @@ const MAX_SIZE: u64 = 1 << 20;
 
 /// The folder of snippets.
 #[derive(Debug, Clone)]
-pub struct Snippets {
+pub(crate) struct Snippets {
     folder: PathBuf,
     /// Languages by the extensions of their files.
     extensions: BTreeMap<String, String>,
@@ -33,7 +33,7 @@ pub struct Snippets {
 
 /// A stored program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snippet {
+pub(crate) struct Snippet {
     /// Its name.
     pub name: String,
     /// Its language.
@@ -46,7 +46,7 @@ pub struct Snippet {
 
 /// What is told of a stored program without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// Its name.
     pub name: String,
     /// Its language.
@@ -59,7 +59,7 @@ pub struct Listed {
 
 /// What a snippet's file is like; it is another one after a change of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub(crate) struct Version {
     file_name: String,
     modified: Option<SystemTime>,
     size: u64,
@@ -68,7 +68,7 @@ pub struct Version {
 
 /// Why a snippet can't be used.
 #[derive(Debug, thiserror::Error)]
-pub enum SnippetError {
+pub(crate) enum SnippetError {
     /// The name is not one that a snippet can have.
     #[error(
         "{} is not the name of a snippet: a name has letters, digits, - and _, and at most \
@@ -112,7 +112,7 @@ struct Entry {
 
 impl Snippets {
     /// The configuration's snippets.
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let mut extensions = BTreeMap::new();
         for language in config.languages.values() {
             for extension in &language.extensions {
@@ -124,7 +124,7 @@ impl Snippets {
     }
 
     /// All snippets that can be named, in order of their names.
-    pub fn list(&self) -> Vec<Listed> {
+    pub(crate) fn list(&self) -> Vec<Listed> {
         let describe = |entry: &Entry| {
             let description = read_start(&entry.path).map(|code| description(&code));
             let description = description.unwrap_or_default();
@@ -139,7 +139,7 @@ impl Snippets {
     }
 
     /// What the files are like now, with the names of their snippets.
-    pub fn versions(&self) -> Vec<(String, Version)> {
+    pub(crate) fn versions(&self) -> Vec<(String, Version)> {
         let version = |entry: Entry| {
             // One that has just gone is not there.
             let metadata = fs::symlink_metadata(&entry.path).ok()?;
@@ -159,7 +159,7 @@ impl Snippets {
     /// # Errors
     ///
     /// See [`SnippetError`].
-    pub fn get(&self, name: &str) -> Result<Snippet, SnippetError> {
+    pub(crate) fn get(&self, name: &str) -> Result<Snippet, SnippetError> {
         if !is_name(name) {
             return Err(SnippetError::BadName(name.to_owned()));
         }

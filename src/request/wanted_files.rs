@@ -12,7 +12,7 @@ const MAX_GLOB: usize = 256;
 
 /// Which of a program's files its caller wants: pictures, and those that patterns name.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     globs: Vec<(String, GlobMatcher)>,
     most: u64,
 }
@@ -23,7 +23,7 @@ impl Wanted {
     /// # Errors
     ///
     /// The first pattern that is none.
-    pub fn new(globs: Vec<String>, most: u64) -> Result<Self, InvalidArgument> {
+    pub(crate) fn new(globs: Vec<String>, most: u64) -> Result<Self, InvalidArgument> {
         if globs.len() > MAX_GLOBS {
             let message = format!("more than {MAX_GLOBS} patterns");
             return Err(InvalidArgument::new("output_files", message));
@@ -51,7 +51,7 @@ impl Wanted {
     }
 
     /// The same for the sandbox.
-    pub fn to_sandbox(&self) -> WantedFiles {
+    pub(crate) fn to_sandbox(&self) -> WantedFiles {
         let globs = self.globs.iter().map(|(glob, _)| glob.clone()).collect();
         WantedFiles { globs, pictures: true, most: self.most }
     }

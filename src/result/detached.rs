@@ -16,7 +16,7 @@ const CAPACITY: Capacity = Capacity { all: 256, of_one: 64 };
 
 /// Runs whose callers have a handle instead of an answer.
 #[derive(Debug)]
-pub struct Detached<T> {
+pub(crate) struct Detached<T> {
     after: Duration,
     runs: Handles<Run<T>>,
     tasks: TaskTracker,
@@ -31,7 +31,7 @@ struct Run<T> {
 
 /// How a run stands.
 #[derive(Debug)]
-pub enum RunState<T> {
+pub(crate) enum RunState<T> {
     /// It has ended, with this result.
     Ended(T),
     /// It goes on, and this is its handle.
@@ -43,13 +43,13 @@ pub enum RunState<T> {
 impl<T: Clone + Send + Sync + 'static> Detached<T> {
     /// Waits so long for a run before it is detached, and keeps its handle for so long from then on, which
     /// has to be more than the longest run.
-    pub fn new(after: Duration, keep_for: Duration) -> Self {
+    pub(crate) fn new(after: Duration, keep_for: Duration) -> Self {
         Self { after, runs: Handles::new(CAPACITY, keep_for), tasks: TaskTracker::new() }
     }
 
     /// Waits for a client's run, and detaches it when that takes too long. One that can't be kept is waited
     /// for until its end. Dropping the future ends a program that is not detached.
-    pub async fn run_or_detach<F>(&self, client: &Client, run: F) -> RunState<T>
+    pub(crate) async fn run_or_detach<F>(&self, client: &Client, run: F) -> RunState<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -76,7 +76,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
 
     /// Waits for a client's detached run, as long as before. `None` for a handle that is unknown, has expired,
     /// or is another client's. Dropping the future changes nothing.
-    pub async fn wait(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
+    pub(crate) async fn wait(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;
         let mut result = run.result.clone();
         let stand = match timeout(self.after, result.wait_for(Option::is_some)).await {
@@ -88,7 +88,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
     }
 
     /// Ends a client's detached run, unless it has ended already. `None` as before.
-    pub fn end(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
+    pub(crate) fn end(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;
         if let Some(result) = run.result.borrow().clone() {
             return Some(RunState::Ended(result));

@@ -14,7 +14,7 @@ const SEARCHED: usize = 16 * 1024;
 const LONGEST_NAME: usize = 200;
 
 /// What was asked of the run that failed.
-pub struct Context<'a> {
+pub(crate) struct Context<'a> {
     /// The configuration with the operator's bounds.
     pub config: &'a Config,
     /// The program's language.
@@ -26,7 +26,7 @@ pub struct Context<'a> {
 }
 
 /// The cause of a failure; `None` for a success.
-pub fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
+pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
     Some(match outcome.status {
         Status::Success => return None,
         Status::Timeout if outcome.end.is_none() => unreported(context),
@@ -48,7 +48,7 @@ pub fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
 }
 
 /// What a successful program's author should know all the same.
-pub fn notes(outcome: &Outcome) -> Vec<String> {
+pub(crate) fn notes(outcome: &Outcome) -> Vec<String> {
     let mut notes = Vec::new();
     if outcome.status == Status::Success && outcome.oom_kills > 0 {
         notes.push(format!(

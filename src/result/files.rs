@@ -37,7 +37,7 @@ const MAX_NAMED: usize = 50;
 /// A file that the program created or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub struct FileReport {
+pub(crate) struct FileReport {
     /// Path below the working directory.
     pub path: String,
     /// Size in bytes.
@@ -58,7 +58,7 @@ pub struct FileReport {
 
 /// A file's content as it comes with an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attachment {
+pub(crate) enum Attachment {
     /// A picture.
     Picture {
         /// Its content in base64.
@@ -90,7 +90,7 @@ pub enum Attachment {
 
 /// The files as they come back.
 #[derive(Debug, Default)]
-pub struct Returned {
+pub(crate) struct Returned {
     /// What is shown, attached and linked to.
     pub attachments: Vec<Attachment>,
     /// All of them.
@@ -102,7 +102,7 @@ pub struct Returned {
 /// What a program left, sorted by how it comes back. Its contents are in [`items`](Self::items), to be kept
 /// before the answer is made: the answer has their addresses.
 #[derive(Debug)]
-pub struct LeftFiles {
+pub(crate) struct LeftFiles {
     /// Contents to be kept, by the names under which they are read.
     pub items: BTreeMap<String, Item>,
     files: Vec<FileReport>,
@@ -113,7 +113,7 @@ pub struct LeftFiles {
 
 impl LeftFiles {
     /// Sorts the files.
-    pub fn new(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> Self {
+    pub(crate) fn new(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> Self {
         let notes = notes(wanted, &files, is_all);
         let (mut forms, mut room) = (Vec::new(), Room::default());
         let mut items = BTreeMap::new();
@@ -137,7 +137,7 @@ impl LeftFiles {
     }
 
     /// The files for an answer. `base` is how the addresses of what was kept begin; nothing was if it is `None`.
-    pub fn returned(self, base: Option<&str>) -> Returned {
+    pub(crate) fn returned(self, base: Option<&str>) -> Returned {
         let Self { mut files, forms, notes, .. } = self;
         let (mut attachments, mut links) = (Vec::new(), 0);
         for (at, form) in forms {
@@ -189,7 +189,7 @@ fn is_named_like_a_picture(path: &str) -> bool {
 }
 
 /// The text that tells a model of the files.
-pub fn as_text(files: &[FileReport]) -> String {
+pub(crate) fn as_text(files: &[FileReport]) -> String {
     let mut text = String::from("--- files ---");
     for FileReport { path, size, returned, uri, .. } in files.iter().take(MAX_NAMED) {
         let path = if path.chars().any(char::is_control) { quoted(path) } else { path.clone() };

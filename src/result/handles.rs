@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// How much is kept, by weights that the things come with.
 #[derive(Debug, Clone, Copy)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     /// For all clients together.
     pub all: usize,
     /// For one of them.
@@ -27,7 +27,7 @@ pub struct Capacity {
 
 /// Things that are kept for their clients.
 #[derive(Debug)]
-pub struct Handles<T> {
+pub(crate) struct Handles<T> {
     capacity: Capacity,
     keep_for: Duration,
     kept: Mutex<HashMap<String, Kept<T>>>,
@@ -43,7 +43,7 @@ struct Kept<T> {
 
 /// Why something can't be kept.
 #[derive(Debug, thiserror::Error)]
-pub enum KeepError {
+pub(crate) enum KeepError {
     /// There is no room for it.
     #[error("the server keeps as much as it may")]
     Full,
@@ -54,7 +54,7 @@ pub enum KeepError {
 
 impl<T> Handles<T> {
     /// Keeps things for so long.
-    pub fn new(capacity: Capacity, keep_for: Duration) -> Self {
+    pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
         Self { capacity, keep_for: keep_for.min(LONGEST), kept: Mutex::default() }
     }
 
@@ -63,7 +63,12 @@ impl<T> Handles<T> {
     /// # Errors
     ///
     /// See [`KeepError`].
-    pub fn keep(&self, client: &Client, weight: usize, thing: T) -> Result<String, KeepError> {
+    pub(crate) fn keep(
+        &self,
+        client: &Client,
+        weight: usize,
+        thing: T,
+    ) -> Result<String, KeepError> {
         let name = random_name()?;
         let mut kept = self.kept();
         let (all, own) = weights(&kept, client);
@@ -83,7 +88,7 @@ impl<T> Handles<T> {
     /// # Errors
     ///
     /// When it is more than may be kept at all.
-    pub fn keep_newest(
+    pub(crate) fn keep_newest(
         &self,
         client: &Client,
         weight: usize,
@@ -113,7 +118,7 @@ impl<T> Handles<T> {
     }
 
     /// A client's thing of that name. One that has expired, or is another client's, is as unknown as any.
-    pub fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
+    pub(crate) fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
         let kept = lock(&self.kept);
         let kept = kept.get(name).filter(|kept| kept.client == *client)?;
         (kept.until > Instant::now()).then(|| Arc::clone(&kept.thing))

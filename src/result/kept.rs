@@ -13,10 +13,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use crate::result::handles::{Capacity, Handles, KeepError};
 
 /// How all their addresses begin.
-pub const PREFIX: &str = "isolator://runs/";
+pub(crate) const PREFIX: &str = "isolator://runs/";
 
 /// The addresses as a template: a stream or a file of a run, or a range of it.
-pub const TEMPLATE: &str = "isolator://runs/{run}/{+item}{?offset,length}";
+pub(crate) const TEMPLATE: &str = "isolator://runs/{run}/{+item}{?offset,length}";
 
 /// Most bytes that are read at once, and as many as are if nobody says.
 const MOST_AT_ONCE: u64 = 1 << 20;
@@ -25,17 +25,17 @@ const MOST_AT_ONCE: u64 = 1 << 20;
 const RUN: usize = 4096;
 
 /// What the names of all that a run left can take, in bytes.
-pub const NAMES: usize = 5 << 20;
+pub(crate) const NAMES: usize = 5 << 20;
 
 /// The results of runs.
 #[derive(Debug)]
-pub struct Results {
+pub(crate) struct Results {
     runs: Handles<BTreeMap<String, Item>>,
 }
 
 /// Something that a run left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub(crate) struct Item {
     /// What it holds.
     pub content: Vec<u8>,
     /// Its media type.
@@ -44,7 +44,7 @@ pub struct Item {
 
 /// A range of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub(crate) struct Part {
     /// What is in it.
     pub content: PartContent,
     /// Media type of the whole.
@@ -59,7 +59,7 @@ pub struct Part {
 
 /// The content of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PartContent {
+pub(crate) enum PartContent {
     /// Whole characters.
     Text(String),
     /// Bytes in base64, of a result that is not UTF-8.
@@ -68,7 +68,7 @@ pub enum PartContent {
 
 /// Why a result can't be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub(crate) enum ReadError {
     /// There is nothing of that name.
     #[error(
         "there is no such result: it has expired, gave way to newer ones, or is another client's"
@@ -81,7 +81,7 @@ pub enum ReadError {
 
 impl Results {
     /// Keeps so much for so long.
-    pub fn new(capacity: Capacity, keep_for: Duration) -> Self {
+    pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
         Self { runs: Handles::new(capacity, keep_for) }
     }
 
@@ -90,7 +90,7 @@ impl Results {
     /// # Errors
     ///
     /// When it is more than may be kept.
-    pub fn keep(
+    pub(crate) fn keep(
         &self,
         client: &Client,
         items: BTreeMap<String, Item>,
@@ -105,7 +105,7 @@ impl Results {
     /// # Errors
     ///
     /// See [`ReadError`].
-    pub fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
+    pub(crate) fn read(&self, client: &Client, uri: &str) -> Result<Part, ReadError> {
         let (address, query) = uri.split_once('?').unwrap_or((uri, ""));
         let path = address.strip_prefix(PREFIX).ok_or(ReadError::Unknown)?;
         let (run, name) = path.split_once('/').ok_or(ReadError::Unknown)?;
@@ -117,7 +117,7 @@ impl Results {
 }
 
 /// A name as it is written in an address.
-pub fn encoded(name: &str) -> String {
+pub(crate) fn encoded(name: &str) -> String {
     const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
     utf8_percent_encode(name, PLAIN).to_string()
 }

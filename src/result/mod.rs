@@ -1,8 +1,8 @@
 //! From the outcome of a run to what its caller is told, now or later.
 
-pub mod detached;
-pub mod explain;
-pub mod files;
-pub mod handles;
-pub mod kept;
-pub mod report;
+pub(crate) mod detached;
+pub(crate) mod explain;
+pub(crate) mod files;
+pub(crate) mod handles;
+pub(crate) mod kept;
+pub(crate) mod report;

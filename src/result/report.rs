@@ -13,7 +13,7 @@ use crate::result::files::{self, FileReport};
 
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Report {
+pub(crate) struct Report {
     /// success, error, timeout, out_of_memory, killed or output_limit; refused, if the operator forbids
     /// what is in the program, and it was not run; running, if it goes on and its result is to be had with
     /// the handle.
@@ -96,7 +96,7 @@ enum StatusName {
 /// How a request was served.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub struct ReceiptReport {
+pub(crate) struct ReceiptReport {
     /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: the next that was
     /// ready; cold: made for this request.
     pub start: &'static str,
@@ -111,7 +111,7 @@ pub struct ReceiptReport {
 /// Where the time of a request went, in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub struct Stages {
+pub(crate) struct Stages {
     /// Waiting for other requests to end.
     pub queue: f64,
     /// Getting a sandbox.
@@ -133,7 +133,7 @@ pub struct Stages {
 
 impl Report {
     /// Describes a run.
-    pub fn new(outcome: &Outcome, receipt: &Receipt, context: &Context<'_>) -> Self {
+    pub(crate) fn new(outcome: &Outcome, receipt: &Receipt, context: &Context<'_>) -> Self {
         let (exit_code, signal) = match outcome.end {
             Some(End::Code(code)) => (Some(code), None),
             Some(End::Signal(signal)) => (None, Some(signal)),
@@ -176,7 +176,7 @@ impl Report {
     }
 
     /// Describes a program that did not run, because a policy forbids what was found in it.
-    pub fn refused(found: Findings) -> Self {
+    pub(crate) fn refused(found: Findings) -> Self {
         let message = format!(
             "the operator of this server forbids what is in the program, so nothing of it was run; \
              do it another way:\n{found}"
@@ -185,7 +185,7 @@ impl Report {
     }
 
     /// Describes a program that goes on, for whose result its caller comes back.
-    pub fn running(handle: String, kept_for: Duration) -> Self {
+    pub(crate) fn running(handle: String, kept_for: Duration) -> Self {
         let kept_for = humantime::format_duration(kept_for);
         let message = format!(
             "the program still runs; call get_result with handle {handle:?} for its result, which is kept \
@@ -217,12 +217,12 @@ impl Report {
     }
 
     /// Whether the program failed.
-    pub fn is_failure(&self) -> bool {
+    pub(crate) fn is_failure(&self) -> bool {
         self.status != Status::Success.as_str() && self.status != RUNNING
     }
 
     /// The text for the model. Its form is a promise: callers take it apart.
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         if let (RUNNING, Some(message)) = (self.status, &self.message) {
             return format!("Still Running: {message}");
@@ -239,7 +239,7 @@ impl Report {
     }
 
     /// What else the model should know: the files, where more can be read, and the notes.
-    pub fn to_more_text(&self) -> Option<String> {
+    pub(crate) fn to_more_text(&self) -> Option<String> {
         let mut parts = Vec::new();
         if !self.files.is_empty() {
             parts.push(files::as_text(&self.files));

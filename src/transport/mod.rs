@@ -1,4 +1,4 @@
 //! How hosts reach the server: over standard input and output, or over HTTP.
 
-pub mod http;
-pub mod stdio;
+pub(crate) mod http;
+pub(crate) mod stdio;

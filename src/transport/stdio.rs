@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::mcp::server::MAX_MESSAGE;
 
 /// The transport.
-pub struct Stdio {
+pub(crate) struct Stdio {
     lines: FramedRead<StdioReader, AnyDelimiterCodec>,
     /// The reader says once that it has ended after each line that was too long.
     after_error: bool,
@@ -43,7 +43,7 @@ struct Head {
 
 impl Stdio {
     /// The process's standard streams. `ended` is cancelled when the input has ended.
-    pub fn new(ended: CancellationToken) -> Self {
+    pub(crate) fn new(ended: CancellationToken) -> Self {
         let (input, output) = stdio_pipes();
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".into(), b"\n".into(), MAX_MESSAGE);
         Self {

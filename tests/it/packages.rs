@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isolator::mcp::tools::EXECUTE_CODE;
 use regex::Regex;
 use serde_json::{Value, json};
 
@@ -89,7 +88,7 @@ fn the_bundle_s_manifest_is_of_this_version_and_names_what_is_there() {
     assert_eq!(manifest["compatibility"]["platforms"], json!(["linux"]));
     let names: Vec<_> =
         manifest["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
-    assert_eq!(names, [EXECUTE_CODE]);
+    assert_eq!(names, ["execute_code"]);
 
     let server = &manifest["server"];
     assert_eq!(server["type"], "binary");

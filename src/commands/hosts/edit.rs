@@ -22,7 +22,7 @@ pub enum Dialect {
 
 /// What to do with another server of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Other {
+pub(crate) enum Other {
     /// Leave it and say so.
     Refuse,
     /// Put the new one in its place, or take it out.
@@ -31,7 +31,7 @@ pub enum Other {
 
 /// Why a text was not changed.
 #[derive(Debug, thiserror::Error)]
-pub enum EditError {
+pub(crate) enum EditError {
     /// It is not what the host reads.
     #[error("it can't be read: {0}; mend that first")]
     Syntax(String),
@@ -72,7 +72,7 @@ pub enum EditError {
 /// # Errors
 ///
 /// See [`EditError`].
-pub fn add(
+pub(crate) fn add(
     text: &str,
     dialect: Dialect,
     key: &str,
@@ -106,7 +106,7 @@ pub fn add(
 /// # Errors
 ///
 /// See [`EditError`].
-pub fn remove(
+pub(crate) fn remove(
     text: &str,
     dialect: Dialect,
     key: &str,

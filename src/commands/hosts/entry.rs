@@ -16,7 +16,7 @@ const LONGEST_NAME: usize = 64;
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn server_name(name: &str) -> Result<String, String> {
+pub(crate) fn server_name(name: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_plain) {
         return Err(format!(
@@ -28,7 +28,7 @@ pub fn server_name(name: &str) -> Result<String, String> {
 
 /// The entry of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     transport: Transport,
     command: String,
     args: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Entry {
 
 impl Entry {
     /// One that starts `command` with `args`, as the host wants it.
-    pub fn new(profile: &Profile, command: String, args: Vec<String>) -> Self {
+    pub(crate) fn new(profile: &Profile, command: String, args: Vec<String>) -> Self {
         Self { transport: profile.transport, command, args, timeout: profile.timeout }
     }
 
@@ -58,7 +58,7 @@ impl Entry {
 
     /// Whether another entry starts the same. What else it has, such as a timeout or which tools need no
     /// question, is the user's or the host's.
-    pub fn starts_as(&self, other: &Value) -> bool {
+    pub(crate) fn starts_as(&self, other: &Value) -> bool {
         let args = other.get("args").and_then(Value::as_array);
         let kind = other.get("type").and_then(Value::as_str).unwrap_or("stdio");
         kind == "stdio"
@@ -67,7 +67,7 @@ impl Entry {
     }
 
     /// Whether another entry starts this server, if perhaps another copy or with other arguments.
-    pub fn is_of_same_server(&self, other: &Value) -> bool {
+    pub(crate) fn is_of_same_server(&self, other: &Value) -> bool {
         let own = Path::new(&self.command).file_name();
         let command = other.get("command").and_then(Value::as_str).map(Path::new);
         command
@@ -76,7 +76,7 @@ impl Entry {
     }
 
     /// The host's own command that adds it, for a shell.
-    pub fn command_of_host(&self, command: OwnCommand, name: &str) -> String {
+    pub(crate) fn command_of_host(&self, command: OwnCommand, name: &str) -> String {
         match command {
             OwnCommand::ClaudeMcpAdd => {
                 let words = std::iter::once(&self.command).chain(&self.args);

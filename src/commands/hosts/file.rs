@@ -10,7 +10,7 @@ const COPY: &str = "before-isolator";
 
 /// A file as it was read.
 #[derive(Debug)]
-pub struct Original {
+pub(crate) struct Original {
     /// Where it really is, whatever links lead there.
     path: PathBuf,
     /// What it says; nothing if it is not there.
@@ -19,7 +19,7 @@ pub struct Original {
 
 /// Why a file was not changed.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub(crate) enum FileError {
     /// It can't be read.
     #[error("{}: {source}", .path.display())]
     Read {
@@ -62,7 +62,7 @@ impl Original {
     /// # Errors
     ///
     /// See [`FileError`].
-    pub fn read(path: &Path) -> Result<Self, FileError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, FileError> {
         let failed = |source| FileError::Read { path: path.to_owned(), source };
         match fs::metadata(path) {
             Ok(metadata) if !metadata.is_file() => Err(FileError::NotAFile(path.to_owned())),
@@ -83,12 +83,12 @@ impl Original {
     }
 
     /// Whether it is there.
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.content.is_some()
     }
 
     /// Whether its folder is there.
-    pub fn has_folder(&self) -> bool {
+    pub(crate) fn has_folder(&self) -> bool {
         self.path.parent().is_some_and(Path::is_dir)
     }
 
@@ -97,7 +97,7 @@ impl Original {
     /// # Errors
     ///
     /// It is not text.
-    pub fn text(&self) -> Result<&str, FileError> {
+    pub(crate) fn text(&self) -> Result<&str, FileError> {
         let content = self.content.as_deref().unwrap_or_default();
         str::from_utf8(content).map_err(|_| FileError::NotText(self.path.clone()))
     }
@@ -107,7 +107,7 @@ impl Original {
     /// # Errors
     ///
     /// See [`FileError`]. The file is then as it was.
-    pub fn replace(&self, text: &str) -> Result<Option<PathBuf>, FileError> {
+    pub(crate) fn replace(&self, text: &str) -> Result<Option<PathBuf>, FileError> {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         create_folders(folder).map_err(self.failed("its folder can't be made"))?;
         let Some(content) = &self.content else {

@@ -3,10 +3,10 @@
 //! The table is all that differs between them. [`place`] finds the file, [`entry`] is what is put into it,
 //! [`edit`] changes its text and nothing but the one entry, [`file`](mod@file) puts that on the disk.
 
-pub mod edit;
-pub mod entry;
-pub mod file;
-pub mod place;
+pub(super) mod edit;
+pub(super) mod entry;
+pub(super) mod file;
+pub(super) mod place;
 
 use std::time::Duration;
 

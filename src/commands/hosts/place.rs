@@ -35,7 +35,7 @@ pub enum Choice {
 }
 
 /// What decides where files are.
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// The system.
     pub system: System,
     /// The variables.
@@ -44,7 +44,7 @@ pub struct Surroundings<'a> {
 
 /// A kind of system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
+pub(crate) enum System {
     /// Linux, and whatever else follows the XDG rules.
     Linux,
     /// macOS.
@@ -53,14 +53,14 @@ pub enum System {
 
 impl System {
     /// The one that this program runs on.
-    pub fn here() -> Self {
+    pub(crate) fn here() -> Self {
         if cfg!(target_os = "macos") { Self::MacOs } else { Self::Linux }
     }
 }
 
 /// Why a host's configuration could not be found.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum PlaceError {
+pub(crate) enum PlaceError {
     /// There is no home to look in.
     #[error(
         "{value}, so where {host} has its configuration is not known; set HOME, or name the file \
@@ -103,7 +103,7 @@ fn list(places: &[PathBuf]) -> String {
 /// # Errors
 ///
 /// See [`PlaceError`].
-pub fn find(profile: &Profile, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
+pub(crate) fn find(profile: &Profile, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
     for &(variable, below) in profile.named_by {
         let value = (around.variable)(variable).filter(|value| !value.is_empty());
         let Some(value) = value.map(PathBuf::from) else { continue };

@@ -33,7 +33,7 @@ const JSON: &str = "application/json";
 
 /// The resources of a server.
 #[derive(Clone)]
-pub struct Resources {
+pub(crate) struct Resources {
     config: Arc<Config>,
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
@@ -58,18 +58,18 @@ impl<'a> Address<'a> {
 }
 
 /// The address of a snippet. Its name has no character that would have to be escaped there.
-pub fn of_snippet(name: &str) -> String {
+pub(crate) fn of_snippet(name: &str) -> String {
     format!("{SNIPPET}{name}")
 }
 
 impl Resources {
     /// The resources of a configuration and its pools.
-    pub fn new(config: Arc<Config>, snippets: Arc<Snippets>, pools: Arc<Pools>) -> Self {
+    pub(crate) fn new(config: Arc<Config>, snippets: Arc<Snippets>, pools: Arc<Pools>) -> Self {
         Self { config, snippets, pools }
     }
 
     /// All that have a fixed address, always in the same order.
-    pub fn list(&self) -> Vec<Resource> {
+    pub(crate) fn list(&self) -> Vec<Resource> {
         let languages = Resource::new(LANGUAGES, "languages")
             .with_title("Languages")
             .with_description(
@@ -92,7 +92,7 @@ impl Resources {
     }
 
     /// Those whose address has a variable.
-    pub fn templates(&self) -> Vec<ResourceTemplate> {
+    pub(crate) fn templates(&self) -> Vec<ResourceTemplate> {
         let snippets = ResourceTemplate::new(SNIPPET_TEMPLATE, "snippet")
             .with_title("Snippet")
             .with_description(
@@ -112,7 +112,7 @@ impl Resources {
     /// # Errors
     ///
     /// Words for the caller, if nothing is there or it can't be read.
-    pub fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+    pub(crate) fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
         let (text, mime_type) = match Address::parse(uri) {
             Some(Address::Languages) => (as_json(&languages::of(&self.config, &self.pools))?, JSON),
             Some(Address::Pool) => (as_json(&pool::of(&self.pools))?, JSON),
@@ -133,7 +133,7 @@ impl Resources {
     /// # Errors
     ///
     /// Words for the caller, if it is not.
-    pub fn is_told_of(&self, uri: &str) -> Result<(), ErrorData> {
+    pub(crate) fn is_told_of(&self, uri: &str) -> Result<(), ErrorData> {
         match Address::parse(uri) {
             Some(Address::Snippet(name)) => match self.snippets.get(name) {
                 // It can be mended, which is a change.
@@ -152,7 +152,7 @@ impl Resources {
 
     /// Values for a template's variable that begin with what is there of it. Nothing is suggested for what is
     /// not known.
-    pub fn complete(&self, template: &str, variable: &str, begun: &str) -> CompletionInfo {
+    pub(crate) fn complete(&self, template: &str, variable: &str, begun: &str) -> CompletionInfo {
         if (template, variable) != (SNIPPET_TEMPLATE, NAME) {
             return CompletionInfo::default();
         }

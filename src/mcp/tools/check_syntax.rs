@@ -9,7 +9,7 @@ use crate::request::arguments::CheckSyntax;
 use crate::request::syntax::Syntax;
 
 /// The tool's name.
-pub const CHECK_SYNTAX: &str = "check_syntax";
+pub(crate) const CHECK_SYNTAX: &str = "check_syntax";
 
 const DESCRIPTION: &str = "Tells whether a program is valid in its language, without running it: valid, or \
     the first error with its line, its place in the line, and the line's text. Names and types are \

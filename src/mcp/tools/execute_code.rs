@@ -13,7 +13,7 @@ use crate::result::report::Report;
 use super::object;
 
 /// The tool's name.
-pub const EXECUTE_CODE: &str = "execute_code";
+pub(crate) const EXECUTE_CODE: &str = "execute_code";
 
 /// The tool's definition. It is made anew for each listing, because snippets change.
 pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {

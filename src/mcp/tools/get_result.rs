@@ -9,7 +9,7 @@ use crate::request::arguments::GetResult;
 use crate::result::report::Report;
 
 /// The tool's name.
-pub const GET_RESULT: &str = "get_result";
+pub(crate) const GET_RESULT: &str = "get_result";
 
 /// The tool's definition.
 pub(super) fn get_result(config: &Config) -> Tool {

@@ -14,13 +14,13 @@ use crate::config::Config;
 use crate::mcp::icon::icons;
 use crate::request::snippets::Snippets;
 
-pub use check_syntax::CHECK_SYNTAX;
-pub use execute_code::EXECUTE_CODE;
-pub use get_result::GET_RESULT;
-pub use test_code::{TEST_CODE, Tested};
+pub(crate) use check_syntax::CHECK_SYNTAX;
+pub(crate) use execute_code::EXECUTE_CODE;
+pub(crate) use get_result::GET_RESULT;
+pub(crate) use test_code::{TEST_CODE, Tested};
 
 /// Instructions for the model, sent once. Hosts cut them at 2 KB.
-pub fn instructions(config: &Config) -> String {
+pub(crate) fn instructions(config: &Config) -> String {
     format!(
         "Runs programs in {} and returns what they print. Use it to compute, to analyse data and \
          to try code instead of guessing. Every call runs in a new sandbox without network; \
@@ -32,7 +32,7 @@ pub fn instructions(config: &Config) -> String {
 
 /// The tools of a configuration, always in the same order. They are made anew for each listing, because
 /// snippets change.
-pub fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
+pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
     let mut tools =
         vec![execute_code::execute_code(config, snippets), check_syntax::check_syntax(config)];
     if config.detaches() {

@@ -14,12 +14,12 @@ use crate::request::syntax::Syntax;
 use crate::result::report::text;
 
 /// The tool's name.
-pub const TEST_CODE: &str = "test_code";
+pub(crate) const TEST_CODE: &str = "test_code";
 
 /// How far a program came. Each form is a promise to callers, and so is what it does not have.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Tested {
+pub(crate) enum Tested {
     /// It is not valid.
     Invalid {
         /// Always false.
@@ -107,19 +107,19 @@ enum Phase {
 
 impl Tested {
     /// The answer to a program that is not valid.
-    pub fn invalid(syntax: Syntax) -> Self {
+    pub(crate) fn invalid(syntax: Syntax) -> Self {
         let Syntax { valid, error, line, offset, context } = syntax;
         let error = error.unwrap_or_default();
         Self::Invalid { valid, phase: "syntax_check", error, line, offset, context }
     }
 
     /// The answer to a program that a policy forbids.
-    pub fn forbidden(found: Findings) -> Self {
+    pub(crate) fn forbidden(found: Findings) -> Self {
         Self::Forbidden { valid: false, phase: "security_check", violations: found.listed }
     }
 
     /// The answer to a program that ran.
-    pub fn executed(outcome: &Outcome) -> Self {
+    pub(crate) fn executed(outcome: &Outcome) -> Self {
         Self::Executed {
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),

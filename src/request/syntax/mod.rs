@@ -31,7 +31,7 @@ const MAX_PLACE: u64 = u32::MAX as u64;
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Syntax {
+pub(crate) struct Syntax {
     /// Whether the program is valid.
     pub valid: bool,
     /// What is wrong, in the words of the language's own tools.
@@ -54,7 +54,7 @@ pub struct Syntax {
 
 /// Why there is no verdict.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoVerdict {
+pub(crate) enum NoVerdict {
     /// The checker did not come to its end.
     #[error(
         "the checker did not come to its end ({0}); is the program very large or deeply nested?"
@@ -80,7 +80,7 @@ struct Answer {
 /// # Errors
 ///
 /// When the language has no check, or the code is too large.
-pub fn request<'l>(
+pub(crate) fn request<'l>(
     language: &'l Language,
     code: &str,
     config: &Config,
@@ -131,7 +131,11 @@ pub fn request<'l>(
 /// # Errors
 ///
 /// When it came to no end, or said something else than it should.
-pub fn verdict(check: &SyntaxCheck, outcome: &Outcome, code: &str) -> Result<Syntax, NoVerdict> {
+pub(crate) fn verdict(
+    check: &SyntaxCheck,
+    outcome: &Outcome,
+    code: &str,
+) -> Result<Syntax, NoVerdict> {
     let exit = match (outcome.status, outcome.end) {
         (Status::Success | Status::Error, Some(End::Code(exit))) => exit,
         (status, Some(End::Signal(signal))) => {

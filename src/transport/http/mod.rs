@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use tokens::{Token, TokensError};
+pub(crate) use tokens::Token;
 
 use self::guard::Guard;
 use self::sessions::Sessions;
@@ -52,7 +52,7 @@ const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
 /// A listener that is ready to serve.
-pub struct Http {
+pub(crate) struct Http {
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -62,7 +62,7 @@ pub struct Http {
 
 /// When a server ends, in steps.
 #[derive(Debug, Clone, Default)]
-pub struct Ending {
+pub(crate) struct Ending {
     /// No more calls are taken, which `/readyz` tells.
     pub draining: CancellationToken,
     /// The answers that are on their way. A stream is cut short when connections end, whatever is still to be
@@ -81,7 +81,7 @@ impl Http {
     ///
     /// When the address can't be listened at, a file can't be used, or others than this machine could call
     /// without a token.
-    pub async fn bind(address: SocketAddr, config: &Config) -> anyhow::Result<Self> {
+    pub(crate) async fn bind(address: SocketAddr, config: &Config) -> anyhow::Result<Self> {
         let settings = config.http.clone();
         if settings.tokens.is_none() && !address.ip().is_loopback() {
             bail!(
@@ -105,13 +105,19 @@ impl Http {
     }
 
     /// Where clients find it.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}/mcp", self.address)
     }
 
     /// Serves until the end.
-    pub async fn serve(self, server: Server, pools: Arc<Pools>, config: &Config, ending: Ending) {
+    pub(crate) async fn serve(
+        self,
+        server: Server,
+        pools: Arc<Pools>,
+        config: &Config,
+        ending: Ending,
+    ) {
         let sessions = Sessions::new(config.limits.max_timeout);
         let guard = Guard::new(self.tokens, sessions, ending.answers.clone());
         let protocol = StreamableHttpServerConfig::default()

@@ -33,7 +33,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// A line of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
+pub(crate) struct Token {
     name: String,
     digest: [u8; 32],
     expires: Option<SystemTime>,
@@ -50,7 +50,7 @@ pub(super) enum Refusal {
 
 /// Why the file can't be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TokensError {
+pub(crate) enum TokensError {
     /// It can't be read.
     #[error("{path}: {source}")]
     Unreadable {
@@ -83,7 +83,7 @@ impl Token {
     /// # Errors
     ///
     /// When the name can't be one, or the kernel gives no random bytes.
-    pub fn new(name: &str, lifetime: Option<Duration>) -> anyhow::Result<(Self, String)> {
+    pub(crate) fn new(name: &str, lifetime: Option<Duration>) -> anyhow::Result<(Self, String)> {
         check_name(name).map_err(anyhow::Error::msg)?;
         let mut random = [0; SECRET];
         getrandom::fill(&mut random)?;
