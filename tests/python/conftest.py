@@ -1,36 +1,44 @@
-"""Fixtures: a server in each era of the protocol, over each transport, shared by the tests of a file."""
+"""Which tests run over which kinds of server and on which engine, and the server that they share."""
 
 import engine
 import pytest
+import scope
 
 # Or its assertions would not say what they found.
 pytest.register_assert_rewrite("server")
 
-from server import isolator  # noqa: E402
+from server import KINDS, configuration, isolator  # noqa: E402
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what is of another engine: there is nothing of it to be tested."""
+    """Leaves out what only another engine has, and what the other engine's run has tested."""
 
-    def is_of_this(item):
-        mark = item.get_closest_marker("only_on")
-        return mark is None or engine.KIND in mark.args
+    def runs_here(item):
+        only_on = item.get_closest_marker("only_on")
+        if only_on is not None:
+            return engine.KIND in only_on.args
+        return scope.EVERYTHING or engine.KIND == "embedded" or item.get_closest_marker("any_engine") is None
 
-    others = [item for item in items if not is_of_this(item)]
-    config.hook.pytest_deselected(items=others)
-    items[:] = filter(is_of_this, items)
+    config.hook.pytest_deselected(items=[item for item in items if not runs_here(item)])
+    items[:] = filter(runs_here, items)
 
 
-@pytest.fixture(scope="module")
+def pytest_generate_tests(metafunc):
+    """Runs a test over one kind of server, or over each where it is marked."""
+    if "server" in metafunc.fixturenames:
+        is_for_each = scope.EVERYTHING or metafunc.definition.get_closest_marker("every_server")
+        kinds = KINDS if is_for_each else KINDS[:1]
+        metafunc.parametrize("server", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def anyio_backend():
     return "asyncio"
 
 
-# "auto" asks the server what it speaks and gets the stateless protocol; "legacy" is the handshake
-# that most hosts still begin with.
-@pytest.fixture(scope="module", params=["stdio-auto", "stdio-legacy", "http-auto", "http-legacy"])
+@pytest.fixture(scope="session")
 async def server(request, anyio_backend, tmp_path_factory):
-    transport, mode = request.param.split("-")
-    async with isolator(tmp_path_factory.mktemp("state"), mode, transport=transport) as server:
-        server.mode = mode
+    """A server with its client, of the kind that is asked for. All tests share it."""
+    folder = tmp_path_factory.mktemp("server")
+    async with isolator(folder, request.param, configuration(folder)) as server:
         yield server

@@ -13,12 +13,14 @@ import anyio
 import engine
 from processes import cpu_seconds
 from programs import HELLO
-from server import BINARY, CONFIG, environment, isolator, until
+from server import BINARY, environment, isolator, until
+from server import configuration as base_configuration
 
 IMAGES = ["isolator/base", "isolator/python"]
 
 # Sandboxes that wait at rest, one of them thawed.
 POOLED = 2
+NO_POOL = {"size": 0, "hot": 0}
 FILLED_WITHIN_S = 60
 
 # Hosts give a call up after this time.
@@ -38,18 +40,11 @@ LONGEST_LINE = 800
 FIGURES = logging.getLogger("figures")
 
 
-def configuration(folder, **settings):
-    """The shipped configuration with Python alone, and what is different."""
-    config = json.loads(CONFIG.read_text())
-    # Those that come with the binary are there unless they are switched off.
-    languages = {language: {"enabled": False} for language in HELLO}
-    languages["python"] = {"image": "isolator/python", "preload": {"modules": []}}
-    config["languageSettings"] = languages | settings.pop("languages", {})
-    config["pool"] = {"size": POOLED, "hot": 1}
-    config["images"] = {"policy": "never"}
-    path = folder / "config.json"
-    path.write_text(json.dumps(config | settings))
-    return path
+def configuration(folder, languages=None, **settings):
+    """Python alone, with a small pool, and what is different."""
+    enabled = {language: {"enabled": language == "python"} for language in HELLO}
+    settings = {"pool": {"size": POOLED, "hot": 1}, "images": {"policy": "never"}} | settings
+    return base_configuration(folder, languageSettings=enabled | (languages or {}), **settings)
 
 
 @asynccontextmanager
@@ -58,7 +53,7 @@ async def serving(state, folder=None, **settings):
     folder = folder or state
     path = folder / "log"
     with path.open("a") as log:
-        async with isolator(state, config=configuration(folder, **settings), log=log) as server:
+        async with isolator(state, "stdio-auto", configuration(folder, **settings), log=log) as server:
             server.log = path
             yield server
 

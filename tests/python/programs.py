@@ -6,6 +6,13 @@ HELLO = {
     "go": 'package main\n\nimport "fmt"\n\nfunc main() { fmt.Println("Hello, Wörld!") }\n',
 }
 
+# Print a line, and a word on standard error.
+BOTH_STREAMS = {
+    "python": "import sys; print('out'); sys.stderr.write('err')",
+    "javascript": "console.log('out'); process.stderr.write('err')",
+    "go": 'package main\n\nimport ("fmt"; "os")\n\nfunc main() { fmt.Println("out"); fmt.Fprint(os.Stderr, "err") }\n',
+}
+
 # Prints the arguments, a file and standard input.
 ECHO = {
     "python": (

@@ -1,5 +1,6 @@
 """A server under test, with a state directory of its own, so that what it made can be told apart."""
 
+import json
 import os
 import re
 import signal
@@ -16,7 +17,16 @@ from mcp.client.stdio import stdio_client
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("ISOLATOR_BIN") or str(ROOT / "target/release/isolator")
+# What is shipped. Its servers import pandas ahead.
 CONFIG = ROOT / "isolator_config.json"
+
+# How a client reaches a server: the transport, and what it speaks. "auto" asks the server and gets the stateless
+# protocol; "legacy" is the handshake that most hosts still begin with.
+KINDS = ["stdio-auto", "stdio-legacy", "http-auto", "http-legacy"]
+
+# What tests change of the shipped configuration. Importing modules ahead costs a second for each sandbox, and few tests
+# need it.
+_CHANGES = {"promptsDir": str(ROOT / "prompts"), "languageSettings": {"python": {"preload": {"modules": []}}}}
 
 # What a host takes from its own environment, what a server on another engine needs, and what a long run tells the
 # allocator.
@@ -35,16 +45,36 @@ _PASSED_ON = [
 class Isolator:
     """A running server and its client."""
 
-    def __init__(self, client, state, instance):
+    def __init__(self, client, kind, state, instance):
         self.client = client
+        self.mode = kind.partition("-")[2]
         self.instance = instance
         self.pid = process_with(f"XDG_STATE_HOME={state}")
 
     async def call(self, **arguments):
         return await self.client.call_tool("execute_code", arguments)
 
+    def sandboxes(self):
+        """The identifiers of its sandboxes."""
+        return {sandbox.id for sandbox in engine.sandboxes(self.instance)}
 
-def command(config=CONFIG):
+
+def configuration(folder, **settings):
+    """Writes a configuration into a folder: the shipped one with what tests change, and what is given."""
+    config = json.loads(CONFIG.read_text())
+    path = folder / "config.json"
+    path.write_text(json.dumps(_merged(_merged(config, _CHANGES), settings)))
+    return path
+
+
+def _merged(base, changes):
+    """One JSON value with another in it, which wins."""
+    if not (isinstance(base, dict) and isinstance(changes, dict)):
+        return changes
+    return base | {key: _merged(base.get(key), value) for key, value in changes.items()}
+
+
+def command(config):
     """What starts a server on standard input and output."""
     return [BINARY, "--engine", engine.KIND, "--config", str(config), "serve"]
 
@@ -56,13 +86,14 @@ def environment(state):
 
 
 @asynccontextmanager
-async def isolator(state, mode="auto", config=CONFIG, transport="stdio", on_message=None, log=sys.stderr):
+async def isolator(state, kind, config, on_message=None, log=sys.stderr):
     """Starts a server, and asserts after its end that nothing of it is left."""
+    transport, mode = kind.split("-")
     before = instances(state)
     async with TRANSPORTS[transport](command(config), environment(state), log) as place:
         async with Client(place, mode=mode, read_timeout_seconds=60, message_handler=on_message) as client:
             (instance,) = instances(state) - before
-            server = Isolator(client, state, instance)
+            server = Isolator(client, kind, state, instance)
             yield server
     # It was waited for, so there is nothing to wait for.
     assert not Path(f"/proc/{server.pid}").exists(), "the server still runs"
@@ -70,7 +101,7 @@ async def isolator(state, mode="auto", config=CONFIG, transport="stdio", on_mess
 
 
 @asynccontextmanager
-async def listening(state, config=CONFIG):
+async def listening(state, config):
     """The address of a server that clients reach over HTTP."""
     async with _http(command(config), environment(state), sys.stderr) as url:
         yield url

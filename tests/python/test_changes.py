@@ -1,6 +1,5 @@
 """What a client is told when snippets change. It asks for it, or is told anyway in older revisions."""
 
-import json
 import os
 import signal
 
@@ -13,10 +12,10 @@ from mcp_types import (
     ResourceUpdatedNotification,
     ToolListChangedNotification,
 )
-from server import isolator
+from server import configuration, isolator
 
 # The client warns of what newer revisions have given up.
-pytestmark = pytest.mark.filterwarnings("ignore:resources/")
+pytestmark = [pytest.mark.any_engine, pytest.mark.filterwarnings("ignore:resources/")]
 
 WITHIN_S = 20
 GREET = "snippet://greet"
@@ -27,16 +26,14 @@ def snippets(tmp_path):
     folder = tmp_path / "snippets"
     folder.mkdir()
     (folder / "greet.py").write_text("# Greets.\n")
-    config = {"promptsDir": "snippets", "pool": {"size": 0, "hot": 0}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
     return folder
 
 
 @pytest.fixture(params=["stdio", "http"])
 def serve(request, tmp_path, snippets):
     def serve(mode, on_message=None):
-        config = tmp_path / "config.json"
-        return isolator(tmp_path / "state", mode, config, request.param, on_message)
+        config = configuration(tmp_path, promptsDir="snippets", pool={"size": 0, "hot": 0})
+        return isolator(tmp_path / "state", f"{request.param}-{mode}", config, on_message)
 
     return serve
 

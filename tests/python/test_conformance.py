@@ -4,7 +4,9 @@ import re
 
 import node
 import pytest
-from server import ROOT, listening
+from server import ROOT, configuration, listening
+
+pytestmark = pytest.mark.any_engine
 
 EXCLUDED = ROOT / "tests/node/excluded.yml"
 REVISIONS = ["2025-11-25", "2026-07-28"]
@@ -25,7 +27,8 @@ PASSED_BY_BOTH = {
 
 @pytest.fixture(scope="module")
 async def url(anyio_backend, tmp_path_factory):
-    async with listening(tmp_path_factory.mktemp("state")) as url:
+    folder = tmp_path_factory.mktemp("state")
+    async with listening(folder, configuration(folder)) as url:
         yield url
 
 

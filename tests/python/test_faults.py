@@ -19,6 +19,7 @@ import docker_engine
 import engine
 import processes
 import pytest
+import scope
 from by_hand import by_hand, cancel, post, python, request, run
 from disk import Disk
 from dockerd import own_dockerd
@@ -26,6 +27,7 @@ from faults import (
     ANSWERED_WITHIN_S,
     FIGURES,
     IMAGES,
+    NO_POOL,
     POOLED,
     ask,
     at_rest,
@@ -46,7 +48,7 @@ from server import instances, listening, process_with, until
 SEED = 20
 
 # How long an engine is away. An hour would be no different from a minute.
-OUTAGE_S = float(os.environ.get("ISOLATOR_TEST_OUTAGE_S", 20))
+OUTAGE_S = float(os.environ.get("ISOLATOR_TEST_OUTAGE_S") or (20 if scope.EVERYTHING else 5))
 
 # Less than any call to an engine may take.
 MOMENT_S = 3
@@ -54,6 +56,7 @@ MOMENT_S = 3
 # An engine that is not there refuses at once.
 REFUSED_WITHIN_S = 20
 
+any_engine = pytest.mark.any_engine
 on_docker = pytest.mark.only_on("docker")
 on_embedded = pytest.mark.only_on("embedded")
 
@@ -224,6 +227,7 @@ def signal_all(pids, signal):
     for pid in pids:
         os.kill(pid, signal)
 
+
 @on_embedded
 async def test_launchers_that_hang_are_replaced(tmp_path):
     async with serving(tmp_path) as server:
@@ -282,7 +286,7 @@ async def test_the_disk_of_the_state_is_full(tmp_path):
 async def test_a_sandbox_is_harmed_while_its_program_runs(tmp_path, fault):
     # That a program has ended its own sandbox can't be told from this.
     is_its_own = (engine.KIND, fault) == ("embedded", "killed")
-    async with serving(tmp_path, pool={"size": 0}) as server:
+    async with serving(tmp_path, pool=NO_POOL) as server:
         async with running(server, timeout="2s" if fault == "paused" else "30s") as results:
             (sandbox,) = engine.sandboxes(server.instance)
             engine.harm(sandbox, fault)
@@ -295,7 +299,7 @@ async def test_a_sandbox_is_harmed_while_its_program_runs(tmp_path, fault):
 
 
 async def test_a_sandbox_is_paused_for_a_moment_while_its_program_runs(tmp_path):
-    async with serving(tmp_path, pool={"size": 0}) as server:
+    async with serving(tmp_path, pool=NO_POOL) as server:
         async with running(server, "import time; time.sleep(1); print('x')", timeout="20s") as results:
             (sandbox,) = engine.sandboxes(server.instance)
             engine.harm(sandbox, "paused")
@@ -365,11 +369,15 @@ def engine_without(image, own_engine):
 
 # What a server does when it is ended, and how long it has had for it at most.
 STAGES = {"starting": 0.2, "filling": 1.5, "serving": 1.0, "closing": 0.3}
-ROUNDS = 4
+ROUNDS = 4 if scope.EVERYTHING else 2
 ENDED_AT_ONCE = 4
 
+# How it is ended, and the exit codes that it may have. One that is not ready for signals yet is ended by them, and has
+# nothing yet.
+ENDS = {"killed": {-9}, "stopped": {0, -15}, "left": {0, -15}}
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+
+@pytest.mark.parametrize("end", ENDS)
 async def test_nothing_is_left_whenever_servers_are_ended(tmp_path, dice, end):
     """Side by side in one place, where each that starts sweeps what the dead have left."""
     config = configuration(tmp_path)
@@ -380,22 +388,26 @@ async def test_nothing_is_left_whenever_servers_are_ended(tmp_path, dice, end):
         async with limit, by_hand(tmp_path, config, log) as server:
             if stage in ("serving", "closing"):
                 await server.begin()
-                await server.send(*(python(number, f"print({number})") for number in range(4)))
+                # Some have ended by then, and some have not.
+                codes = ["print('x')", "import time; time.sleep(600)"]
+                await server.send(*(python(number, codes[number % 2]) for number in range(4)))
             if stage == "closing":
                 server.process.terminate()
             await anyio.sleep(delay)
             seen.update(instances(tmp_path))
-            server.process.send_signal(end)
+            if end == "left":
+                await server.end()
+            else:
+                server.process.send_signal(signal.SIGKILL if end == "killed" else signal.SIGTERM)
             with anyio.fail_after(40):
                 code = await server.process.wait()
-            # One that was not ready for signals yet is ended by them, and has nothing yet.
-            assert code in ((-9,) if end == signal.SIGKILL else (0, -15)), code
+            assert code in ENDS[end], code
 
     with (tmp_path / "log").open("w") as log:
         async with anyio.create_task_group() as servers:
             for stage, longest in list(STAGES.items()) * ROUNDS:
                 servers.start_soon(end_one, stage, dice.uniform(0, longest), log)
-    if end == signal.SIGKILL:
+    if end == "killed":
         await anyio.to_thread.run_sync(collect, tmp_path)
     assert seen, "no server had a name"
     left = {instance: engine.left(instance, tmp_path) for instance in seen}
@@ -515,9 +527,10 @@ LINES = {
 }
 
 
+@any_engine
 async def test_what_is_no_message_is_refused_or_ignored_on_standard_input(tmp_path):
     with (tmp_path / "log").open("w") as log:
-        async with by_hand(tmp_path, configuration(tmp_path, pool={"size": 0}), log) as server:
+        async with by_hand(tmp_path, configuration(tmp_path, pool=NO_POOL), log) as server:
             await server.begin()
             for name, (line, number) in LINES.items():
                 ping = f"after {name}"
@@ -545,8 +558,9 @@ BODIES = {
 }
 
 
+@any_engine
 async def test_what_is_no_message_is_refused_over_http(tmp_path):
-    async with listening(tmp_path, configuration(tmp_path, pool={"size": 0})) as url:
+    async with listening(tmp_path, configuration(tmp_path, pool=NO_POOL)) as url:
         for name, (body, expected) in BODIES.items():
             with anyio.fail_after(30):
                 status, answer = await post(url, body, "tools/list")
@@ -584,6 +598,7 @@ def check_all(answers, pid):
     assert peak < MOST_KIB, f"{peak} KiB"
 
 
+@any_engine
 async def test_a_thousand_calls_at_once_on_standard_input(tmp_path):
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path, requests=PLACES), log) as server:
@@ -595,6 +610,7 @@ async def test_a_thousand_calls_at_once_on_standard_input(tmp_path):
             assert all(len(server.answers[number]) == 1 for number in range(CALLS))
 
 
+@any_engine
 async def test_a_thousand_calls_at_once_over_http(tmp_path):
     # Each has a descriptor, here and in the server.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

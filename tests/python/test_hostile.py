@@ -3,6 +3,9 @@
 Each table in the files of `hostile/` is a case: a program, how it is called, and what has to come of it. Whatever
 it does, the server goes on serving, and at the end nothing is left and nothing has grown.
 
+Programs run several at a time: those with `within_s` over standard input and output, two at a time, and all others
+over HTTP, four at a time. With ISOLATOR_TEST_ALL=1 every program runs over both, one at a time over the first.
+
 A call:
 
     code, language          the program; Python by default
@@ -25,7 +28,7 @@ What is expected. A list has everything that is right, anything else is exactly 
     left, left_count        the paths of the files that it left, and how many they are
     returned, pictures      of the files whose content comes back, how it does, and how many are shown
     contents                what each text that comes back may be
-    within_s                the longest that the program may take, if it has the machine for itself
+    within_s                the longest that the program may take, if at most one other runs
     docker, embedded        what differs on an engine
 """
 
@@ -40,8 +43,10 @@ import anyio
 import engine
 import processes
 import pytest
+import scope
 from programs import HELLO
-from server import CONFIG, isolator
+from server import configuration, isolator
+from side_by_side import chosen, side_by_side
 
 FOLDER = Path(__file__).with_name("hostile")
 HELPERS = FOLDER / "attempts.py"
@@ -60,7 +65,8 @@ GROWTH_FILES = 64
 POOL = {"size": 1, "hot": 1}
 PYTHON_POOL = {"size": 4, "hot": 2}
 
-# Cases at a time over HTTP, where clients share a server.
+# Programs that have to end in some time need most of the machine for that.
+TIMED_AT_ONCE = 1 if scope.EVERYTHING else 2
 AT_ONCE = 4
 
 
@@ -81,6 +87,9 @@ class Case:
         own = {kind: settings.pop(kind, {}) for kind in ("docker", "embedded")}
         self.expected = {"status": "success"} | settings | own[engine.KIND]
         assert self.expected.keys() <= CHECKS.keys(), f"{self.name}: {self.expected.keys() - CHECKS.keys()}"
+
+    def __str__(self):
+        return self.name
 
 
 def fits(expected, found):
@@ -159,13 +168,17 @@ def shortened(value):
     return text if len(text) < 2000 else f"{text[:1000]} … {text[-1000:]}"
 
 
-async def run(server, case, is_alone=False):
-    """Runs the program, and sees that the server still serves."""
+async def run(server, case, is_timed=False):
+    """Runs the program and holds what comes back against what has to."""
     async with beside(server, case):
-        check(case, await server.call(**case.call), is_alone)
+        check(case, await server.call(**case.call), is_timed)
+
+
+async def check_that_it_serves(server):
+    """Sees that the server gives an ordinary program its own answer."""
     nonce = uuid.uuid4().hex
-    canary = await server.call(language="python", entrypoint_code=f"print('{nonce}')")
-    assert canary.structured_content["stdout"] == f"{nonce}\n", canary.content
+    result = await server.call(language="python", entrypoint_code=f"print('{nonce}')")
+    assert result.structured_content["stdout"] == f"{nonce}\n", result.content
 
 
 @asynccontextmanager
@@ -192,7 +205,7 @@ async def beside(server, case):
         calls.cancel_scope.cancel()
 
 
-def check(case, result, is_alone):
+def check(case, result, is_timed):
     """Holds what came back against what has to."""
     data = result.structured_content
     assert data, f"{case.name}: {result.content}"
@@ -204,7 +217,7 @@ def check(case, result, is_alone):
     assert (result.is_error, result.content[0].text) == (is_failure, text), told
     data["contents"] = [block.resource.text for block in result.content if block.type == "resource"]
     for key, expected in case.expected.items():
-        if key == "within_s" and not is_alone:
+        if key == "within_s" and not is_timed:
             continue
         try:
             is_right = CHECKS[key](data, expected)
@@ -216,19 +229,19 @@ def check(case, result, is_alone):
 
 @asynccontextmanager
 async def serving(folder, transport):
-    config = json.loads(CONFIG.read_text())
-    config["pool"] = POOL
-    config["defaultCpus"] = 1
-    # As little of output and results as shows that there is a bound.
-    config["limits"]["killOutputMB"] = 8
-    # And the end of each program is waited for, the longest by a soak.
-    config["results"] |= {"keepFor": "1s", "keptOutputKB": 128, "maxFilesKB": 1024, "detachAfter": "55s"}
-    # Importing ahead what no program here uses would only make sandboxes scarce.
-    config["languageSettings"]["python"] |= {"preload": {"modules": []}, "pool": PYTHON_POOL}
-    path = folder / "config.json"
-    path.write_text(json.dumps(config))
-    async with isolator(folder, config=path, transport=transport) as server:
-        for language in config["languageSettings"]:
+    # As little of output and results as shows that there is a bound. The end of each program is waited for, the longest
+    # by a soak.
+    results = {"keepFor": "1s", "keptOutputKB": 128, "maxFilesKB": 1024, "detachAfter": "55s"}
+    config = configuration(
+        folder,
+        pool=POOL,
+        defaultCpus=1,
+        limits={"killOutputMB": 8},
+        results=results,
+        languageSettings={"python": {"pool": PYTHON_POOL}},
+    )
+    async with isolator(folder, f"{transport}-auto", config) as server:
+        for language in HELLO:
             assert not (await server.call(language=language, entrypoint_code=HELLO[language])).is_error
         server.before = usage(server)
         yield server
@@ -239,45 +252,42 @@ def usage(server):
     return processes.status(server.pid, "VmRSS"), processes.open_files(server.pid)
 
 
-@pytest.fixture(scope="module")
-async def stdio(anyio_backend, tmp_path_factory):
-    async with serving(tmp_path_factory.mktemp("stdio"), "stdio") as server:
-        yield server
+def check_growth(server):
+    """Sees that a server does not hold much more than in the beginning."""
+    (memory, files), (memory_before, files_before) = usage(server), server.before
+    assert memory - memory_before < GROWTH_KIB, f"{memory_before} KiB have become {memory}"
+    assert files - files_before < GROWTH_FILES, f"{files_before} open files have become {files}"
+
+
+def transports(case):
+    """Over which the program runs."""
+    if scope.EVERYTHING:
+        return ["stdio", "http"]
+    return ["stdio"] if "within_s" in case.expected else ["http"]
+
+
+RUNS = [(transport, case) for transport in ("stdio", "http") for case in CASES if transport in transports(case)]
 
 
 @pytest.fixture(scope="module")
-async def http(anyio_backend, tmp_path_factory):
-    async with serving(tmp_path_factory.mktemp("http"), "http") as server:
-        yield server
+async def outcomes(request, anyio_backend, tmp_path_factory):
+    """The programs that run over a transport."""
+    is_timed = request.param == "stdio"
+    cases = [run["case"] for run in chosen(request, "test_a_program_does_no_harm") if run["outcomes"] == request.param]
+    async with serving(tmp_path_factory.mktemp(request.param), request.param) as server:
+
+        async def run_one(case):
+            await run(server, case, is_timed)
+            # Over HTTP the next program shows it.
+            if is_timed:
+                await check_that_it_serves(server)
+
+        async with side_by_side(run_one, cases, TIMED_AT_ONCE if is_timed else AT_ONCE) as outcomes:
+            yield outcomes
+        await check_that_it_serves(server)
+        check_growth(server)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_one_at_a_time(stdio, case):
-    await run(stdio, case, is_alone=True)
-
-
-@pytest.mark.parametrize("topic", sorted({case.topic for case in CASES}))
-async def test_beside_each_other(http, topic):
-    """Over HTTP, where programs of several clients run at the same time."""
-    limit = anyio.CapacityLimiter(AT_ONCE)
-    wrong = []
-
-    async def run_one(case):
-        async with limit:
-            try:
-                await run(http, case)
-            except (AssertionError, ExceptionGroup) as error:
-                wrong.append(str(error))
-
-    async with anyio.create_task_group() as runs:
-        for case in CASES:
-            if case.topic == topic:
-                runs.start_soon(run_one, case)
-    assert not wrong, "\n".join(wrong)
-
-
-async def test_what_a_server_holds_has_not_grown(stdio, http):
-    for server in (stdio, http):
-        (memory, files), (memory_before, files_before) = usage(server), server.before
-        assert memory - memory_before < GROWTH_KIB, f"{memory_before} KiB have become {memory}"
-        assert files - files_before < GROWTH_FILES, f"{files_before} open files have become {files}"
+@pytest.mark.parametrize(("outcomes", "case"), RUNS, ids=str, indirect=["outcomes"], scope="module")
+async def test_a_program_does_no_harm(outcomes, case):
+    await outcomes[case].check()

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 
 import node
 import pytest
-from server import BINARY, command, environment, listening
+from server import BINARY, command, configuration, environment, listening
+
+pytestmark = pytest.mark.any_engine
 
 ERAS = ["legacy", "modern"]
 
@@ -18,17 +20,16 @@ def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("config")
     line = subprocess.run([BINARY, "token", "inspector"], capture_output=True, check=True, text=True)
     (folder / "tokens").write_text(line.stdout)
-    settings = {
-        "http": {"tokens": "tokens"},
-        "tools": {"testCode": {"enabled": True}},
-        "pool": {"size": 1, "hot": 1},
-    }
     (folder / "prompts").mkdir()
     (folder / "prompts/greet.py").write_text("# Greets.\nprint('hello')\n")
-    path = folder / "config.json"
-    path.write_text(json.dumps(settings))
-    (path.parent / "token").write_text(re.search(r"isolator_[0-9a-f]{64}", line.stderr)[0])
-    return path
+    (folder / "token").write_text(re.search(r"isolator_[0-9a-f]{64}", line.stderr)[0])
+    return configuration(
+        folder,
+        promptsDir="prompts",
+        http={"tokens": "tokens"},
+        tools={"testCode": {"enabled": True}},
+        pool={"size": 1, "hot": 1},
+    )
 
 
 @asynccontextmanager
@@ -48,44 +49,45 @@ async def over_http(config, state):
 
 
 @pytest.fixture(scope="module", params=[over_stdio, over_http])
-async def server(request, anyio_backend, config, tmp_path_factory):
-    async with request.param(config, tmp_path_factory.mktemp("state")) as server:
-        yield server
+async def reached(request, anyio_backend, config, tmp_path_factory):
+    """What tells Inspector how it reaches the server."""
+    async with request.param(config, tmp_path_factory.mktemp("state")) as arguments:
+        yield arguments
 
 
-async def inspect(server, era, *arguments, code=0):
-    result = await node.run("inspector", "--cli", *server, "--protocol-era", era, "--quiet", *arguments)
+async def inspect(reached, era, *arguments, code=0):
+    result = await node.run("inspector", "--cli", *reached, "--protocol-era", era, "--quiet", *arguments)
     assert result.returncode == code, result.stderr.decode()
     return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_schemas_suit_every_host(server, era):
-    tools = (await inspect(server, era, "--method", "tools/list", "--strict"))["tools"]
+async def test_the_schemas_suit_every_host(reached, era):
+    tools = (await inspect(reached, era, "--method", "tools/list", "--strict"))["tools"]
     assert [tool["name"] for tool in tools] == ["execute_code", "check_syntax", "get_result", "test_code"]
     assert tools[0]["inputSchema"]["properties"]["snippet_name"]["enum"] == ["greet"]
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_tools_are_called(server, era):
+async def test_tools_are_called(reached, era):
     call = ["--method", "tools/call", "--tool-name", "execute_code", "--tool-args-json"]
-    result = await inspect(server, era, *call, '{"snippet_name": "greet"}')
+    result = await inspect(reached, era, *call, '{"snippet_name": "greet"}')
     assert result["structuredContent"]["stdout"] == "hello\n"
     program = {"language": "python", "entrypoint_code": "raise SystemExit(3)"}
     # Inspector's own code for a tool that says it has failed.
-    result = await inspect(server, era, *call, json.dumps(program), code=5)
+    result = await inspect(reached, era, *call, json.dumps(program), code=5)
     assert result["structuredContent"]["exit_code"] == 3
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_resources_are_listed_and_read(server, era):
-    listed = (await inspect(server, era, "--method", "resources/list"))["resources"]
+async def test_resources_are_listed_and_read(reached, era):
+    listed = (await inspect(reached, era, "--method", "resources/list"))["resources"]
     expected = ["isolator://languages", "isolator://pool", "snippet://greet"]
     assert [resource["uri"] for resource in listed] == expected
-    templates = await inspect(server, era, "--method", "resources/templates/list")
+    templates = await inspect(reached, era, "--method", "resources/templates/list")
     assert templates["resourceTemplates"][0]["uriTemplate"] == "snippet://{name}"
     for uri, text in {"snippet://greet": "print('hello')", "isolator://pool": '"hot"'}.items():
-        (content,) = (await inspect(server, era, "--method", "resources/read", "--uri", uri))["contents"]
+        (content,) = (await inspect(reached, era, "--method", "resources/read", "--uri", uri))["contents"]
         assert content["uri"] == uri and text in content["text"]
 
 

@@ -7,6 +7,8 @@ import pytest
 from mcp import MCPError
 from server import ROOT
 
+pytestmark = [pytest.mark.any_engine, pytest.mark.every_server]
+
 INVALID_PARAMS = -32602
 
 
@@ -65,6 +67,9 @@ async def test_the_tools_have_valid_schemas(server):
         "timeout",
     }
     assert expected <= tool.input_schema["properties"].keys()
+    assert tool.input_schema["additionalProperties"] is False
+    file = tool.input_schema["properties"]["additional_files"]["items"]
+    assert file["required"] == ["filename", "content"]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +122,13 @@ async def test_a_bad_argument_is_a_protocol_error_that_names_the_field(server, a
     assert field in raised.value.message
 
 
-async def test_an_unknown_tool_is_a_protocol_error(server):
+@pytest.mark.parametrize("name", ["execute", "", "execute_code "])
+async def test_an_unknown_tool_is_a_protocol_error(server, name):
     with pytest.raises(MCPError) as raised:
-        await server.client.call_tool("execute", {})
+        await server.client.call_tool(name, {})
     assert raised.value.code == INVALID_PARAMS
     assert "execute_code" in raised.value.message
+    assert raised.value.data["field"] == "name"
 
 
 async def test_a_list_has_one_page(server):

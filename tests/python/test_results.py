@@ -1,13 +1,11 @@
 """What comes back beside the text: pictures, files, output past the cap, and the results of long runs."""
 
 import base64
-import json
 
 import anyio
-import engine
 import pytest
 from mcp import MCPError
-from server import isolator, until
+from server import KINDS, configuration, isolator, until
 
 CHART = """\
 import matplotlib.pyplot as plt
@@ -52,16 +50,17 @@ async def test_output_past_the_cap_is_read_in_ranges(server):
         await server.client.read_resource(data["stdout_uri"].replace("/runs/", "/runs/0"))
 
 
-@pytest.fixture(scope="module", params=["stdio-auto", "stdio-legacy", "http-auto", "http-legacy"])
+@pytest.fixture(scope="module", params=KINDS)
 async def impatient(request, anyio_backend, tmp_path_factory):
-    """A server that detaches runs after a second."""
+    """A server that answers before a run has ended that takes long."""
     folder = tmp_path_factory.mktemp("impatient")
-    languages = {"go": {"enabled": False}, "javascript": {"enabled": False}}
-    config = {"results": {"detachAfter": "1s"}, "languageSettings": languages}
-    (folder / "config.json").write_text(json.dumps(config))
-    transport, mode = request.param.split("-")
-    async with isolator(folder, mode, config=folder / "config.json", transport=transport) as server:
+    async with isolator(folder, request.param, impatience(folder)) as server:
         yield server
+
+
+def impatience(folder):
+    languages = {"go": {"enabled": False}, "javascript": {"enabled": False}}
+    return configuration(folder, results={"detachAfter": "500ms"}, languageSettings=languages)
 
 
 def slow(seconds):
@@ -81,8 +80,9 @@ async def fetch(server, **arguments):
     return await server.client.call_tool("get_result", arguments)
 
 
+@pytest.mark.any_engine
 async def test_a_long_run_goes_on_and_its_result_is_read_with_the_handle(impatient):
-    handle = await begin(impatient, slow(3))
+    handle = await begin(impatient, slow(2))
     still = await fetch(impatient, handle=handle)
     assert still.structured_content["status"] == "running"
     assert still.structured_content["handle"] == handle
@@ -95,24 +95,27 @@ async def test_a_long_run_goes_on_and_its_result_is_read_with_the_handle(impatie
     assert again.structured_content == result.structured_content
 
 
+@pytest.mark.any_engine
 async def test_a_long_run_is_ended_by_its_caller(impatient):
     handle = await begin(impatient, slow(600))
-    there = sandboxes(impatient)
+    there = impatient.sandboxes()
     ended = await fetch(impatient, handle=handle, cancel=True)
     assert ended.is_error and "was ended" in ended.content[0].text
-    await until(lambda: there - sandboxes(impatient), 30, "its sandbox is gone")
+    await until(lambda: there - impatient.sandboxes(), 30, "its sandbox is gone")
     assert (await fetch(impatient, handle=handle)).is_error
 
 
+@pytest.mark.any_engine
 async def test_who_follows_the_progress_gets_the_result_itself(impatient):
     async def tell(progress, total, message):
         pass
 
-    arguments = {"language": "python", "entrypoint_code": slow(3)}
+    arguments = {"language": "python", "entrypoint_code": slow(2)}
     result = await impatient.client.call_tool("execute_code", arguments, progress_callback=tell)
     assert result.structured_content["stdout"] == "begun\ndone\n"
 
 
+@pytest.mark.any_engine
 async def test_an_unknown_handle_is_an_error_of_the_tool(impatient):
     for handle in ["", "0" * 32, "../x"]:
         result = await fetch(impatient, handle=handle)
@@ -121,12 +124,8 @@ async def test_an_unknown_handle_is_an_error_of_the_tool(impatient):
         await fetch(impatient)
 
 
+@pytest.mark.any_engine
 async def test_a_long_run_ends_with_the_server(tmp_path):
-    (tmp_path / "config.json").write_text('{"results": {"detachAfter": "1s"}}')
-    async with isolator(tmp_path, config=tmp_path / "config.json") as server:
+    async with isolator(tmp_path, "stdio-auto", impatience(tmp_path)) as server:
         await begin(server, slow(50))
         # What is left behind is looked for when it has ended.
-
-
-def sandboxes(server):
-    return {sandbox.id for sandbox in engine.sandboxes(server.instance)}

@@ -8,6 +8,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -44,9 +45,7 @@ impl Instance {
     pub fn register(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let id = Uuid::new_v4();
-        let lock = File::create(lock_path(directory, &id.to_string()))?;
-        // Somebody may be probing the file at this very moment, for microseconds.
-        flock(&lock, FlockOperation::LockExclusive)?;
+        let lock = create_locked(&lock_path(directory, &id.to_string()))?;
         let here = Place::here()?;
         let labels = Labels::from([
             (INSTANCE.to_owned(), id.to_string()),
@@ -87,7 +86,7 @@ impl Instance {
         }
         match lock_state(&self.directory, instance) {
             LockState::Held => false,
-            LockState::Free => true,
+            LockState::Free(_) => true,
             LockState::Absent => {
                 labels.get(BOOT) != self.labels.get(BOOT)
                     || labels.get(PROCESS).is_some_and(|process| is_process_gone(process))
@@ -111,7 +110,8 @@ impl Instance {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "lock")
                 && let Some(instance) = path.file_stem().and_then(|stem| stem.to_str())
-                && matches!(lock_state(&self.directory, instance), LockState::Free)
+                // Held until the file is gone: nobody else may lock it and believe that it stays.
+                && let LockState::Free(_lock) = lock_state(&self.directory, instance)
             {
                 fs::remove_file(&path)?;
                 let _ = fs::remove_file(side_path(&self.directory, instance));
@@ -131,8 +131,32 @@ impl Drop for Instance {
 
 enum LockState {
     Held,
-    Free,
+    /// Nobody held it; this is the file, which is locked now.
+    Free(File),
     Absent,
+}
+
+/// Makes a file and locks it. Another instance that sweeps may remove the file between the two, because
+/// nobody held it: then it is made again.
+fn create_locked(path: &Path) -> io::Result<File> {
+    loop {
+        let lock = File::create(path)?;
+        // Somebody may be probing the file at this very moment, for microseconds.
+        flock(&lock, FlockOperation::LockExclusive)?;
+        if is_at(path, &lock)? {
+            return Ok(lock);
+        }
+    }
+}
+
+/// Whether the file is the one at the path.
+fn is_at(path: &Path, file: &File) -> io::Result<bool> {
+    let file = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (file.dev(), file.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn lock_path(directory: &Path, instance: &str) -> PathBuf {
@@ -148,10 +172,12 @@ fn lock_state(directory: &Path, instance: &str) -> LockState {
     if Uuid::try_parse(instance).is_err() {
         return LockState::Absent;
     }
-    match File::open(lock_path(directory, instance)) {
+    let path = lock_path(directory, instance);
+    match File::open(&path) {
         Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => LockState::Free,
-            Err(_) => LockState::Held,
+            // It may have been replaced since it was opened, by a file that somebody holds.
+            Ok(()) if matches!(is_at(&path, &file), Ok(true)) => LockState::Free(file),
+            _ => LockState::Held,
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => LockState::Absent,
         // What can't be read can't prove anything.
@@ -265,5 +291,24 @@ mod tests {
         labels.insert(MACHINE.into(), "elsewhere/host".into());
         labels.insert(BOOT.into(), "another".into());
         assert!(!here.is_dead(&labels));
+    }
+
+    #[test]
+    fn an_instance_s_lock_file_is_there_although_others_sweep() {
+        let directory = tempfile::tempdir().unwrap();
+        let sweeping = Instance::register(directory.path()).unwrap();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    sweeping.sweep_locks().unwrap();
+                }
+            });
+            for _ in 0..2000 {
+                let instance = Instance::register(directory.path()).unwrap();
+                assert!(lock_path(directory.path(), &instance.id.to_string()).exists());
+            }
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
     }
 }
