@@ -162,19 +162,6 @@ async fn wrong_types_and_unknown_names_are_refused() {
 }
 
 #[tokio::test]
-async fn an_unknown_tool_is_refused_with_the_name_of_the_known_one() {
-    let server = Server::python().await;
-    for name in ["execute", "", "execute_code "] {
-        let error = server.call_raw(name, with(json!({}))).await;
-        assert_eq!(error.code, ErrorCode(-32602), "{error:?}");
-        assert!(error.message.contains("execute_code"), "{error:?}");
-        assert_eq!(error.data.expect("data")["field"], "name");
-    }
-    assert_eq!(server.call(with(json!({}))).await.output(), "good\n");
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn what_is_too_long_is_not_repeated_in_the_answer() {
     let server = Server::python().await;
     let long = "x".repeat(100_000);

@@ -12,10 +12,6 @@ use crate::common::{config, eventually, isolator, run, write_config};
 use futures_util::future::join_all;
 use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
-use rmcp::ServiceExt;
-use rmcp::model::CallToolRequestParams;
-use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -244,30 +240,6 @@ async fn the_newest_revision_needs_no_session() {
     let discovered = answer(discover.send().await.expect("an answer")).await;
     let versions = discovered["result"]["supportedVersions"].as_array().expect("versions");
     assert!(versions.contains(&json!(MODERN)) && versions.contains(&json!(LEGACY)), "{versions:?}");
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn older_clients_have_a_session() {
-    let tokens = tokens(&[("host", &[])]);
-    let server = Server::start_with(json!({}), Some(&tokens)).await;
-    let transport = StreamableHttpClientTransport::with_client(
-        server.client.clone(),
-        StreamableHttpClientTransportConfig::with_uri(server.url.clone())
-            .auth_header(tokens.secrets[0].clone()),
-    );
-    let client = ().serve(transport).await.expect("it is let in");
-    let tools = client.list_all_tools().await.expect("the tools");
-    assert!(tools.iter().any(|tool| tool.name == "execute_code"), "{tools:?}");
-    for number in 0..3 {
-        let arguments = python(&format!("print({number})"));
-        let arguments = arguments.as_object().cloned().expect("an object");
-        let call = CallToolRequestParams::new("execute_code").with_arguments(arguments);
-        let result = client.call_tool(call).await.expect("a result");
-        let structured = result.structured_content.expect("structured content");
-        assert_eq!(structured["stdout"], format!("{number}\n"));
-    }
-    client.cancel().await.expect("it ends");
     server.stop().await;
 }
 

@@ -1,6 +1,6 @@
 //! The pool: what it keeps ready, what it survives, and what becomes of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::common::answer::text_of;
@@ -11,50 +11,6 @@ use serde_json::{Value, json};
 
 fn python(code: &str) -> Value {
     json!({ "language": "python", "entrypoint_code": code })
-}
-
-#[tokio::test]
-async fn an_idle_server_keeps_a_paused_sandbox_for_each_language() {
-    // The default pool: two of each language, the first of them thawed.
-    let languages = ["python", "javascript", "go"];
-    let settings = json!({ "pool": { "size": 2, "hot": 1 } });
-    let server = Server::start(&config(&languages, settings)).await;
-    eventually("a paused sandbox of each image", async || {
-        let mut paused = BTreeMap::new();
-        for sandbox in server.sandboxes(State::Paused).await {
-            let image = server.engine.image_of(&sandbox).await;
-            *paused.entry(image).or_insert(0) += 1;
-        }
-        paused.len() == languages.len() && paused.values().all(|count| *count == 1)
-    })
-    .await;
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn sandboxes_removed_behind_its_back_are_replaced() {
-    let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
-    for _ in 0..2 {
-        let mut before = Vec::new();
-        eventually("a full pool", async || {
-            before = server.sandboxes(State::Paused).await;
-            before.extend(server.sandboxes(State::Running).await);
-            before.len() == 2
-        })
-        .await;
-        for sandbox in &before {
-            server.engine.remove(sandbox).await;
-        }
-        // At once, before anything can be mended, and once more afterwards.
-        assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
-        eventually("a new paused sandbox", async || {
-            let paused = server.sandboxes(State::Paused).await;
-            paused.iter().any(|sandbox| !before.contains(sandbox))
-        })
-        .await;
-        assert_eq!(server.call(python("print(2)")).await.output(), "2\n");
-    }
-    server.stop().await;
 }
 
 #[tokio::test]
@@ -71,34 +27,6 @@ async fn a_sandbox_unpaused_behind_its_back_still_serves() {
         answer.start() == "warm"
     })
     .await;
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn a_hot_sandbox_paused_behind_its_back_is_never_the_program_s_fault() {
-    let server = Server::with("python", json!({ "pool": { "size": 1, "hot": 1 } })).await;
-    // A hot start shows that what is running now was armed; its successor is paused.
-    eventually("a hot start", async || server.call(python("pass")).await.start() == "hot").await;
-    eventually("its successor is paused", async || {
-        let running = server.sandboxes(State::Running).await;
-        let [sandbox] = running.as_slice() else { return false };
-        let commands = server.engine.commands(sandbox).await;
-        // Pausing while Docker still starts a process would lock the container for ever.
-        let is_parked = commands.iter().any(|command| command.contains("isolator-runner park"));
-        is_parked && server.engine.pause(sandbox).await
-    })
-    .await;
-    // Whether it is noticed in time or only afterwards: a timeout would blame the program.
-    let call = python("print(1)");
-    let result = server.call_tool("execute_code", call.clone()).await.unwrap();
-    match &result.structured_content {
-        Some(data) => assert_eq!(data["stdout"], "1\n", "{data}"),
-        None => {
-            let text = text_of(&result);
-            assert!(text.starts_with("Sandbox error: ") && text.contains("paused"), "{text}");
-        }
-    }
-    assert_eq!(server.call(call).await.output(), "1\n");
     server.stop().await;
 }
 
@@ -223,20 +151,6 @@ async fn every_signal_that_ends_it_leaves_nothing() {
         assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
         server.stop_by(signal).await;
     }
-}
-
-#[tokio::test]
-async fn a_stop_in_the_middle_of_everything_leaves_nothing() {
-    // At once, while the pools are being filled.
-    let languages = ["python", "javascript", "go"];
-    Server::start(&config(&languages, json!({ "pool": { "size": 2 } }))).await.stop().await;
-
-    // And while a program runs.
-    let server = Server::python().await;
-    server.wait_until_ready().await;
-    let _call = server.begin(python("import time; time.sleep(600)")).await;
-    until_running(&server, 1).await;
-    server.stop().await;
 }
 
 #[tokio::test]

@@ -28,18 +28,6 @@ fn python(code: &str) -> Value {
 }
 
 #[tokio::test]
-async fn programs_of_both_languages_get_one() {
-    for (language, code) in [("python", "print('hi')"), ("javascript", "console.log('hi')")] {
-        let server = Server::with(language, json!({ "pool": { "size": 2, "hot": 1 } })).await;
-        let call = json!({ "language": language, "entrypoint_code": code, "args": ["a", "b c"] });
-        let answer = from_the_pool(&server, call).await;
-        assert_eq!(answer.output(), "hi\n");
-        assert!(answer.is_preloaded(), "{language}");
-        server.stop().await;
-    }
-}
-
-#[tokio::test]
 async fn modules_are_there_for_those_who_mention_them_and_for_nobody_else() {
     let server = Server::python().await;
     let code = "import sys; print('pandas' in sys.modules)";
