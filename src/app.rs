@@ -1,4 +1,4 @@
-//! Puts the parts together: the engine, the images, the identity, the pools.
+//! What every command needs: the engine, the images, this process's identity, and the pools.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -27,16 +27,16 @@ pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
 pub enum PoolFill {
     /// As many as the configuration says.
     AsConfigured,
-    /// One of each language, to see what it is like.
+    /// One of each language, to check that it works.
     One,
-    /// None: there is only one request, and it is there already.
+    /// None, for a single request.
     Nothing,
 }
 
-/// What every command needs of the world outside.
+/// The engine and the images, which every command needs.
 pub struct App {
     /// This process's identity.
-    pub owner: Arc<Instance>,
+    pub instance: Arc<Instance>,
     /// Which kind of engine makes the sandboxes; never [`EngineKind::Auto`].
     pub kind: EngineKind,
     /// The engine.
@@ -52,13 +52,13 @@ impl App {
     ///
     /// # Errors
     ///
-    /// When no engine's address is known, or this user has no place for its state.
+    /// When no engine's address is known, or there is no directory for this user's state.
     pub async fn new(config: &Config) -> anyhow::Result<Self> {
         Self::with_launcher(config, env::current_exe()?).await
     }
 
-    /// The same in a process that is not the `isolator` program: that is started where the embedded engine
-    /// needs it.
+    /// The same in a process that is not the `isolator` program. The embedded engine starts `program` instead of
+    /// the current executable.
     ///
     /// # Errors
     ///
@@ -80,42 +80,44 @@ impl App {
         config: &Config,
         program: impl Into<PathBuf>,
     ) -> anyhow::Result<Self> {
-        let directory = state_directory().context(
-            "there is no place for this user's state: set XDG_STATE_HOME to a directory",
-        )?;
-        let owner = Instance::register(&directory).with_context(|| {
+        let directory = state_directory()
+            .context("no directory for this user's state is known: set XDG_STATE_HOME to one")?;
+        let instance = Instance::register(&directory).with_context(|| {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
-        let (kind, engine): (_, Arc<dyn BuildEngine>) = match docker(kind, config, &owner).await? {
+        let (kind, engine): (_, Arc<dyn BuildEngine>) = match docker(kind, config, &instance)
+            .await?
+        {
             Some(docker) => (EngineKind::Docker, Arc::new(docker)),
             None => {
                 let settings = embedded::Settings {
                     program: program.into(),
                     runner: RUNNER,
-                    images: data_directory().context(
-                        "there is no place for images: set XDG_DATA_HOME to a directory",
-                    )?,
+                    images: data_directory()
+                        .context("no directory for images is known: set XDG_DATA_HOME to one")?,
                     state: directory.join("embedded"),
                 };
-                (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &owner)))
+                (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &instance)))
             }
         };
         let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
         let store: Arc<dyn ImageStore> = Arc::clone(&engine) as _;
         let engine: Arc<dyn Engine> = engine;
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
-        Ok(Self { owner: Arc::new(owner), kind, engine, images, store })
+        Ok(Self { instance: Arc::new(instance), kind, engine, images, store })
     }
 
-    /// Removes what dead instances left behind. A failure is logged: it costs space, not service.
+    /// Removes what dead instances left behind. A failure is only logged, because it costs nothing but space.
     pub async fn sweep(&self) {
-        match sweep::sweep(&*self.engine, &self.owner).await {
+        match sweep::sweep(&*self.engine, &self.instance).await {
             Ok(swept) if swept != sweep::Swept::default() => {
                 tracing::info!(?swept, "removed what dead instances left behind");
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "leftovers could not be swept"),
+            Err(error) => {
+                tracing::warn!(%error, "what dead instances left behind could not be removed")
+            }
         }
     }
 
@@ -141,35 +143,34 @@ impl App {
         Pools::start(
             Arc::clone(&self.engine),
             self.images.clone(),
-            Arc::clone(&self.owner),
+            Arc::clone(&self.instance),
             config.pools,
             specs,
         )
     }
 }
 
-/// How long an engine that may be there is given to answer. A host waits meanwhile.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long Docker has to answer. A host waits meanwhile.
+const DOCKER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Docker, if it makes the sandboxes: where the operator says so or names its address, and otherwise where it
-/// answers.
+/// Docker, if it makes the sandboxes: if the operator chose it or named its address, or else if it answers.
 async fn docker(
     kind: EngineKind,
     config: &Config,
-    owner: &Instance,
+    instance: &Instance,
 ) -> anyhow::Result<Option<DockerEngine>> {
     if kind == EngineKind::Embedded {
         return Ok(None);
     }
-    let docker = DockerEngine::new(engine_address(config)?, owner, RUNNER);
+    let docker = DockerEngine::new(engine_address(config)?, instance, RUNNER);
     let is_named = config.engine.host.is_some() || env::var_os("DOCKER_HOST").is_some();
     if kind == EngineKind::Docker || is_named {
         return Ok(Some(docker));
     }
-    match tokio::time::timeout(ANSWER, docker.check()).await {
+    match tokio::time::timeout(DOCKER_TIMEOUT, docker.check()).await {
         Ok(Ok(_)) => Ok(Some(docker)),
         Ok(Err(error)) => {
-            tracing::info!(%error, "using the embedded engine");
+            tracing::info!(%error, "Docker is not available; using the embedded engine");
             Ok(None)
         }
         Err(_) => {
@@ -186,13 +187,13 @@ async fn docker(
 /// See [`ConnectError`].
 pub fn engine_address(config: &Config) -> Result<EngineAddress, ConnectError> {
     match EngineAddress::find(config.engine.host.as_deref()) {
-        // An engine that is started later will most likely be there.
+        // An engine that is started later most likely has this address.
         Err(ConnectError::NotFound(_)) => Ok(EngineAddress::default()),
         found => found,
     }
 }
 
-/// Where instances of one user find each other: what they leave behind is swept by the next one.
+/// Where the instances of one user register, so that the next one can remove what dead ones left behind.
 fn state_directory() -> Option<PathBuf> {
     let base = absolute("XDG_STATE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/state")))
@@ -200,7 +201,7 @@ fn state_directory() -> Option<PathBuf> {
     Some(base.join("isolator/instances"))
 }
 
-/// Where the images of the embedded engine are.
+/// The directory of the embedded engine's images.
 fn data_directory() -> Option<PathBuf> {
     let base =
         absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;

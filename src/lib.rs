@@ -2,21 +2,19 @@
 //!
 //! # Layout
 //!
-//! The way of a request: [`server`] takes the call, [`calls`] does what its tool does: [`arguments`] reads it,
-//! [`source`] makes a request of it, with [`snippets`] and within the operator's [`bounds`], `isolator_pool`
-//! runs that in a sandbox, [`explain`] and [`report`] word the result, with the [`files`] that the program
-//! left, and [`answer`] makes a message of it. [`policy`] may refuse a program before it runs, [`syntax`] asks a
-//! sandbox whether one is valid, and [`progress`] tells of a run before its end. [`tools`] is what hosts see of
-//! it, [`stdio`] and [`http`] how they reach it.
+//! - [`app`] creates what every command needs: the engine, the images, the pools.
+//! - [`commands`] has a file for each command of the command line.
+//! - [`config`] reads and validates the configuration.
+//! - `images` builds the language images.
+//! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
+//! - `policy` finds what the operator forbids in a program, before it runs.
+//! - `request` turns the arguments of a call into a request that can run in a sandbox.
+//! - `result` turns the outcome of a run into an answer, and keeps what callers read later.
+//! - `transport` carries MCP messages: standard input and output, or HTTP.
 //!
-//! What outlives a call has one of the [`handles`]: runs that are [`detached`], and [`results`] that are read
-//! later. [`budget`] bounds what all requests hold. Beside the calls hosts read [`resources`], hear of
-//! [`changes`], and show an [`icon`].
-//!
-//! [`config`] says what is allowed, [`app`] puts the parts together, [`images`] builds what
-//! sandboxes are made from, [`hosts`] knows where programs that speak MCP keep their configuration,
-//! and each of [`cli`]'s commands is a file in [`commands`].
-//! The crate `isolator_bench` measures all of it from outside.
+//! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::calls`, `request` resolves its
+//! arguments, `policy` checks the program, `isolator_pool` runs it in a sandbox, and `result` and
+//! `mcp::tool_result` write the answer. The crate `isolator_bench` measures all of this from outside.
 
 pub mod app;
 pub mod commands;

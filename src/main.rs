@@ -1,4 +1,4 @@
-//! The binary: reads the command line, loads the configuration, runs the command.
+//! The binary: parses the command line, loads the configuration, runs the command.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use isolator::commands::cli::{Cli, Command};
 use isolator::config::Config;
 use isolator_pool::engine::embedded::launch;
 
-/// For errors of our own, as `docker run` has it: a program's codes stay its own.
+/// The exit code for Isolator's own errors, as with `docker run`, so that it is not taken for the program's.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -39,6 +39,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         let mut config = Config::load(cli.config.as_deref())?;
         if let Some(engine) = cli.engine {
             config.engine.kind = engine;
+            config.engine.is_chosen_on_command_line = true;
         }
         Ok(config)
     };
@@ -58,8 +59,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What goes wrong while a sandbox is made is told by the launcher; what the sandbox's own first process
-/// says of it is not, so it is logged there.
+/// The launcher reports what goes wrong while it creates a sandbox. What the sandbox's first process says is not
+/// reported, so that is logged there.
 fn log_errors_to_stderr() {
     const OF_LAUNCHER: &str = "libcontainer::container=off,\
         libcontainer::process::container_main_process=off,\
@@ -75,8 +76,7 @@ fn log_errors_to_stderr() {
 /// Standard output belongs to the protocol and to programs; the log goes to standard error.
 fn log_to_stderr(cli: &Cli) {
     let quiet = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
-    // What that says is about clients: each answer with an error, with an identifier of any length, and each answer
-    // that nobody waits for any more.
+    // These modules log each error answer, with an identifier of any length, and each answer that nobody waits for.
     const OF_CLIENTS: &str = "rmcp=error,rmcp::service=off";
     let usual = format!("warn,{OF_CLIENTS},isolator={quiet},isolator_pool={quiet}");
     let filter =

@@ -1,5 +1,5 @@
-//! What a file may hold that is imported as an image: it becomes one as a whole or leaves nothing, and nothing
-//! outside of the store is touched.
+//! Imports a file as an image. Either the image is imported completely, or nothing is left of it. Nothing outside of
+//! the store is touched.
 
 #![no_main]
 
@@ -9,8 +9,8 @@ use std::fs;
 use std::sync::LazyLock;
 
 use isolator_fuzz_inputs::scratch::Scratch;
-use isolator_pool::fuzzing;
 use isolator_pool::engine::store::{Limits, Store, Stored};
+use isolator_pool::fuzzing;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use tokio::runtime::{Builder, Runtime};
 
@@ -26,7 +26,7 @@ fuzz_target!(|archive: &[u8]| {
     let file = directory.join("archive");
     fs::write(&file, archive).expect("a file can be written");
     let store = Store::new(directory.join("store")).with_limits(LIMITS);
-    // Archives bring their names along, but for a root file system.
+    // An archive of images contains their names. A root file system needs one.
     for name in [None, Some("fuzzed")] {
         match RUNTIME.block_on(store.import(&file, name, &|_| {})) {
             Ok(images) => {

@@ -1,7 +1,7 @@
-//! What a stranger's layers may hold: nothing is made outside of their directory, nothing in it that no image may
-//! hold, and not more than the limits say.
+//! Unpacks layers from a stranger. Nothing is created outside of their directory, everything in it is allowed in an
+//! image, and the limits hold.
 //!
-//! An input is a stream of frames. Each holds a layer, plain or compressed.
+//! An input is a stream of frames. Each contains a layer, plain or compressed.
 
 #![no_main]
 
@@ -15,13 +15,13 @@ use std::sync::LazyLock;
 
 use isolator_fuzz_inputs::frames;
 use isolator_fuzz_inputs::scratch::Scratch;
-use isolator_pool::fuzzing;
 use isolator_pool::engine::store::Limits;
+use isolator_pool::fuzzing;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
 const LIMITS: Limits = Limits { bytes: 1 << 16, entries: 64, path: 400, description: 1 << 12 };
 
-/// Directories inside each other.
+/// How deep directories can be nested.
 const DEEPEST: usize = 130;
 
 static SCRATCH: LazyLock<Scratch> = LazyLock::new(Scratch::new);
@@ -34,7 +34,7 @@ fuzz_target!(|input: &[u8]| {
     SCRATCH.check();
     let mut seen = Seen::default();
     seen.look(&root, 0, done.is_ok());
-    // The directories of one path are counted when they are there.
+    // The directories of a path are counted only after they are created.
     let most = LIMITS.entries + DEEPEST as u64;
     assert!(seen.things <= most, "there are {} things", seen.things);
     assert!(seen.bytes <= LIMITS.bytes, "there are {} bytes", seen.bytes);
@@ -50,12 +50,12 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     fuzzer::mutate(data, size, max_size, seed, |mutator, stream| mutator.stream(stream))
 });
 
-/// What is in a directory.
+/// What was found in a directory.
 struct Seen {
     things: u64,
     bytes: u64,
     inodes: HashSet<u64>,
-    /// Whether all of it could be looked at; not everybody may look into everything.
+    /// Whether everything could be read: some directories may not be readable for this user.
     whole: bool,
 }
 
@@ -95,7 +95,7 @@ impl Seen {
     }
 }
 
-/// Whether a relative path, from a directory so far below the root, never climbs above it.
+/// Whether a link stays inside of the root, if it is in a directory that is `depth` levels below the root.
 fn stays_inside(target: &Path, mut depth: usize) -> bool {
     target.is_absolute()
         || target.components().all(|component| match component {

@@ -1,5 +1,5 @@
-//! What a runner may send to the server, in any pieces: what is kept of it stays within the request's limits, and
-//! nothing that it says or leaves unsaid holds a request up.
+//! Sends the server anything that a runner could send, in pieces of any size. What the server keeps stays within the
+//! request's limits, and the request always ends in time, whatever the runner sends or does not send.
 
 #![no_main]
 
@@ -15,15 +15,15 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use isolator_fuzz_inputs::seeds::KNOBS;
-use isolator_pool::engine::{
-    Call, Channel, Engine, EngineError, ListedSandbox, Image, Progress, SandboxName, SandboxSpec,
-    SandboxState, Unsupported, Warning, LabelFilter,
-};
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
+use isolator_pool::engine::preload::{Interpreter, Preload};
+use isolator_pool::engine::{
+    Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, SandboxName,
+    SandboxSpec, SandboxState, Unsupported, Warning,
+};
+use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::{Captured, Outcome};
 use isolator_pool::run::output::Watch;
-use isolator_pool::engine::preload::{Interpreter, Preload};
-use isolator_pool::run::RunRequest;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use isolator_pool::{OutputLimits, WantedFiles, fuzzing};
 use isolator_runner::wire::{MAX_FILES, MAX_PATH};
@@ -31,12 +31,12 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
-/// Nothing takes longer: each of the calls that arm and preload, the start, the program and its report.
+/// The longest time for a request: the calls that arm and preload, the start, the program, and its report.
 const LONGEST: Duration = Duration::from_secs(2 * 20 + 20 + 20 + 10 + 5 + 2);
 
 const WORKDIR: &str = "/workspace";
 
-/// An engine whose only runner says what the input holds.
+/// An engine with a single runner, which sends the input.
 struct Scripted {
     output: Mutex<Option<BoxStream<'static, Result<Bytes, EngineError>>>>,
     state: SandboxState,
@@ -44,7 +44,7 @@ struct Scripted {
 
 fuzz_target!(|input: &[u8]| {
     let Some((knobs, stream)) = input.split_first_chunk::<KNOBS>() else { return };
-    // The time of this runtime goes on when everything waits.
+    // The runtime's clock is paused, and jumps ahead when all tasks are waiting.
     let runtime: Runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -93,7 +93,7 @@ fn check(outcome: &Outcome, request: &RunRequest, watched: usize) {
     assert!(outcome.full_disks.iter().all(|disk| asked.contains(&disk.as_str())));
 }
 
-/// What is made of a stream for those who read it is not longer than what there is, but for a note.
+/// The text that is made from a stream is not longer than the stream, apart from a note.
 fn check_words(stream: &Captured) {
     const NOTE: usize = 100;
     let length = stream.head.len() + stream.tail.len();

@@ -1,15 +1,16 @@
-//! What a server may send to the runner: nothing leads out of the workspace, and nothing but files is made.
+//! Sends the runner anything that a server could send. Nothing is created outside of the workspace, and nothing in it
+//! except files and directories.
 
 #![no_main]
 
 mod fuzzer;
-// The runner is a program, not a library. Its modules are taken as they are.
+// These modules of the runner are not part of its library, so they are included by their paths.
 #[allow(dead_code)]
 #[path = "../../runner/src/changes.rs"]
 mod changes;
 #[allow(dead_code)]
-#[path = "../../runner/src/outbox.rs"]
-mod outbox;
+#[path = "../../runner/src/frame_writer.rs"]
+mod frame_writer;
 #[allow(dead_code)]
 #[path = "../../runner/src/request.rs"]
 mod request;
@@ -27,7 +28,7 @@ use isolator_fuzz_inputs::scratch::Scratch;
 use isolator_runner::wire::{HEADER_LEN, Kind, WantedFiles};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
-use outbox::Outbox;
+use frame_writer::FrameWriter;
 use request::{First, receive, receive_first};
 
 static SCRATCH: LazyLock<Scratch> = LazyLock::new(Scratch::new);
@@ -37,7 +38,7 @@ fuzz_target!(|stream: &[u8]| {
     let mut rest = stream;
     while let Ok(first) = receive_first(&mut rest) {
         let First::Job(mut job) = first else { continue };
-        // The server's word on this one is the sandbox's own.
+        // A real server sends the sandbox's own workspace here.
         workdir.to_str().expect("it is text").clone_into(&mut job.workdir);
         let files = job.files.clone();
         if let Ok(request) = receive(job, &mut rest) {
@@ -58,16 +59,16 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     fuzzer::mutate(data, size, max_size, seed, |mutator, stream| mutator.stream(stream))
 });
 
-/// How many bytes the runner would send about files that a program changed that did nothing.
+/// How many bytes the runner would send about changed files, after a program that did nothing.
 fn sent(workdir: &Path, given: &unpack::Given, wanted: &WantedFiles) -> u64 {
     let mut sent = tempfile::tempfile().expect("a file can be made");
-    let mut outbox = Outbox::new(File::try_clone(&sent).expect("a file can be cloned"));
-    changes::send(workdir, given, wanted, &mut outbox).expect("a file is written");
-    outbox.send_sign(Kind::Go).expect("a file is written");
+    let mut frame_writer = FrameWriter::new(File::try_clone(&sent).expect("a file can be cloned"));
+    changes::send(workdir, given, wanted, &mut frame_writer).expect("a file is written");
+    frame_writer.send_empty(Kind::Go).expect("a file is written");
     sent.stream_position().expect("a file has a position") - HEADER_LEN as u64
 }
 
-/// Looks at everything in a directory; the size of the files.
+/// Checks everything in a directory, and returns the total size of the files.
 fn look(directory: &Path) -> u64 {
     let mut bytes = 0;
     for entry in fs::read_dir(directory).expect("a directory can be read") {

@@ -1,12 +1,12 @@
-//! Errors in words, with what caused them.
+//! Error messages that include their causes.
 
-/// An error with all of its causes: the outermost often says no more than that something failed.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+/// The message of an error and of all its causes: the outermost often says only that something failed.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let next = error.to_string();
-        // Some errors repeat their cause in their own words.
+        // Some errors include their cause's message.
         if !message.contains(&next) {
             message = format!("{message}: {next}");
         }

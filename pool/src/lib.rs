@@ -1,40 +1,141 @@
-//! Pools of pre-created, paused, single-use sandboxes.
+//! Pools of sandboxes that are made in advance, kept paused, and used once.
+//!
+//! This example starts one pool with the embedded engine and runs one program:
+//!
+//! ```no_run
+//! use std::collections::BTreeMap;
+//! use std::path::Path;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use async_trait::async_trait;
+//! use isolator_pool::engine::embedded::{EmbeddedEngine, Settings, launch};
+//! use isolator_pool::engine::images::{ImageBuilder, ImageProvider, PullPolicy};
+//! use isolator_pool::engine::instance::Instance;
+//! use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
+//! use isolator_pool::engine::{EngineError, Image, Progress, SandboxSpec};
+//! use isolator_pool::pool::PoolSize;
+//! use isolator_pool::pool::admission::{AdmissionLimits, Client};
+//! use isolator_pool::pool::pools::{PoolSpec, Pools, PoolsLimits};
+//! use isolator_pool::run::RunRequest;
+//! use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
+//! use isolator_pool::OutputLimits;
+//!
+//! /// All images are pulled.
+//! struct NoBuilder;
+//!
+//! #[async_trait]
+//! impl ImageBuilder for NoBuilder {
+//!     fn makes(&self, _: &str) -> bool {
+//!         false
+//!     }
+//!     async fn build(&self, name: &str, _: Progress<'_>) -> Result<(), EngineError> {
+//!         Err(EngineError::NoSuchImage(name.to_owned()))
+//!     }
+//! }
+//!
+//! async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//!     let instance = Arc::new(Instance::register(Path::new("/var/lib/example/instances"))?);
+//!     let settings = Settings {
+//!         program: std::env::current_exe()?,
+//!         runner: std::fs::read("/usr/lib/example/isolator-runner")?.leak(),
+//!         images: "/var/lib/example/images".into(),
+//!         state: "/var/lib/example/state".into(),
+//!     };
+//!     let engine = Arc::new(EmbeddedEngine::new(settings, &instance));
+//!     let images = ImageProvider::new(engine.clone(), Arc::new(NoBuilder), PullPolicy::Missing);
+//!     let resources = Resources { memory: ByteSize::mib(256), cpu: CpuShare::millis(1000) };
+//!     let sandbox = SandboxSpec {
+//!         image: Image { name: "python:3.13-slim".to_owned(), ..Image::default() },
+//!         resources,
+//!         limits: FixedLimits {
+//!             pids: 64,
+//!             open_files: 1024,
+//!             workspace: ByteSize::mib(64),
+//!             tmp: ByteSize::mib(64),
+//!             inodes: 8192,
+//!             shm: ByteSize::mib(16),
+//!         },
+//!         workdir: "/workspace".to_owned(),
+//!         user: (65534, 65534),
+//!         network: "none".to_owned(),
+//!         cap_drop: vec!["ALL".to_owned()],
+//!         readonly_root: true,
+//!         runtime: None,
+//!         preload: None,
+//!     };
+//!     let size = PoolSize { size: 4, hot: 1, max_age: Duration::from_secs(3600) };
+//!     let wait = Duration::from_secs(10);
+//!     let limits = PoolsLimits {
+//!         admission: AdmissionLimits { running: 4, running_of_one: 4, queue: 16, wait },
+//!         refills: 2,
+//!     };
+//!     let specs = BTreeMap::from([("python".to_owned(), PoolSpec { sandbox, size })]);
+//!     let pools = Pools::start(engine, images, instance, limits, specs)?;
+//!
+//!     let mut files = WorkspaceBuilder::new(WorkspaceLimits { files: 10, total: 1 << 20 });
+//!     files.add("main.py", b"print('hello')".to_vec())?;
+//!     let argv = ["python", "main.py"].map(str::to_owned).to_vec();
+//!     let output = OutputLimits { head: 64 << 10, tail: 64 << 10, kill: 16 << 20 };
+//!     let request =
+//!         RunRequest::new(argv, files.build(), Duration::from_secs(10), resources, output);
+//!     let (outcome, receipt) = pools.execute("python", &Client::host(), &request).await?;
+//!     println!("{:?} after a {} start", outcome.status, receipt.start.as_str());
+//!     println!("{}", String::from_utf8_lossy(&outcome.stdout.to_bytes()));
+//!     pools.close(Duration::from_secs(5)).await?;
+//!     Ok(())
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // The engine starts this program again, as the process that makes sandboxes.
+//!     let arguments: Vec<String> = std::env::args().skip(1).collect();
+//!     if let Some(code) = launch::run(&arguments, || {}) {
+//!         std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
+//!     }
+//!     tokio::runtime::Runtime::new()?.block_on(serve())
+//! }
+//! ```
 //!
 //! # Theory of operation
 //!
-//! Making a sandbox takes hundreds of milliseconds, thawing one takes few. So sandboxes are made
-//! ahead of the requests, up to the point where a program could start, and wait there frozen. Each
-//! serves one request and is removed.
+//! Making a sandbox takes hundreds of milliseconds; thawing one takes a few. So the pool makes sandboxes
+//! before the requests come, up to the point where a program could start, and keeps them frozen. Each
+//! sandbox serves one request and is then removed.
 //!
-//! A sandbox lives like this; at each step somebody owns it:
+//! At each step of its life a sandbox has one owner:
 //!
-//! | step | owner | if the owner's process dies there |
+//! | step | owner | if the process dies at this step |
 //! |---|---|---|
-//! | named, then created and started | the task that makes it | the next start sweeps it by its labels |
-//! | armed: the runner inside is parked, waiting for a job | the same task | the same |
-//! | paused, on the shelf of its pool | the shelf | the same |
-//! | taken, thawed, running a job | the request | the same |
-//! | given up | the reaper, until the engine says that it is gone | the same |
+//! | named, then created and started | the task that makes it | the next start finds it by its labels and removes it |
+//! | armed: its runner waits for a job | the same task | the same |
+//! | idle: paused, or thawed if it is one of the hot ones | the pool's `IdleSet` | the same |
+//! | checked out, thawed, running a job | the request | the same |
+//! | dropped | the `Reaper`, until the engine has removed it | the same |
 //!
-//! Ownership is a [`Lease`](reaper::Lease) on the sandbox's name, taken out before the engine is
-//! asked for anything. Dropping the lease, by whatever way, hands the name to the reaper. So there
-//! is no path, not a panic and not a cancelled request, on which a sandbox is forgotten; and what a
-//! killed server leaves behind is found by the labels that its next start proves to be a dead
-//! instance's.
+//! Owning a sandbox means holding a `Lease` on its name, which is taken before the engine is asked to make
+//! it. Dropping the lease, for whatever reason, gives the name to the reaper. So no panic and no canceled
+//! request leaks a sandbox. What a killed server leaves behind is [swept](sandbox::sweep) at the next start:
+//! its labels name an [`Instance`](engine::instance::Instance), and that instance is proven dead.
 //!
-//! Cold, warm and hot starts are one path that is walked to different points ahead of time.
+//! Cold, warm and hot starts are the same steps; they differ in how many of them are done in advance.
 //!
 //! # Layout
 //!
-//! - [`engine`]: what is asked of the software that makes sandboxes; [`docker`] answers it.
-//! - [`pools`]: the door for requests. Behind it [`admission`], [`pool`], the shelf, the reaper.
-//! - [`workspace`] → [`run`] → [`outcome`]: one request's way through one sandbox; [`output`] is what comes
-//!   meanwhile.
-//! - [`owner`], [`sweep`]: whose a sandbox is, and what becomes of the dead's.
-//! - [`preload`]: interpreters that are started ahead of their program.
-//! - [`images`]: how images come to be on an engine. [`store`]: images without a container engine. [`limits`]: what a sandbox may use.
+//! - [`engine`]: the trait [`Engine`](engine::Engine) and its two implementations, [`engine::docker`] and
+//!   [`engine::embedded`]. [`engine::images`] gets images onto an engine, [`engine::store`] keeps those of the
+//!   embedded one. [`engine::limits`] says what a sandbox may use, [`engine::preload`] which interpreter waits
+//!   in it, [`engine::instance`] to whom it belongs.
+//! - [`sandbox`]: one sandbox, with its state in its type. `Connection` talks to its runner, `Reaper` removes
+//!   it, [`sandbox::sweep`] removes those of dead instances, and `ActivityGate` delays background work while
+//!   a request has just begun.
+//! - [`pool`]: [`Pools`](pool::pools::Pools) takes requests, [`pool::admission`] decides whose turn it is. Each
+//!   `Pool` has a `Template` of its sandboxes, an `IdleSet` of those that wait, a refill task that keeps the
+//!   set full, and a `Backoff` for when the engine fails.
+//! - [`run`]: one [`RunRequest`](run::RunRequest) in one sandbox. [`run::workspace`] checks and packs its
+//!   files, [`run::output`] receives what the program prints, [`run::outcome`] says how it ended.
 
 pub mod engine;
+#[cfg(not(fuzzing))]
 mod error_chain;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -1,9 +1,9 @@
-//! Locks that are held for a moment.
+//! Locking a mutex.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes a lock that is only ever held for a moment, and never across an `.await`. A panic elsewhere
-/// leaves what it guards whole, because each change is one step.
+/// Locks a mutex that is held only briefly, and never across an `.await`. A poisoned lock is fine: each
+/// change is one step, so a panic elsewhere leaves the data consistent.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

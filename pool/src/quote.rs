@@ -1,11 +1,11 @@
-//! Other people's text inside our messages.
+//! Quoting foreign text in messages.
 
-/// Most characters of a text that are repeated in a message.
-const MAX: usize = 60;
+/// Longest quoted text, in characters.
+const MAX_CHARS: usize = 60;
 
-/// The text in quotes, with special characters escaped; what is too long is cut.
+/// The text in quotes, with special characters escaped, and cut if it is too long.
 pub fn quoted(text: &str) -> String {
-    match text.char_indices().nth(MAX) {
+    match text.char_indices().nth(MAX_CHARS) {
         Some((cut, _)) => format!("{:?}…", &text[..cut]),
         None => format!("{text:?}"),
     }

@@ -1,11 +1,11 @@
-// Parks a Node.js that was started ahead of its program.
+// Stops a preloaded Node.js until its program comes.
 //
 // Node.js requires this file by itself before it looks for the program. It requires what was asked for,
 // tells the runner that it is ready, and waits. Then it takes back everything by which it could be
 // noticed and returns, and Node.js goes on with the program exactly as in any other start.
 //
-// What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with
-// commas. What is said there: `ready` and the modules that the image does not have, in one line; then the
+// ISOLATOR_PRELOAD, set by the runner, has the number of the channel's descriptor, a colon, and the modules,
+// separated by commas. On the channel, this file sends `ready` and the modules that the image does not have, in one line; then the
 // runner sends `go` and the program's arguments, each ended by a NUL, and shuts its side. The answer is `.` if
 // the program can run here; an end without an answer means that it needs a plain start.
 
@@ -36,7 +36,7 @@ function park(channel, names) {
   try {
     warmUp();
   } catch {
-    // Another Node.js prints with something else, and loads it when the program does.
+    // Other versions of Node.js print in another way, and load what they need when the program prints.
   }
   fs.writeSync(channel, `${['ready', ...missing].join(' ')}\n`);
   const chunks = [];
@@ -47,8 +47,8 @@ function park(channel, names) {
     chunks.push(chunk.subarray(0, count));
   }
   const [go, ...args] = Buffer.concat(chunks).toString().split('\0').slice(0, -1);
-  // Without a word the runner has ended. For package.json Node.js has looked on its way here, and remembers
-  // that there was none.
+  // Without `go` the runner has ended. And Node.js has looked for package.json before, and remembers that
+  // there was none.
   if (go === undefined || fs.existsSync('package.json')) process.reallyExit(0);
   process.argv.push(...args);
   fs.writeSync(channel, '.');
@@ -80,7 +80,7 @@ function warmUp() {
     const nowhere = { getAsyncId: () => 0, writeUtf8String: () => 0 };
     const socket = new Socket({ handle: nowhere, readable: false, writable: true });
     socket._writeGeneric(false, '', 'utf8', () => {});
-    // What is corked has no end that would be told.
+    // A corked write never completes, so no callback is called.
     socket.cork();
     new Console(socket).log('');
   } finally {

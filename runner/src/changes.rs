@@ -1,7 +1,7 @@
-//! What the program left in the workspace: the files that it created or changed.
+//! Lists and sends the files that the program created or changed in the workspace.
 //!
-//! Names, links and sizes are the program's, and it may have left a process that goes on changing them.
-//! So nothing is followed, only regular files are opened, and all of it has bounds.
+//! The program controls names, links and sizes, and may have left a process that goes on changing them. So no
+//! link is followed, only regular files are opened, and everything is limited.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -15,17 +15,17 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use isolator_runner::wire::{ChangedFile, Kind, MAX_FILES, MAX_PATH, WantedFiles};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
 
-use crate::outbox::Outbox;
+use crate::frame_writer::FrameWriter;
 use crate::unpack::Given;
 
-/// Most names that are looked at, and the longest time that it may take. The caller waits.
-const MAX_LOOKS: usize = 20_000;
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Most directory entries that are visited, and the longest time that this may take. The caller waits.
+const MAX_ENTRIES: usize = 20_000;
+const MAX_TIME: Duration = Duration::from_secs(1);
 
 /// Deepest nesting of folders; each that is open takes a descriptor.
 const MAX_DEPTH: usize = 64;
 
-/// Read and sent at once.
+/// Bytes that are read and sent at once.
 const CHUNK: usize = 64 * 1024;
 
 /// Extensions of pictures that hosts show.
@@ -41,15 +41,15 @@ pub(crate) fn send(
     workdir: &Path,
     given: &Given,
     wanted: &WantedFiles,
-    to_server: &mut Outbox<File>,
+    to_server: &mut FrameWriter<File>,
 ) -> io::Result<bool> {
     let mut walk = Walk {
         given,
         wanted: Wanted::new(wanted),
         left: wanted.most,
         listed: 0,
-        looks: 0,
-        until: Instant::now() + PATIENCE,
+        entries_seen: 0,
+        until: Instant::now() + MAX_TIME,
         is_complete: true,
         to_server,
     };
@@ -63,7 +63,7 @@ pub(crate) fn send(
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Nobody waits for the other end of a pipe that took the place of a file.
+/// Non-blocking, in case a pipe has taken the place of a file.
 const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -73,10 +73,10 @@ struct Walk<'a> {
     /// Bytes that may still be sent.
     left: u64,
     listed: usize,
-    looks: usize,
+    entries_seen: usize,
     until: Instant,
     is_complete: bool,
-    to_server: &'a mut Outbox<File>,
+    to_server: &'a mut FrameWriter<File>,
 }
 
 impl Walk<'_> {
@@ -94,7 +94,7 @@ impl Walk<'_> {
             if matches!(entry.file_name().to_bytes(), b"." | b"..") {
                 continue;
             }
-            self.looks += 1;
+            self.entries_seen += 1;
             if self.is_over() {
                 break;
             }
@@ -141,25 +141,25 @@ impl Walk<'_> {
         }
         self.listed += 1;
         let sent = size <= self.left && self.wanted.has(&path);
-        self.to_server.put_message(Kind::File, &ChangedFile { path: path_text, size, sent })?;
+        self.to_server.queue_message(Kind::File, &ChangedFile { path: path_text, size, sent })?;
         if sent {
             self.left -= size;
             let began = Instant::now();
             self.content(file, size)?;
-            // How fast that is is the server's doing, and it has a limit of its own.
+            // The server sets the speed of sending, and limits it.
             self.until += began.elapsed();
         }
         Ok(())
     }
 
-    /// Sends as much as the file had when it was looked at. It may have become shorter.
+    /// Sends up to `size` bytes. The file may have become shorter since its size was read.
     fn content(&mut self, file: File, size: u64) -> io::Result<()> {
         let mut file = file.take(size);
         let mut buffer = vec![0; CHUNK.min(usize::try_from(size).unwrap_or(CHUNK))];
         loop {
             match file.read(&mut buffer) {
                 Ok(0) => return Ok(()),
-                Ok(count) => self.to_server.put(Kind::Content, &buffer[..count])?,
+                Ok(count) => self.to_server.queue(Kind::Content, &buffer[..count])?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The server sees that there is less than it was told.
                 Err(_) => return Ok(()),
@@ -168,13 +168,13 @@ impl Walk<'_> {
     }
 
     fn is_over(&mut self) -> bool {
-        let is_over = self.looks > MAX_LOOKS || Instant::now() >= self.until;
+        let is_over = self.entries_seen > MAX_ENTRIES || Instant::now() >= self.until;
         self.is_complete &= !is_over;
         is_over
     }
 }
 
-/// A path as text, with bytes that are not UTF-8 as `\xff`: no two names may become one.
+/// A path as text. Bytes that are not UTF-8 become `\xff`, so that different names stay different.
 fn text(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
@@ -186,14 +186,14 @@ fn text(path: &Path) -> String {
     text
 }
 
-/// What is to be sent.
+/// Decides which files are sent.
 struct Wanted {
     globs: GlobSet,
     pictures: bool,
 }
 
 impl Wanted {
-    /// The server has checked the patterns: one that is wrong all the same matches nothing.
+    /// The server has checked the patterns; an invalid one matches nothing.
     fn new(wanted: &WantedFiles) -> Self {
         let mut globs = GlobSetBuilder::new();
         for glob in &wanted.globs {
@@ -239,9 +239,9 @@ mod tests {
         };
         program(workdir.path());
         let mut sent = tempfile::tempfile().unwrap();
-        let mut outbox = Outbox::new(sent.try_clone().unwrap());
-        let is_complete = send(workdir.path(), &given, wanted, &mut outbox).unwrap();
-        outbox.send(Kind::Exit, &0).unwrap();
+        let mut frame_writer = FrameWriter::new(sent.try_clone().unwrap());
+        let is_complete = send(workdir.path(), &given, wanted, &mut frame_writer).unwrap();
+        frame_writer.send(Kind::Exit, &0).unwrap();
 
         let mut bytes = Vec::new();
         sent.rewind().unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_outside_and_nothing_is_waited_for() {
+    fn links_are_not_followed_and_pipes_do_not_block() {
         let secret = tempfile::NamedTempFile::new().unwrap();
         secret.as_file().write_all(b"secret").unwrap();
         let (files, is_complete) = left(&wanted(&["**"]), |workdir| {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_too_many_too_deep_or_no_text_are_borne() {
+    fn too_many_too_deep_or_non_utf8_names_are_handled() {
         let (files, is_complete) = left(&wanted(&["**"]), |workdir| {
             for number in 0..MAX_FILES + 10 {
                 File::create(workdir.join(format!("{number:05}"))).unwrap();

@@ -1,9 +1,8 @@
-//! What the server and the runner agree on.
+//! The definitions that the server and the runner share.
 //!
-//! The runner is a small static program that waits inside every sandbox. It is reached over one
-//! byte stream; [`wire`] is the language of that stream. [`place`] says where the runner and its files
-//! are in a sandbox. Both ends are built from the same definitions. The program itself is in `main.rs`
-//! and the modules beside it.
+//! The runner is a small static program that waits inside every sandbox. The server talks to it over one
+//! byte stream, in the protocol of [`wire`]. [`paths`] says where the runner and its files are in a sandbox.
+//! The program itself is `main.rs` with its modules.
 
-pub mod place;
+pub mod paths;
 pub mod wire;

@@ -1,15 +1,15 @@
 //! The runner: the program that waits in every sandbox.
 //!
-//! `isolator-runner hold` is process 1 of a sandbox and does nothing: without a handler no signal
-//! from inside ends it, so the sandbox lives until it is removed from outside.
+//! `isolator-runner hold` is process 1 of a sandbox and does nothing. Signals from inside the sandbox can't end
+//! it, so the sandbox lives until it is removed from outside.
 //! `isolator-runner park` says *ready* on its standard output, waits for one job on its standard
-//! input, runs it, reports, and ends. A sandbox is used once, so a runner is too. It may be process 1
-//! itself, where the engine can start it with a stream of its own; its end is then that of the sandbox.
+//! input, runs it, reports, and ends. A sandbox is used once, so its runner is, too. With an
+//! engine that can start process 1 with a stream, the runner is process 1 itself, and the sandbox ends with it.
 
 mod cgroup;
 mod changes;
-mod hold;
-mod outbox;
+mod frame_writer;
+mod init;
 mod output;
 mod park;
 mod preload;
@@ -26,7 +26,7 @@ const NAME: &str = "isolator-runner";
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        Some("hold") => match hold::hold() {
+        Some("hold") => match init::wait_forever() {
             Ok(never) => match never {},
             Err(error) => {
                 complain(&format!("{NAME}: {error}"));

@@ -1,4 +1,4 @@
-//! What is kept of a stream that may be endless: its head, its tail, and how much lay between.
+//! Keeps the head and the tail of a stream that may be endless, and counts what is between them.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ impl Keeper {
         now
     }
 
-    /// Bytes that the stream has carried.
+    /// Total bytes of the stream so far.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }

@@ -1,4 +1,4 @@
-//! The runner's side of the conversation: what to do ahead, ready, one job, one report.
+//! The runner's main sequence: report ready, preload if asked, take one job, send one report.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use isolator_runner::wire::{Exit, Failed, FailedCause, Kind, Ready, VERSION};
 use rustix::process::{DumpableBehavior, Pid, set_child_subreaper, set_dumpable_behavior};
 
-use crate::outbox::Outbox;
+use crate::frame_writer::FrameWriter;
 use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
 use crate::request::{First, NoRequest, Request, receive, receive_first};
 use crate::{NAME, cgroup, changes, program, unpack};
 
-/// How long process 1 is given to become what it will be.
-const FIRST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait until process 1 is ready.
+const INIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the runner stays when all is said.
-const LINGER: Duration = Duration::from_millis(50);
+/// How long the runner stays after its report.
+const EXIT_DELAY: Duration = Duration::from_millis(50);
 
-/// Waits for one job and does it.
+/// Waits for one job and runs it.
 ///
 /// # Errors
 ///
@@ -36,8 +36,8 @@ pub(crate) fn park() -> io::Result<()> {
     // Orphans of the program become children of the runner, which reaps them: process 1 does not.
     set_child_subreaper(Some(rustix::process::getpid()))?;
 
-    // Plain files: what is written must leave at once, and a line buffer would only copy it.
-    let mut to_server = Outbox::new(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    // Plain files: writes must not be buffered by line.
+    let mut to_server = FrameWriter::new(File::from(io::stdout().as_fd().try_clone_to_owned()?));
     let from_server = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     to_server.send(Kind::Ready, &Ready { version: VERSION })?;
 
@@ -59,9 +59,9 @@ pub(crate) fn park() -> io::Result<()> {
         Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {
             Ok(exit) => {
                 to_server.send(Kind::Exit, &exit)?;
-                // The engine notices the end of this process, and other ends keep the kernel busy, while
-                // the report has yet to reach the caller. The sandbox is removed meanwhile.
-                std::thread::sleep(LINGER);
+                // Ending processes now would keep the engine and the kernel busy while the report is on its
+                // way to the caller. Usually the sandbox is removed meanwhile.
+                std::thread::sleep(EXIT_DELAY);
                 program::kill_everything();
                 Ok(())
             }
@@ -75,24 +75,25 @@ pub(crate) fn park() -> io::Result<()> {
 /// The end of a run kills every process it may signal. Inside a sandbox that is the program and
 /// what it left behind; anywhere else it would be the machine.
 ///
-/// Where the runner is process 1 itself, nothing else is there. Where another one is, that is the holder:
-/// on a busy machine the engine's exec may be faster than process 1 of a sandbox, which counts as started
-/// while it is still the engine's own helper. So process 1 is waited for, until it is what
-/// [`crate::hold`] makes of it.
+/// If the runner is process 1, this is a sandbox. Otherwise process 1 must be that of [`crate::init`]. On a
+/// busy machine the engine may start the runner while process 1 is still the engine's own helper, so this
+/// waits for a while.
 fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
     if rustix::process::getpid() == Pid::INIT {
         return Ok(());
     }
-    let until = Instant::now() + FIRST_PATIENCE;
+    let until = Instant::now() + INIT_TIMEOUT;
     loop {
         let first = std::fs::read_to_string("/proc/1/comm")?;
         let first = first.trim_end();
-        let is_shut = std::fs::read_link("/proc/1/fd/1").is_err();
-        if first == NAME && is_shut {
+        let is_protected = std::fs::read_link("/proc/1/fd/1").is_err();
+        if first == NAME && is_protected {
             return Ok(());
         }
         if Instant::now() >= until {
-            let message = format!("process 1 is {first:?} or open, this is not a sandbox");
+            let message = format!(
+                "this is not a sandbox: process 1 is {first:?}, or its descriptors can be read"
+            );
             return Err(io::Error::other(message));
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -105,13 +106,13 @@ fn run(
     before: &cgroup::Counters,
     preloads: Preloads,
     oom_score: &OomScore,
-    to_server: &mut Outbox<File>,
+    to_server: &mut FrameWriter<File>,
 ) -> io::Result<Result<Exit, Failed>> {
     let Request { job, stdin, given, unpack } = request;
     let preload_memory = preloads.memory();
-    // A program may end the runner as soon as it begins, and the server must not take that for a sandbox
-    // that failed, and run it again.
-    to_server.send_sign(Kind::Started)?;
+    // A program may kill the runner as soon as it starts. Without this frame the server would think that the
+    // sandbox failed, and run the program again.
+    to_server.send_empty(Kind::Started)?;
     let started = Instant::now();
     let Taken { program, spares } = preloads.take(&job, &stdin);
     let preloaded = program.is_some();
@@ -134,9 +135,9 @@ fn run(
     }
     let spawn = started.elapsed();
 
-    let mut not_its_own = HashMap::from([(process.pid, ahead)]);
-    not_its_own.extend(spares.pids().iter().map(|pid| (*pid, Duration::MAX)));
-    let program = Program::new(process, stdin, started, not_its_own, spares);
+    let mut uncounted_cpu = HashMap::from([(process.pid, ahead)]);
+    uncounted_cpu.extend(spares.pids().iter().map(|pid| (*pid, Duration::MAX)));
+    let program = Program::new(process, stdin, started, uncounted_cpu, spares);
     let ended = program.supervise(&job, to_server)?;
     let after = cgroup::Counters::read();
     let full_disks = job.disks.into_iter().filter(|path| unpack::is_full(path)).collect();

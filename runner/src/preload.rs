@@ -1,9 +1,9 @@
-//! Interpreters that were started ahead and wait for their program.
+//! Interpreters that are started in advance and wait for their program.
 //!
-//! Each is stopped on its way to the program by a file that it reads of itself (`preload/` in this
-//! crate), and goes on from there, so that the program runs as in any other start. Whether a program
-//! may have one is decided here and, for what only the interpreter knows, there; otherwise it is
-//! started plainly.
+//! A file that the interpreter loads by itself (in `preload/` of this crate) stops it before it runs the
+//! program. Later it goes on from there, so that the program runs as in any other start. Whether a program
+//! can use such an interpreter is decided here and, for what only the interpreter knows, in that file;
+//! otherwise the program gets a new interpreter.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,34 +13,34 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isolator_runner::place;
+use isolator_runner::paths;
 use isolator_runner::wire::{Interpreter, Job, Preload, Preloaded};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::Pid;
 
-use crate::process::{OomScore, Process, would_wait};
+use crate::process::{OomScore, Process, would_block};
 use crate::usage;
 
-/// For an interpreter to be where it waits; less than the server gives the runner for it.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long an interpreter may take to be ready; less than the server allows the runner.
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// For an interpreter that shall go on: it looks through one directory and closes a descriptor.
-const GO_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an interpreter may take to go on: it searches one directory and closes a descriptor.
+const GO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For interpreters that are not needed. Most programs are over by then.
-const SPARE_TIME: Duration = Duration::from_millis(20);
+/// How long unneeded interpreters are kept. Most programs have ended by then.
+const SPARE_LIFETIME: Duration = Duration::from_millis(20);
 
-/// Longest arguments, all together, that an interpreter is given. Longer ones may be more than the kernel
-/// lets a process start with, and only a plain start can tell.
+/// Longest arguments, all together, that are given to a waiting interpreter. Longer ones may exceed the kernel's
+/// limit, which only a new process can tell.
 const MAX_ARGUMENTS: usize = 128 * 1024;
 
-/// Least number of the descriptor on which an interpreter is talked to: above those that it opens itself,
-/// below the least limit on open files.
-const HIGH: i32 = 60;
+/// Lowest number of an interpreter's channel descriptor: above those that it opens itself, below the lowest
+/// limit on open files.
+const MIN_CHANNEL_FD: i32 = 60;
 
-/// What an interpreter says when it goes on.
-const GOES: u8 = b'.';
+/// The interpreter's answer when it goes on.
+const GO_ANSWER: u8 = b'.';
 
 /// The interpreters of one sandbox.
 #[derive(Default)]
@@ -50,44 +50,44 @@ pub(crate) struct Preloads {
     bare: Option<Parked>,
     /// One that has imported the modules.
     loaded: Option<Parked>,
-    /// Those that did not get there.
+    /// Interpreters that failed to get ready.
     killed: Vec<Process>,
     complaints: Vec<String>,
 }
 
-/// A process that waits in a read for the go.
+/// An interpreter that waits in a read for its program.
 struct Parked {
     process: Process,
     channel: UnixStream,
     memory: u64,
 }
 
-/// What became of the interpreters when a job came.
+/// The interpreters, after a job has taken one or none.
 pub(crate) struct Taken {
-    /// The one that runs the program, and the CPU time that it had used before.
+    /// The interpreter that runs the program, and the CPU time that it had used before.
     pub(crate) program: Option<(Process, Duration)>,
     /// The others.
     pub(crate) spares: Spares,
 }
 
-/// Interpreters that nobody needs any more.
+/// Interpreters that are not needed anymore.
 ///
-/// Taking one with its modules apart keeps a core busy for longer than most programs run, so it goes on
-/// waiting for a moment, after which the program has the sandbox for itself.
+/// Ending one with its modules keeps a core busy for longer than most programs run. So they are killed a
+/// moment later.
 pub(crate) struct Spares {
     waiting: Vec<Parked>,
     pids: Vec<Pid>,
 }
 
 impl Spares {
-    /// The processes, those included that were killed before.
+    /// Their processes, including those that were killed before.
     pub(crate) fn pids(&self) -> &[Pid] {
         &self.pids
     }
 
-    /// When they have to go, if any is left.
-    pub(crate) fn time(&self, started: Instant) -> Option<Instant> {
-        if self.waiting.is_empty() { None } else { started.checked_add(SPARE_TIME) }
+    /// When to kill them, if any is left.
+    pub(crate) fn kill_at(&self, started: Instant) -> Option<Instant> {
+        if self.waiting.is_empty() { None } else { started.checked_add(SPARE_LIFETIME) }
     }
 
     /// Kills them. They are reaped with the others.
@@ -99,8 +99,8 @@ impl Spares {
 }
 
 impl Preloads {
-    /// Starts what was asked for, unless it is there, and waits until it waits. What does not work is
-    /// complained of.
+    /// Starts an interpreter, unless it is there already, and waits until it is ready. Failures become
+    /// complaints.
     pub(crate) fn start(&mut self, preload: Preload, oom_score: &OomScore) {
         if preload.modules.is_empty() {
             self.bare = self.bare.take().or_else(|| self.park(&preload, oom_score));
@@ -127,7 +127,7 @@ impl Preloads {
         }
     }
 
-    /// Starts an interpreter, and waits until it waits. Returns the modules that it does not have, too.
+    /// Starts an interpreter and waits until it is ready. Also returns its missing modules.
     fn try_park(
         &mut self,
         preload: &Preload,
@@ -135,7 +135,7 @@ impl Preloads {
     ) -> Result<(Parked, String), String> {
         let mut parked = Parked::spawn(preload, oom_score).map_err(|e| e.to_string())?;
         let checked = parked.wait_until_ready().and_then(|missing| {
-            // Without modules it takes what any other would.
+            // Without modules it takes no more memory than any other.
             parked.check(if preload.modules.is_empty() { u64::MAX } else { preload.memory })?;
             Ok(missing)
         });
@@ -149,17 +149,17 @@ impl Preloads {
         }
     }
 
-    /// Memory of those that wait, in bytes.
+    /// Memory of the waiting interpreters, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         [&self.bare, &self.loaded].into_iter().flatten().map(|parked| parked.memory).sum()
     }
 
-    /// What the server is told.
+    /// The report for the server.
     pub(crate) fn report(&self) -> Preloaded {
         Preloaded { memory: self.memory(), complaints: self.complaints.clone() }
     }
 
-    /// Lets an interpreter go on to the program of `job`, if one can.
+    /// Lets an interpreter run the program of `job`, if one can.
     pub(crate) fn take(self, job: &Job, stdin: &[u8]) -> Taken {
         let Self { preload, bare, loaded, killed, .. } = self;
         let args = preload.as_ref().and_then(|preload| arguments(preload, job));
@@ -185,7 +185,7 @@ impl Preloads {
     }
 }
 
-/// The program's own arguments, if an interpreter that was started ahead can serve the job at all.
+/// The program's own arguments, if a waiting interpreter can serve the job at all.
 fn arguments<'a>(preload: &Preload, job: &'a Job) -> Option<&'a [String]> {
     let args = job.argv.strip_prefix(preload.argv.as_slice())?;
     let length: usize = args.iter().map(|arg| arg.len() + 1).sum();
@@ -193,12 +193,12 @@ fn arguments<'a>(preload: &Preload, job: &'a Job) -> Option<&'a [String]> {
         .then_some(args)
 }
 
-/// The variable by which the interpreter is led to its file, in front of what the image or the language
-/// has in it.
-fn way_in(preload: &Preload) -> (&'static str, String) {
+/// The variable that makes the interpreter load our file, before what the image or the language has in that
+/// variable.
+fn preload_variable(preload: &Preload) -> (&'static str, String) {
     let (name, value, separator) = match preload.interpreter {
-        Interpreter::Python => ("PYTHONPATH", place::PYTHON_PRELOAD.to_owned(), ":"),
-        Interpreter::Node => ("NODE_OPTIONS", format!("--require={}", place::NODE_PRELOAD), " "),
+        Interpreter::Python => ("PYTHONPATH", paths::PYTHON_PRELOAD.to_owned(), ":"),
+        Interpreter::Node => ("NODE_OPTIONS", format!("--require={}", paths::NODE_PRELOAD), " "),
     };
     let theirs = preload.env.get(name).cloned().or_else(|| std::env::var(name).ok());
     match theirs {
@@ -209,39 +209,39 @@ fn way_in(preload: &Preload) -> (&'static str, String) {
 
 impl Parked {
     fn spawn(preload: &Preload, oom_score: &OomScore) -> io::Result<Self> {
-        let (channel, its_end) = UnixStream::pair()?;
-        // Out of the way of the numbers that the interpreter's own descriptors get.
-        let its_end = rustix::io::fcntl_dupfd_cloexec(&its_end, HIGH)?;
-        // It knows its end by the number, and nothing else is started meanwhile.
-        rustix::io::fcntl_setfd(&its_end, FdFlags::empty())?;
+        let (channel, their_end) = UnixStream::pair()?;
+        // Above the numbers of the interpreter's own descriptors.
+        let their_end = rustix::io::fcntl_dupfd_cloexec(&their_end, MIN_CHANNEL_FD)?;
+        // It finds its end by the number. Nothing else is started meanwhile that could inherit it.
+        rustix::io::fcntl_setfd(&their_end, FdFlags::empty())?;
         let mut env = preload.env.clone();
-        let (name, value) = way_in(preload);
+        let (name, value) = preload_variable(preload);
         env.insert(name.to_owned(), value);
-        let said = format!("{}:{}", its_end.as_raw_fd(), preload.modules.join(","));
-        env.insert("ISOLATOR_PRELOAD".to_owned(), said);
+        let setting = format!("{}:{}", their_end.as_raw_fd(), preload.modules.join(","));
+        env.insert("ISOLATOR_PRELOAD".to_owned(), setting);
         let workdir = Path::new(&preload.workdir);
         let process = Process::spawn(&preload.argv, &env, workdir, oom_score, None)?;
         Ok(Self { process, channel, memory: 0 })
     }
 
-    /// Returns the modules that it does not have, separated by spaces.
+    /// Waits until it is ready. Returns its missing modules, separated by spaces.
     fn wait_until_ready(&mut self) -> Result<String, String> {
-        self.channel.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
+        self.channel.set_read_timeout(Some(READY_TIMEOUT)).map_err(|error| error.to_string())?;
         let mut line = String::new();
         match BufReader::new(&self.channel).read_line(&mut line) {
-            Ok(0) => Err(self.last_words()),
+            Ok(0) => Err(self.exit_message()),
             Ok(_) => match line.trim_end().strip_prefix("ready") {
                 Some(missing) => Ok(missing.trim_start().to_owned()),
                 None => Err(format!("it said {line:?}")),
             },
-            Err(error) if would_wait(&error) => {
-                Err(format!("it was not ready within {PATIENCE:?}"))
+            Err(error) if would_block(&error) => {
+                Err(format!("it was not ready within {READY_TIMEOUT:?}"))
             }
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// What it would do differently from one that is started with its program.
+    /// Fails if the program could notice a difference, or if it takes too much memory.
     fn check(&mut self, memory: u64) -> Result<(), String> {
         let mut printed = [0; 200];
         let Process { stdout, stderr, .. } = &mut self.process;
@@ -262,7 +262,7 @@ impl Parked {
 
     /// Sends the arguments; tells whether the interpreter went on to the program.
     fn go(&mut self, args: &[String], stdin: &[u8]) -> bool {
-        // The program may begin at once, and look whether there is something.
+        // The program may start at once and check for input.
         self.process.stdin.feed(stdin);
         let mut message = b"go\0".to_vec();
         for arg in args {
@@ -273,13 +273,13 @@ impl Parked {
             self.channel.write_all(&message).and_then(|()| self.channel.shutdown(Shutdown::Write));
         let mut answer = [0; 1];
         sent.is_ok()
-            && self.channel.set_read_timeout(Some(GO_PATIENCE)).is_ok()
+            && self.channel.set_read_timeout(Some(GO_TIMEOUT)).is_ok()
             && self.channel.read_exact(&mut answer).is_ok()
-            && answer == [GOES]
+            && answer == [GO_ANSWER]
     }
 
-    /// The last line of what it printed before it ended.
-    fn last_words(&mut self) -> String {
+    /// The error for an interpreter that ended, with the last line that it printed.
+    fn exit_message(&mut self) -> String {
         let pidfd = self.process.pidfd.as_fd();
         let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
         let timeout = Duration::from_millis(500).try_into().ok();
@@ -289,11 +289,11 @@ impl Parked {
         let count = stderr.and_then(|pipe| pipe.read(&mut printed).ok()).unwrap_or(0);
         let printed = String::from_utf8_lossy(&printed[..count]);
         let last = printed.lines().rev().find(|line| !line.trim().is_empty());
-        format!("it ended: {}", last.unwrap_or("without a word").trim())
+        format!("it ended: {}", last.unwrap_or("it printed no error").trim())
     }
 }
 
-/// Memory that the process shares with no file, in bytes; zero where the kernel does not tell.
+/// Anonymous memory of the process, in bytes; zero if the kernel does not tell.
 fn own_memory(process: &Process) -> u64 {
     let path = format!("/proc/{}/status", process.pid.as_raw_pid());
     let status = fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A process with pipes: how every program is started, at once or ahead of its time.
+//! A process with pipes. All programs and interpreters are started here.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,11 +13,11 @@ use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, prlimit,
 };
 
-/// How much sooner than the runner the program is chosen when memory runs out. If the kernel
-/// killed the runner, nobody could say what happened.
+/// The program's `oom_score_adj`: when memory runs out, the kernel kills it before the runner. If the runner
+/// were killed, nobody could report what happened.
 const OOM_SCORE: &str = "500";
 
-/// The runner's own `oom_score_adj`, opened while it may still be.
+/// The runner's own `oom_score_adj`, opened while that is still permitted.
 pub(crate) struct OomScore(Option<File>);
 
 impl OomScore {
@@ -47,8 +47,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a command of the language. It finds `input` there when it begins, as far as a pipe
-    /// takes it; one that waits for its program gets its input later.
+    /// Starts a command. `input` is in its pipe when it starts, as far as it fits; an interpreter that waits for
+    /// its program gets its input later.
     pub(crate) fn spawn(
         argv: &[String],
         env: &BTreeMap<String, String>,
@@ -80,7 +80,7 @@ impl Process {
 
         let pid = Pid::from_child(&child);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        let piped = || io::Error::other("a pipe is missing");
+        let piped = || io::Error::other("a pipe to the program is missing");
         Ok(Self {
             pid,
             pidfd,
@@ -90,9 +90,8 @@ impl Process {
         })
     }
 
-    /// Has the kernel end the process once it has used so much CPU time since it was started, and each
-    /// that it starts from now on likewise. The kernel counts in whole seconds. The first signal can be
-    /// caught, the one a second later can't.
+    /// Limits the CPU time of the process, and of each process that it starts from now on, in whole seconds. The
+    /// kernel first sends a signal that can be caught, and a second later one that can't.
     pub(crate) fn limit_cpu_time(&self, time: Duration) {
         let seconds = (time.as_secs_f64().round() as u64).max(1);
         let limit = Rlimit { current: Some(seconds), maximum: Some(seconds + 1) };
@@ -124,7 +123,7 @@ impl Input {
         let Some(pipe) = &mut self.pipe else { return };
         match pipe.write(&input[self.fed..]) {
             Ok(count) => self.fed += count,
-            Err(error) if would_wait(&error) => return,
+            Err(error) if would_block(&error) => return,
             Err(_) => self.fed = input.len(),
         }
         if self.fed == input.len() {
@@ -143,8 +142,8 @@ impl Input {
     }
 }
 
-/// The language's command is the operator's, and so is where it is looked for: the image's `PATH`,
-/// not the one that a request may set for its program.
+/// Finds the command in the image's `PATH`, not in the one that a request may set for its program: the
+/// operator chooses the command.
 fn find(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = |folder: PathBuf| Some(folder.join(name)).filter(|file| file.is_file());
@@ -158,7 +157,7 @@ fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
 }
 
 /// Whether a pipe has nothing at the moment.
-pub(crate) fn would_wait(error: &io::Error) -> bool {
+pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 

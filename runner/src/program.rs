@@ -1,4 +1,4 @@
-//! The program: watched until it ends or has to.
+//! The running program, supervised until it ends or is killed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,10 +10,10 @@ use isolator_runner::wire::{End, Job, KillReason, Kind, StreamCount};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal};
 
-use crate::outbox::Outbox;
+use crate::frame_writer::FrameWriter;
 use crate::output::Keeper;
 use crate::preload::Spares;
-use crate::process::{Process, would_wait};
+use crate::process::{Process, would_block};
 use crate::usage;
 
 /// Read from a pipe at once: what a Linux pipe holds by default.
@@ -25,7 +25,7 @@ const REAP_EVERY: Duration = Duration::from_millis(100);
 
 /// Longest wait for the pipes to close once every process was killed. Their ends are closed as
 /// soon as the kernel is done with the processes; this is for one that is stuck in the kernel.
-const DRAIN: Duration = Duration::from_millis(500);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A started program.
 pub(crate) struct Program {
@@ -34,8 +34,8 @@ pub(crate) struct Program {
     started: Instant,
     /// CPU time of ended children.
     cpu: Duration,
-    /// CPU time of children that is not the program's.
-    not_its_own: HashMap<Pid, Duration>,
+    /// CPU time of children that does not count as the program's.
+    uncounted_cpu: HashMap<Pid, Duration>,
     spares: Spares,
 }
 
@@ -51,24 +51,27 @@ pub(crate) struct Ended {
 
 impl Program {
     /// A program in a process that was started at `started`, or that went on to it then.
-    /// `not_its_own` is CPU time of children that the program has no part in.
+    /// `uncounted_cpu` is CPU time of children that the program has no part in.
     pub(crate) fn new(
         process: Process,
         stdin: Vec<u8>,
         started: Instant,
-        not_its_own: HashMap<Pid, Duration>,
+        uncounted_cpu: HashMap<Pid, Duration>,
         spares: Spares,
     ) -> Self {
-        Self { process, stdin, started, cpu: Duration::ZERO, not_its_own, spares }
+        Self { process, stdin, started, cpu: Duration::ZERO, uncounted_cpu, spares }
     }
 
-    /// Passes output on until the program has ended by itself or was killed, and everything that
-    /// it left behind with it.
+    /// Passes on output until the program has ended or was killed, together with all processes that it left.
     ///
     /// # Errors
     ///
     /// When the server's end of the stream is gone.
-    pub(crate) fn supervise(mut self, job: &Job, outbox: &mut Outbox<File>) -> io::Result<Ended> {
+    pub(crate) fn supervise(
+        mut self,
+        job: &Job,
+        frame_writer: &mut FrameWriter<File>,
+    ) -> io::Result<Ended> {
         let mut stdout = Keeper::new(job.output.head, job.output.tail);
         let mut stderr = Keeper::new(job.output.head, job.output.tail);
         let deadline = self.started.checked_add(job.deadline);
@@ -79,17 +82,19 @@ impl Program {
         loop {
             let now = Instant::now();
             let until = if end.is_some() { drain_until } else { deadline };
-            let until =
-                [until, self.spares.time(self.started), outbox.time()].into_iter().flatten().min();
+            let until = [until, self.spares.kill_at(self.started), frame_writer.flush_at()]
+                .into_iter()
+                .flatten()
+                .min();
             let left = until.map_or(REAP_EVERY, |until| until.saturating_duration_since(now));
             self.wait_for_events(end.is_none(), left.min(REAP_EVERY))?;
-            if self.spares.time(self.started).is_some_and(|until| Instant::now() >= until) {
+            if self.spares.kill_at(self.started).is_some_and(|until| Instant::now() >= until) {
                 self.spares.kill();
             }
-            outbox.flush_if_due()?;
+            frame_writer.flush_if_due()?;
 
             self.process.stdin.feed(&self.stdin);
-            self.pass_output_on(&mut stdout, &mut stderr, outbox)?;
+            self.pass_output_on(&mut stdout, &mut stderr, frame_writer)?;
 
             if end.is_none() && killed.is_none() {
                 killed = if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -109,12 +114,12 @@ impl Program {
                     self.process.stdin.close();
                     // What a pipe holds, and its end.
                     for _ in 0..2 {
-                        self.pass_output_on(&mut stdout, &mut stderr, outbox)?;
+                        self.pass_output_on(&mut stdout, &mut stderr, frame_writer)?;
                     }
                     if !self.is_drained() {
                         // Background children end with the program, as they do with a container.
                         kill_everything();
-                        drain_until = Some(Instant::now() + DRAIN);
+                        drain_until = Some(Instant::now() + DRAIN_TIMEOUT);
                     }
                 }
             }
@@ -125,8 +130,8 @@ impl Program {
                 // A program that ended by itself in the very moment of its kill was not killed.
                 let killed = killed.filter(|_| matches!(end, End::Signal(_)));
                 let wall = self.started.elapsed();
-                let stdout = send_tail(stdout, Kind::Stdout, outbox)?;
-                let stderr = send_tail(stderr, Kind::Stderr, outbox)?;
+                let stdout = send_tail(stdout, Kind::Stdout, frame_writer)?;
+                let stderr = send_tail(stderr, Kind::Stderr, frame_writer)?;
                 return Ok(Ended { end, killed, wall, cpu: self.cpu, stdout, stderr });
             }
         }
@@ -136,13 +141,13 @@ impl Program {
         &mut self,
         stdout: &mut Keeper,
         stderr: &mut Keeper,
-        outbox: &mut Outbox<File>,
+        frame_writer: &mut FrameWriter<File>,
     ) -> io::Result<()> {
-        pass_on(&mut self.process.stdout, stdout, Kind::Stdout, outbox)?;
-        pass_on(&mut self.process.stderr, stderr, Kind::Stderr, outbox)
+        pass_on(&mut self.process.stdout, stdout, Kind::Stdout, frame_writer)?;
+        pass_on(&mut self.process.stderr, stderr, Kind::Stderr, frame_writer)
     }
 
-    /// Whether nobody has a hand on its output any more.
+    /// Whether both of its output pipes are closed.
     fn is_drained(&self) -> bool {
         self.process.stdout.is_none() && self.process.stderr.is_none()
     }
@@ -166,12 +171,12 @@ impl Program {
         }
     }
 
-    /// Reaps every child that has ended; tells the program's own end.
+    /// Reaps all children that have ended; returns how the program ended, if it did.
     fn reap(&mut self) -> Option<End> {
         let mut end = None;
         while let Some(child) = usage::reap() {
-            let not_its_own = self.not_its_own.get(&child.pid).copied().unwrap_or_default();
-            self.cpu += child.cpu.saturating_sub(not_its_own);
+            let uncounted_cpu = self.uncounted_cpu.get(&child.pid).copied().unwrap_or_default();
+            self.cpu += child.cpu.saturating_sub(uncounted_cpu);
             if child.pid == self.process.pid {
                 end = Some(child.end);
             }
@@ -186,27 +191,31 @@ fn pass_on(
     pipe: &mut Option<File>,
     keeper: &mut Keeper,
     kind: Kind,
-    outbox: &mut Outbox<File>,
+    frame_writer: &mut FrameWriter<File>,
 ) -> io::Result<()> {
     let Some(file) = pipe else { return Ok(()) };
     let mut buffer = [0; CHUNK];
     match file.read(&mut buffer) {
         Ok(0) => *pipe = None,
-        Ok(count) => outbox.put(kind, keeper.push(&buffer[..count]))?,
-        Err(error) if would_wait(&error) => {}
+        Ok(count) => frame_writer.queue(kind, keeper.push(&buffer[..count]))?,
+        Err(error) if would_block(&error) => {}
         Err(_) => *pipe = None,
     }
     Ok(())
 }
 
-fn send_tail(keeper: Keeper, kind: Kind, outbox: &mut Outbox<File>) -> io::Result<StreamCount> {
+fn send_tail(
+    keeper: Keeper,
+    kind: Kind,
+    frame_writer: &mut FrameWriter<File>,
+) -> io::Result<StreamCount> {
     let (tail, count) = keeper.finish();
-    outbox.put(kind, &tail)?;
+    frame_writer.queue(kind, &tail)?;
     Ok(count)
 }
 
-/// Kills every process of the sandbox but the runner and process 1, at one stroke, so that a fork
-/// bomb can't outrun it. The group of process 1, negated as `kill` wants it, is −1: everything the
+/// Kills every process of the sandbox except the runner and process 1, in one call, so that a fork bomb can't
+/// outrun it. The group of process 1, negated as `kill` wants it, is −1: everything the
 /// caller may signal. [`crate::park`] made sure that this is a sandbox.
 pub(crate) fn kill_everything() {
     // An error means that nobody was left.

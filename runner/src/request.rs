@@ -1,4 +1,4 @@
-//! What the server says before *go*: what to do ahead, and then a job with its files and its standard input.
+//! Receives what the server sends before *go*: interpreters to preload, then a job with its files and input.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use isolator_runner::wire::{self, Failed, FailedCause, Job, Kind, Preload, WireE
 
 use crate::unpack::{self, Given};
 
-/// Everything that was said before *go*.
+/// A job with everything that belongs to it.
 pub(crate) struct Request {
     pub(crate) job: Job,
     pub(crate) stdin: Vec<u8>,
@@ -17,19 +17,19 @@ pub(crate) struct Request {
 
 /// Why there is nothing to run.
 pub(crate) enum NoRequest {
-    /// The server closed the stream without a job: the sandbox is not needed any more.
+    /// The server closed the stream without a job: the sandbox is not needed anymore.
     Closed,
-    /// The job can't be done, and the server shall know.
+    /// The job can't be done, and the server must be told.
     Failed(Failed),
 }
 
-/// What the server begins with.
+/// The first frame of the server.
 pub(crate) enum First {
     Preload(Preload),
     Job(Job),
 }
 
-/// Reads what comes first, or next after a [`Preload`].
+/// Reads the first frame, or the next one after a [`Preload`].
 pub(crate) fn receive_first(stream: &mut impl io::Read) -> Result<First, NoRequest> {
     match wire::read_frame(stream).map_err(protocol)? {
         None => Err(NoRequest::Closed),

@@ -1,4 +1,4 @@
-//! The workspace: a tar stream in frames, unpacked where the program will start.
+//! Unpacks the workspace from a tar stream in frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ impl<'a, R: Read> TarFrames<'a, R> {
         Self { stream, payload: Vec::new(), at: 0, next: None, ended: false }
     }
 
-    /// Passes over what is left of the tar and returns the first frame behind it.
+    /// Skips the rest of the tar and returns the first frame after it.
     pub(crate) fn finish(mut self) -> Result<Option<(Kind, Vec<u8>)>, WireError> {
         while !self.ended {
             self.advance()?;
@@ -63,23 +63,23 @@ impl<R: Read> Read for TarFrames<'_, R> {
     }
 }
 
-/// The files that a request brought, by which those of the program can be told from them.
+/// The files of a request, to distinguish them from those that the program creates or changes.
 pub(crate) struct Given {
-    /// When all of them were last changed, as they say.
+    /// The modification time that all of them get.
     modified: SystemTime,
     /// Sizes, by paths below the workspace.
     sizes: BTreeMap<PathBuf, u64>,
 }
 
-/// How long before they were made the files say that they were changed. The kernel's clock for files goes
-/// in steps of a few milliseconds, and a program that changes a file at once must not hit the same one.
-const AGE: Duration = Duration::from_secs(1);
+/// How far the modification time is set back. File times have a resolution of a few milliseconds, and a file
+/// that the program changes at once must get another time.
+const BACKDATE: Duration = Duration::from_secs(1);
 
 impl Given {
     /// No files.
     pub(crate) fn none() -> Self {
         let now = SystemTime::now();
-        Self { modified: now.checked_sub(AGE).unwrap_or(now), sizes: BTreeMap::new() }
+        Self { modified: now.checked_sub(BACKDATE).unwrap_or(now), sizes: BTreeMap::new() }
     }
 
     /// Whether a file is still what the request brought.
@@ -90,9 +90,8 @@ impl Given {
 
 /// Unpacks the tar into `workdir`. No tar at all leaves the workspace empty.
 ///
-/// The server packs nothing but files whose names it has checked; whatever else comes is refused, and so is a
-/// name that leads out of the workspace. That is new and empty: there is nothing in it that a name could be led
-/// astray by.
+/// The server packs only files, and has checked their names. Anything else is refused, and so is a name that
+/// leads out of the workspace. The workspace is new and empty, so it has no links that could lead out.
 pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed> {
     let workdir = Path::new(workdir);
     let mut archive = tar::Archive::new(tar);
@@ -103,7 +102,8 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed
         let name = entry.path().map_err(|error| failed(workdir, &error))?.into_owned();
         let path = workdir.join(&name);
         if !is_below(&name) || !entry.header().entry_type().is_file() {
-            let error = io::Error::new(io::ErrorKind::InvalidData, "it is no file of a workspace");
+            let error =
+                io::Error::new(io::ErrorKind::InvalidData, "it is not a file of the workspace");
             return Err(failed(&path, &error));
         }
         let size = write_file(&path, &mut entry, given.modified, &mut made)
@@ -113,7 +113,7 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed
     Ok(given)
 }
 
-/// Whether a name leads nowhere but below where it begins.
+/// Whether a name stays below its start.
 fn is_below(name: &Path) -> bool {
     let mut parts = name.components();
     parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
@@ -186,7 +186,7 @@ mod tests {
         let absolute = absolute.to_str().unwrap().as_bytes();
         for name in [b"../x".as_slice(), b"a/../../x", b"..", b".", b"/", absolute] {
             let (error, found) = unpack_one(name, EntryType::Regular);
-            assert!(error.is_some_and(|error| error.contains("no file of a workspace")));
+            assert!(error.is_some_and(|error| error.contains("not a file of the workspace")));
             assert_eq!(found, ["workdir"]);
         }
         assert_eq!(

@@ -35,7 +35,7 @@ pub const VERSION: u32 = 5;
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
 
-/// Most files that are listed of those that a program created or changed.
+/// Most created or changed files that are listed.
 pub const MAX_FILES: usize = 1000;
 
 /// Longest path of a listed file, in bytes.
@@ -134,27 +134,27 @@ pub struct Ready {
     pub version: u32,
 }
 
-/// An interpreter that is started ahead of its program and waits for it.
+/// An interpreter that is started before its program and waits for it.
 ///
-/// Two are, if modules are named: a bare one, which no program can tell from one of its own, and one that
-/// has imported the modules, for programs that are likely to use them.
+/// If modules are named there are two: a bare one, which a program can't distinguish from a new one, and one
+/// that has imported the modules, for programs that are likely to use them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preload {
-    /// Which interpreter it is, for each is stopped on its way to the program by means of its own.
+    /// Which interpreter it is: each is stopped before its program in a different way.
     pub interpreter: Interpreter,
-    /// The command of a program without arguments. It serves every job whose command begins so.
+    /// The start of a command. It serves every job whose command begins like this.
     pub argv: Vec<String>,
-    /// Variables added to those that the image sets. It serves the jobs that have the same.
+    /// Variables added to the image's. It serves jobs with the same variables.
     pub env: BTreeMap<String, String>,
     /// Absolute path of the workspace.
     pub workdir: String,
     /// Modules to import.
     pub modules: Vec<String>,
-    /// Memory that the one with the modules may take, in bytes. It is not used if it takes more.
+    /// Memory that the interpreter with modules may take, in bytes. If it takes more it is not used.
     pub memory: u64,
 }
 
-/// An interpreter that can be stopped on its way to the program.
+/// An interpreter that can be stopped before it runs the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpreter {
@@ -164,13 +164,13 @@ pub enum Interpreter {
     Node,
 }
 
-/// The interpreters wait, or why they don't.
+/// The state of the interpreters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preloaded {
     /// Memory of the interpreters that wait, in bytes; what they share with other sandboxes, as the
     /// files that they run, is not counted.
     pub memory: u64,
-    /// What is not as [`Preload`] asked, one sentence each. Programs are started plainly then.
+    /// What could not be done as [`Preload`] asked, one sentence each. Programs then get a new interpreter.
     pub complaints: Vec<String>,
 }
 
@@ -191,9 +191,9 @@ pub struct Job {
     pub cpu_time: Option<Duration>,
     /// What is kept of what the program prints.
     pub output: OutputLimits,
-    /// Whether the program is likely to use a module of [`Preload::modules`]. It runs as well if not.
+    /// Whether the program is likely to use a module of [`Preload::modules`]. It also runs if this is wrong.
     pub wants_modules: bool,
-    /// What to tell of the files that it creates or changes in the workspace, if anything.
+    /// Which of the files that it creates or changes in the workspace are reported, if any.
     pub files: Option<WantedFiles>,
 }
 
@@ -202,9 +202,9 @@ pub struct Job {
 pub struct WantedFiles {
     /// Patterns of paths below the workspace. In all of them `*` stops at a slash and `**` does not.
     pub globs: Vec<String>,
-    /// Whether pictures are sent, too, which the extension tells.
+    /// Whether pictures are sent, too. They are recognized by their extension.
     pub pictures: bool,
-    /// Bytes of all files that are sent. One that does not fit is passed over.
+    /// Most bytes of all files that are sent. A file that does not fit is skipped.
     pub most: u64,
 }
 
@@ -299,7 +299,7 @@ pub struct Exit {
 pub struct Failed {
     /// What could not be done.
     pub cause: FailedCause,
-    /// The system's own words.
+    /// The system's message.
     pub message: String,
 }
 

@@ -20,15 +20,15 @@ pub struct Cli {
     /// user's configuration directory]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Engine that makes the sandboxes, instead of the configured one
+    /// Engine to use instead of the configured one
     #[arg(long, global = true, value_enum, value_name = "KIND")]
     pub engine: Option<EngineKind>,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve MCP on standard input and output, or over HTTP
@@ -36,25 +36,25 @@ pub enum Command {
     /// Run a program in a new sandbox; the exit code is the program's, 124 after a timeout, 125 if
     /// the sandbox failed
     Run(RunArguments),
-    /// Check what is there, what is missing, and say what mends it
+    /// Check what is there and what is missing, and say how to fix it
     Doctor,
     /// List, build or pull the images of the languages
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Measure starts and throughput on this machine, on every engine that is there and beside the
-    /// plain Docker API
+    /// Measure starts and throughput on this machine: on each available engine, and with the plain
+    /// Docker API to compare
     Bench(BenchArguments),
     /// Remove what servers that died left behind
     Gc,
-    /// Make a bearer token for the clients of `serve --http`: the token for the client, and the line
-    /// for the server's file of tokens
+    /// Create a token for a client of `serve --http`: prints the token for the client, and the line
+    /// for the server's token file
     Token(TokenArguments),
-    /// Have a host start this server: put it into the host's configuration, and nothing else
+    /// Add this server to a host's configuration
     Install(InstallArguments),
-    /// Check, describe or create the configuration
+    /// Check, describe or create a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print a shell's completions
+    /// Print completions for a shell
     Completions {
         /// The shell
         shell: Shell,
@@ -64,7 +64,7 @@ pub enum Command {
 /// Arguments of `isolator serve`.
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// Serve streamable HTTP there instead, at the path /mcp; others than this machine need a token
+    /// Serve over streamable HTTP at this address, path /mcp. Clients on other machines need a token
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,
 }
@@ -72,9 +72,9 @@ pub struct ServeArguments {
 /// Arguments of `isolator token`.
 #[derive(Debug, Args)]
 pub struct TokenArguments {
-    /// LabelFilter it is: what the log calls the client, and whom it shares sandboxes fairly with
+    /// Name of the client, used in the log and for fair sharing
     pub name: String,
-    /// How long it is accepted, such as 90d; for ever if not given
+    /// How long the token is accepted, such as 90d; forever if not given
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub expires: Option<Duration>,
 }
@@ -82,15 +82,15 @@ pub struct TokenArguments {
 /// Arguments of `isolator run`.
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// The program, or - to read it from standard input
+    /// The program's file, or - to read it from standard input
     pub file: PathBuf,
-    /// Its language, where the file's extension does not tell
+    /// Language of the program, if the file's extension doesn't tell
     #[arg(long)]
     pub language: Option<String>,
-    /// A further file for the workspace, as PATH or NAME=PATH
+    /// Another file for the working directory, as PATH or NAME=PATH
     #[arg(long = "file", value_name = "[NAME=]PATH")]
     pub files: Vec<String>,
-    /// A variable for the program
+    /// Environment variable for the program
     #[arg(long = "env", value_name = "NAME=VALUE")]
     pub env: Vec<String>,
     /// Longest run time, such as 5s
@@ -110,66 +110,66 @@ pub struct RunArguments {
 /// Arguments of `isolator bench`.
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    /// The languages; all that have a program to measure if none is named
+    /// The languages to measure; if none is given, all that have a benchmark program
     #[arg(value_name = "LANGUAGE")]
     pub languages: Vec<String>,
-    /// How long to measure, starting up included, a third of it throughput; more time makes more
+    /// How long to measure, including startup. A third of it is for throughput. More time gives more
     /// samples
     #[arg(long, value_name = "TIME", default_value = "45s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Draw a chart of the results
+    /// Draw a chart of the results into this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write all samples and the results
+    /// Write the results and all samples to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// Arguments of `isolator install`. What the server is started with besides `serve` is what comes with
-/// the command itself: `--config` and `--engine`.
+/// Arguments of `isolator install`. The host starts the server with the `--config` and `--engine` that are given
+/// here.
 #[derive(Debug, Args)]
 pub struct InstallArguments {
     /// The host
     #[arg(value_enum)]
     pub host: Host,
-    /// Show what would be written and where, and touch nothing; the JSON alone is standard output
+    /// Show what would be written and where, but change nothing. Only the JSON goes to standard output
     #[arg(long, conflicts_with_all = ["uninstall", "force"])]
     pub print: bool,
-    /// Take the server out of the host's configuration
+    /// Remove the server from the host's configuration
     #[arg(long)]
     pub uninstall: bool,
-    /// Name of the server in the host
+    /// Name of the server in the host's configuration
     #[arg(long, default_value = "isolator", value_parser = server_name)]
     pub name: String,
-    /// The host's configuration, where it is not at its usual place
+    /// The host's configuration file, if it is not in its usual place
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
-    /// Replace, or take out, another server of that name
+    /// Replace or remove a different server with that name
     #[arg(long)]
     pub force: bool,
 }
 
-/// What to do with images.
+/// The commands for images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// List the images of the languages and whether they are there, and others of Isolator's
+    /// List the images of the languages, whether they are there, and Isolator's other images
     Ls,
-    /// Build the images that Isolator describes itself
+    /// Build the images that come with Isolator
     Build {
-        /// The languages; all that have such an image if none is named
+        /// The languages; if none is given, all with such an image
         languages: Vec<String>,
     },
     /// Pull images from a registry
     Pull {
-        /// The languages, or images by their names; all languages with such an image if none is named
+        /// The languages, or names of images; if none is given, all languages whose image is pulled
         #[arg(value_name = "LANGUAGE|IMAGE")]
         names: Vec<String>,
     },
-    /// Take images from a file: what docker save writes, an OCI layout, or a root file system
+    /// Import images from a file: the output of docker save, an OCI layout, or a root file system
     Import {
         /// The file, or the directory of an OCI layout
         file: PathBuf,
-        /// Name of the image, which a root file system needs
+        /// Name for the image; required for a root file system
         #[arg(long)]
         name: Option<String>,
     },
@@ -179,18 +179,18 @@ pub enum ImageCommand {
         #[arg(required = true, value_name = "IMAGE")]
         names: Vec<String>,
     },
-    /// Remove images of Isolator's that later ones have replaced, and what interrupted work left
+    /// Remove Isolator's images that newer ones have replaced, and what interrupted work left behind
     Prune,
 }
 
-/// What to do with the configuration.
+/// The commands for the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Say whether it is valid, and what is wrong where
+    /// Check the configuration and show each error with its key
     Check,
-    /// Print its JSON schema
+    /// Print the JSON schema of the configuration
     Schema,
-    /// Write a configuration with the defaults, and the snippets that come with Isolator
+    /// Write a configuration to start from, and the snippets that come with Isolator
     Init {
         /// The directory to write to
         #[arg(default_value = ".")]

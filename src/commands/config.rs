@@ -1,4 +1,4 @@
-//! `isolator config`: check, describe, create.
+//! `isolator config`: checks, describes or creates a configuration.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,13 +10,13 @@ use crate::commands::cli::ConfigCommand;
 use crate::commands::{complain, say};
 use crate::config::{self, Config, ConfigError, FILE_NAME};
 
-/// The configuration with every default written out.
+/// The configuration that `isolator config init` writes.
 const DEFAULT: &str = include_str!("../../isolator_config.json");
 
 /// The snippets that come with Isolator.
 static PROMPTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/prompts");
 
-/// Does what the command says.
+/// Runs the command.
 pub fn config(file: Option<&Path>, command: ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check => check(file),
@@ -31,9 +31,9 @@ pub fn config(file: Option<&Path>, command: ConfigCommand) -> anyhow::Result<Exi
 fn check(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     match Config::load(file) {
         Ok(config) => {
-            let place = config.file.as_deref().map_or("the defaults".into(), Path::to_string_lossy);
+            let name = config.file.as_deref().map_or("the defaults".into(), Path::to_string_lossy);
             let languages: Vec<_> = config.languages.keys().cloned().collect();
-            say(&format!("{place}: valid, with {}", languages.join(", ")));
+            say(&format!("{name}: valid, with {}", languages.join(", ")));
             Ok(ExitCode::SUCCESS)
         }
         Err(error @ ConfigError::Invalid { .. }) => {
@@ -44,11 +44,11 @@ fn check(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Writes the default configuration and snippets. What is there is not touched.
+/// Writes the default configuration and the snippets. Existing files are not changed.
 fn init(directory: &Path) -> anyhow::Result<ExitCode> {
     let file = directory.join(FILE_NAME);
     if file.exists() {
-        bail!("{} is there already; it was left as it is", file.display());
+        bail!("{} already exists; it was left as it is", file.display());
     }
     let prompts = directory.join("prompts");
     std::fs::create_dir_all(&prompts).with_context(|| prompts.display().to_string())?;
@@ -57,7 +57,7 @@ fn init(directory: &Path) -> anyhow::Result<ExitCode> {
     for snippet in PROMPTS.files() {
         let path = prompts.join(snippet.path());
         if path.exists() {
-            complain(&format!("{} is there already; it was left as it is", path.display()));
+            complain(&format!("{} already exists; it was left as it is", path.display()));
             continue;
         }
         std::fs::write(&path, snippet.contents()).with_context(|| path.display().to_string())?;

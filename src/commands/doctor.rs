@@ -1,4 +1,4 @@
-//! `isolator doctor`: what is there, what is missing, and the command that mends it.
+//! `isolator doctor`: what is there, what is missing, and how to fix it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use isolator_pool::run::outcome::Status;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 use crate::app::{App, PoolFill};
-use crate::commands::{Work, say};
+use crate::commands::{Work, isolator, say};
 use crate::config::{Config, Language};
 
-/// How long a sandbox is waited for, and how often one is looked for.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(20);
+/// How long to wait for a sandbox, and how often to check for one.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Collects what was found.
+/// Prints what was found, and counts the problems.
 #[derive(Default)]
 struct Findings {
     problems: usize,
@@ -30,29 +30,31 @@ impl Findings {
         say(&format!("  ok       {what}"));
     }
 
-    fn warn(&self, what: &str, mend: &str) {
-        say(&format!("  warning  {what}\n           {mend}"));
+    fn warn(&self, what: &str, fix: &str) {
+        say(&format!("  warning  {what}\n           {fix}"));
     }
 
-    fn missing(&mut self, what: &str, mend: &str) {
+    fn missing(&mut self, what: &str, fix: &str) {
         self.problems += 1;
-        say(&format!("  MISSING  {what}\n           {mend}"));
+        say(&format!("  MISSING  {what}\n           {fix}"));
     }
 }
 
-/// Checks everything that a request needs, and makes one in each language.
+/// Checks everything that a request needs, and runs one in each language.
 pub fn doctor(config: Config) -> Work {
     Box::pin(async move {
         let mut findings = Findings::default();
         say("configuration");
         match &config.file {
             Some(file) => findings.fine(&format!("{} is valid", file.display())),
-            None => findings.fine("no file, the defaults hold (isolator config init writes one)"),
+            None => {
+                findings.fine("no file, so the defaults apply (isolator config init writes one)")
+            }
         }
         if !config.prompts.is_dir() {
             let what =
                 format!("{} does not exist, so there are no snippets", config.prompts.display());
-            findings.warn(&what, "isolator config init writes those that come with Isolator");
+            findings.warn(&what, "isolator config init writes some to start with");
         }
 
         say("engine");
@@ -61,7 +63,7 @@ pub fn doctor(config: Config) -> Work {
             Ok(engine) => {
                 findings.fine(&engine);
                 for warning in bounded(Call::Check, app.engine.warnings()).await? {
-                    findings.warn(&warning.what, &warning.mend);
+                    findings.warn(&warning.what, &warning.fix);
                 }
                 images(&config, &app, &mut findings).await;
                 if findings.problems == 0 {
@@ -70,13 +72,13 @@ pub fn doctor(config: Config) -> Work {
             }
             Err(error @ EngineError::Unusable(_)) => findings.missing(
                 &error.to_string(),
-                "do what it says, or have a Docker engine make the sandboxes: install and start one \
-                 (Debian: apt-get install docker.io)",
+                "fix that, or use a Docker engine instead: install and start one (Debian: apt-get install \
+                 docker.io)",
             ),
             Err(error) => findings.missing(
                 &error.to_string(),
-                "install and start one (Debian: apt-get install docker.io), let this user reach its \
-                 socket, or name its address in engine.host or DOCKER_HOST",
+                "install and start Docker (Debian: apt-get install docker.io), give this user access to its \
+                 socket, or set its address in engine.host or DOCKER_HOST",
             ),
         }
         if findings.problems == 0 {
@@ -98,15 +100,17 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
             Ok(Some(_)) => findings.fine(&format!("{language}: {name}")),
             Ok(None) => {
                 let how = if app.images.is_built(name) { "build" } else { "pull" };
-                let mend = format!("isolator image {how} {language}");
-                findings.missing(&format!("{language}: {name}"), &mend);
+                let fix = format!("{} image {how} {language}", isolator(config));
+                findings.missing(&format!("{language}: {name}"), &fix);
             }
-            Err(error) => findings.missing(&format!("{language}: {error}"), "see the error"),
+            Err(error) => {
+                findings.missing(&format!("{language}: {error}"), "fix what the error says")
+            }
         }
     }
 }
 
-/// Starts each language's own command in a sandbox of its own, with an empty program.
+/// Runs each language's command in a sandbox, with an empty program.
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     say("sandboxes");
     let pools = match app.start_pools(config, PoolFill::One) {
@@ -121,50 +125,52 @@ async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
                 let took = receipt.checkout + receipt.run.total;
                 let what = format!("{name}: a sandbox works, its program took {took:.0?}");
                 if outcome.status == Status::Timeout {
-                    findings.warn(&what, "that is long; is the machine busy?");
+                    findings.warn(&what, "that is slow; is the machine busy?");
                 } else {
                     findings.fine(&what);
                 }
             }
-            Err(error) => findings.missing(&format!("{name}: {error}"), "see the error"),
+            Err(error) => findings.missing(&format!("{name}: {error}"), "fix what the error says"),
         }
     }
     preloads(config, &pools, findings).await;
     if let Err(error) = pools.close(Duration::ZERO).await {
-        findings.missing(&format!("sandboxes can't be removed: {error}"), "isolator gc");
+        let fix = format!("{} gc", isolator(config));
+        findings.missing(&format!("sandboxes can't be removed: {error}"), &fix);
     }
 }
 
-/// What waits in a sandbox, and why it does not.
+/// How much memory the preloaded interpreters take, or why one is not used.
 async fn preloads(config: &Config, pools: &Pools, findings: &mut Findings) {
     for language in config.languages.values().filter(|l| l.sandbox.preload.is_some()) {
         let name = &language.name;
-        let waited = tokio::time::timeout(PATIENCE, async {
+        let waited = tokio::time::timeout(READY_TIMEOUT, async {
             loop {
                 match pools.status().remove(name.as_str()) {
-                    Some(pool) if pool.paused == 0 => tokio::time::sleep(LOOK).await,
+                    Some(pool) if pool.paused == 0 => tokio::time::sleep(POLL_INTERVAL).await,
                     status => return status.map(|pool| pool.preload).unwrap_or_default(),
                 }
             }
         });
         let Ok(PreloadStatus { memory, complaints }) = waited.await else {
-            findings.warn(&format!("{name}: no sandbox is ready after {PATIENCE:?}"), "try again");
+            findings
+                .warn(&format!("{name}: no sandbox is ready after {READY_TIMEOUT:?}"), "try again");
             continue;
         };
         if memory > 0 {
             let mib = memory.div_ceil(1 << 20);
             findings
-                .fine(&format!("{name}: what waits in a sandbox for its program takes {mib} MiB"));
+                .fine(&format!("{name}: preloaded interpreters take {mib} MiB in each sandbox"));
         }
         for complaint in complaints {
-            let mend =
-                format!("see languageSettings.{name}.preload; programs run, but start slower");
-            findings.warn(&format!("{name}: {complaint}"), &mend);
+            let fix =
+                format!("programs run, but start slower; see languageSettings.{name}.preload");
+            findings.warn(&format!("{name}: {complaint}"), &fix);
         }
     }
 }
 
-/// An empty file is a program in most languages, and in the others it at least starts the command.
+/// Runs an empty file, which is a program in most languages. In the others it at least starts the command.
 fn probe(language: &Language, config: &Config) -> RunRequest {
     let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 0 });
     // The name was validated with the configuration.

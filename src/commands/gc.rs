@@ -1,4 +1,4 @@
-//! `isolator gc`: removes what dead servers left behind, and nothing of the living.
+//! `isolator gc`: removes what dead servers left behind, and nothing of running ones.
 
 use std::env;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::commands::{Work, say};
 use crate::config::{Config, EngineKind};
 
-/// Sweeps once, both engines where either may have been used.
+/// Sweeps once; both engines, if either may have been used.
 pub fn gc(config: Config) -> Work {
     Box::pin(async move {
         let app = App::new(&config).await?;
@@ -27,5 +27,5 @@ pub fn gc(config: Config) -> Work {
 }
 
 async fn sweep(app: &App) -> anyhow::Result<Swept> {
-    Ok(sweep::sweep(&*app.engine, &app.owner).await?)
+    Ok(sweep::sweep(&*app.engine, &app.instance).await?)
 }

@@ -1,4 +1,4 @@
-//! `isolator image`: the images of the configured languages.
+//! `isolator image`: manages the images of the configured languages.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use isolator_pool::engine::{Call, bounded};
 
 use crate::app::App;
 use crate::commands::cli::ImageCommand;
-use crate::commands::{Work, complain, say};
+use crate::commands::{Work, complain, isolator, say};
 use crate::config::{Config, Language};
 
-/// Does what the command says.
+/// Runs the command.
 pub fn image(config: Config, command: ImageCommand) -> Work {
     Box::pin(async move {
         let app = App::new(&config).await?;
@@ -30,7 +30,7 @@ pub fn image(config: Config, command: ImageCommand) -> Work {
     })
 }
 
-/// How an image comes to be.
+/// Where an image comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Built,
@@ -65,19 +65,19 @@ fn row(language: &str, image: &str, size: &str, digest: &str) {
     say(&format!("{language:<14}{image:<31} {size:<9} {digest}"));
 }
 
-/// A size in MiB, and as much of a digest as tells it from others.
+/// A size in MiB, and a digest shortened so that it still differs from others.
 fn in_short(size: u64, digest: &str) -> (String, String) {
     (ByteSize::mib(size >> 20).to_string(), digest.chars().take(19).collect())
 }
 
-/// Whether a full name is what a short one means.
+/// Whether a short and a full name mean the same image.
 fn is_same(short: &str, full: &str) -> bool {
     let full = full.strip_prefix("docker.io/").unwrap_or(full);
     let full = full.strip_prefix("library/").unwrap_or(full);
     full == short || full.strip_suffix(":latest") == Some(short)
 }
 
-/// Languages are pulled as they are configured, and anything else by its name.
+/// Pulls the images of languages, or, if no name is a language, images by their names.
 async fn pull(config: &Config, app: &App, names: Vec<String>) -> anyhow::Result<ExitCode> {
     if !names.is_empty() && !names.iter().any(|name| config.languages.contains_key(name)) {
         for name in names {
@@ -98,7 +98,7 @@ async fn import(app: &App, file: &Path, name: Option<&str>) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says which image a name means now.
+/// Prints the image that a name stands for now.
 async fn say_what_is_there(app: &App, name: &str) -> anyhow::Result<()> {
     let found = app.images.find(name).await?;
     say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)));
@@ -134,7 +134,7 @@ async fn fetch(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The languages that are named, or all whose images come to be that way.
+/// The named languages, or all whose images have that origin.
 fn choose(
     config: &Config,
     app: &App,
@@ -156,14 +156,16 @@ fn choose(
     for name in names {
         let Some(language) = config.languages.get(&name) else {
             let known: Vec<_> = config.languages.keys().cloned().collect();
-            bail!("{name:?} is not a language here: use some of {}", known.join(", "));
+            bail!("{name:?} is not a configured language: use some of {}", known.join(", "));
         };
         match (origin_of(language), origin) {
             (Origin::Built, Origin::Pulled) => {
-                bail!("the image of {name} is built, not pulled: isolator image build {name}")
+                let isolator = isolator(config);
+                bail!("the image of {name} is built, not pulled: {isolator} image build {name}")
             }
             (Origin::Pulled, Origin::Built) => {
-                bail!("the image of {name} is pulled, not built: isolator image pull {name}")
+                let isolator = isolator(config);
+                bail!("the image of {name} is pulled, not built: {isolator} image pull {name}")
             }
             _ => chosen.push(Arc::clone(language)),
         }

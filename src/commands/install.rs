@@ -1,4 +1,4 @@
-//! `isolator install`: has a host start this server.
+//! `isolator install`: adds this server to a host's configuration.
 
 use std::env;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::commands::hosts::place::{self, Surroundings, System};
 use crate::commands::{complain, say};
 use crate::config::{Config, EngineKind, FILE_NAME};
 
-/// Variables that decide what the server does and that hosts do not pass on.
+/// Variables that change what the server does, and that hosts don't pass on.
 const NOT_PASSED_ON: [&str; 6] = [
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -28,14 +28,14 @@ const NOT_PASSED_ON: [&str; 6] = [
     "XDG_STATE_HOME",
 ];
 
-/// Puts this server into a host's configuration, takes it out, or shows what would be written.
+/// Adds this server to a host's configuration, removes it, or shows what would be written.
 pub fn install(
     config: Option<&Path>,
     engine: Option<EngineKind>,
     arguments: InstallArguments,
 ) -> anyhow::Result<ExitCode> {
     let profile = arguments.host.profile();
-    // What is taken out is known by its name and its command.
+    // To remove an entry, its name and its command are enough.
     let args = if arguments.uninstall { Vec::new() } else { args(config, engine)? };
     let entry = Entry::new(profile, utf8(&own_path()?)?, args);
     if arguments.print {
@@ -47,7 +47,10 @@ pub fn install(
         return uninstall(profile, &arguments, &entry, &file, &original);
     }
     if arguments.file.is_some() && !original.has_folder() {
-        bail!("{}: there is no such folder; make it first if it is right", file.display());
+        bail!(
+            "the folder of {} does not exist; create it first if the path is right",
+            file.display()
+        );
     }
     let name = &arguments.name;
     let text = original.text()?;
@@ -65,7 +68,7 @@ pub fn install(
     say(&format!("next: {}", profile.next));
     if !was_started {
         let title = profile.title;
-        complain(&format!("note: {title} seems not to have been started by this user before"));
+        complain(&format!("note: it seems that this user has never started {title}"));
     }
     note_what_hosts_leave_out(config);
     Ok(ExitCode::SUCCESS)
@@ -92,7 +95,7 @@ fn uninstall(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The JSON is standard output, so that it can be passed on; what is to know about it goes beside it.
+/// Only the JSON goes to standard output, so that it can be piped; remarks go to standard error.
 fn print(
     profile: &Profile,
     arguments: &InstallArguments,
@@ -112,7 +115,7 @@ fn print(
 
 fn refused(file: &Path, profile: &Profile, error: edit::EditError) -> anyhow::Error {
     let title = profile.title;
-    anyhow!("{}, the configuration of {title}, was left as it is: {error}", file.display())
+    anyhow!("the configuration of {title}, {}, was left as it is: {error}", file.display())
 }
 
 fn other(arguments: &InstallArguments) -> Other {
@@ -121,7 +124,7 @@ fn other(arguments: &InstallArguments) -> Other {
 
 fn say_copy(copy: Option<&Path>) {
     if let Some(copy) = copy {
-        say(&format!("what it said before: {}", copy.display()));
+        say(&format!("backup of the old configuration: {}", copy.display()));
     }
 }
 
@@ -134,12 +137,12 @@ fn file(profile: &Profile, arguments: &InstallArguments) -> anyhow::Result<PathB
     Ok(place::find(profile, &Surroundings { system: System::here(), variable: &variable })?)
 }
 
-/// What the host gives to this program: what the user gave it now.
+/// The arguments with which the host starts this program: those that the user gave now.
 fn args(config: Option<&Path>, engine: Option<EngineKind>) -> anyhow::Result<Vec<String>> {
     let mut args = vec!["serve".to_owned()];
     if let Some(config) = config.map(Path::to_owned).or_else(config_of_environment) {
         let config = &config;
-        // A server that ends at once tells its host nothing of why.
+        // A server that exits at once can't tell its host why, so check the configuration now.
         Config::load(Some(config))?;
         let config = path::absolute(config).with_context(|| config.display().to_string())?;
         args.extend(["--config".to_owned(), utf8(&config)?]);
@@ -156,16 +159,18 @@ fn config_of_environment() -> Option<PathBuf> {
 
 fn utf8(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str();
-    let text = text.ok_or_else(|| anyhow!("{}: JSON can't hold this path", path.display()))?;
+    let text = text.ok_or_else(|| {
+        anyhow!("{}: this path is not UTF-8, so JSON can't hold it", path.display())
+    })?;
     Ok(text.to_owned())
 }
 
-/// Where this program is: by the name it was called by where that leads to it, since that may be a link
-/// which stays when the next version comes.
+/// This program's path. The name it was called by is better, if it leads here: it may be a link that stays when
+/// the next version is installed.
 fn own_path() -> anyhow::Result<PathBuf> {
-    let real = env::current_exe().context("where this program is can't be found out")?;
+    let real = env::current_exe().context("can't find this program's own file")?;
     let itself = fs::metadata(&real).with_context(|| {
-        format!("{}: this program is not where it was started from", real.display())
+        format!("{}: this program is no longer where it was started from", real.display())
     })?;
     let called = env::args_os().next().map(PathBuf::from).unwrap_or_default();
     let candidates: Vec<_> = if called.components().count() > 1 {
@@ -182,20 +187,20 @@ fn own_path() -> anyhow::Result<PathBuf> {
     Ok(candidates.into_iter().find(is_it).unwrap_or(real))
 }
 
-/// A host starts the server with hardly any variables and in a folder of its own.
+/// Notes what the host will not pass on: it starts the server with few variables and in another folder.
 fn note_what_hosts_leave_out(config: Option<&Path>) {
     for name in NOT_PASSED_ON {
         if env::var_os(name).is_some_and(|value| !value.is_empty()) {
             complain(&format!(
-                "note: {name} is set here, but hosts do not pass it on; put it under \"env\" of the \
-                 entry, or say the same in Isolator's configuration"
+                "note: {name} is set here, but hosts don't pass it on; set it under \"env\" in the \
+                 entry, or set the same in Isolator's configuration"
             ));
         }
     }
     let is_named = config.is_some() || config_of_environment().is_some();
     if !is_named && Path::new(FILE_NAME).exists() {
         complain(&format!(
-            "note: {FILE_NAME} in this folder is not used by the host; for that, install it with \
+            "note: the host will not use {FILE_NAME} in this folder; to use it, install with \
              --config {FILE_NAME} --force"
         ));
     }

@@ -1,4 +1,4 @@
-//! The commands, one a file.
+//! The commands, one file each.
 
 pub mod bench;
 pub mod cli;
@@ -19,17 +19,44 @@ use std::io::Write;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-/// A command at work. It is boxed so that it is compiled here: a caller that awaits a plain `async fn` compiles all
+use crate::config::{Config, EngineKind};
+
+/// A running command. It is boxed so that it is compiled here: a caller that awaits a plain `async fn` compiles all
 /// of it once more, which took the binary a minute.
 pub type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
 /// Writes a line for the operator to standard output.
 pub fn say(line: &str) {
-    // A closed pipe means that nobody reads, which is the reader's choice.
+    // A closed pipe means that the reader wants no more.
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// How advice calls this program: with the engine, if it was chosen on the command line.
+pub(crate) fn isolator(config: &Config) -> &'static str {
+    match (config.engine.is_chosen_on_command_line, config.engine.kind) {
+        (true, EngineKind::Embedded) => "isolator --engine embedded",
+        (true, EngineKind::Docker) => "isolator --engine docker",
+        _ => "isolator",
+    }
 }
 
 /// Writes a line for the operator to standard error.
 pub fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn advice_repeats_the_engine_of_the_command_line() {
+        let mut config = Config::parse("{}", None, Path::new("")).unwrap();
+        config.engine.kind = EngineKind::Embedded;
+        assert_eq!(isolator(&config), "isolator");
+        config.engine.is_chosen_on_command_line = true;
+        assert_eq!(isolator(&config), "isolator --engine embedded");
+    }
 }

@@ -1,4 +1,4 @@
-//! `isolator run`: one program from the command line, in a sandbox made for it.
+//! `isolator run`: runs one program from the command line, in a sandbox made for it.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -23,21 +23,21 @@ use crate::request::resolve::{self, Request};
 use crate::request::snippets::Snippets;
 use crate::result::explain::{self, Context};
 
-/// The exit code of a program that a signal ended, as shells have it, without the signal.
+/// Added to the number of a signal that ended a program, as shells do.
 const SIGNALLED: i32 = 128;
 
-/// Runs the program and passes its output and its exit code on.
+/// Runs the program, and passes on its output and its exit code.
 pub fn run(config: Config, command: RunArguments) -> Work {
     Box::pin(async move {
         let arguments = arguments(&config, command)?;
         let mut request = resolve::resolve(arguments, &config, &Snippets::new(&config))?;
-        // They go nowhere from here.
+        // Files don't come back on the command line.
         request.run.files = None;
         let name = &request.language.name;
         let found = config.policies.check(name, request.unchecked.clone()).await;
         if !found.is_empty() {
             bail!(
-                "the policy for {name} forbids what is in the program, and it did not run:\n{found}"
+                "the policy for {name} forbids something in the program, so it was not run:\n{found}"
             );
         }
         let app = App::new(&config).await?;
@@ -96,7 +96,7 @@ fn arguments(config: &Config, command: RunArguments) -> anyhow::Result<Arguments
 fn read_program(file: &Path) -> anyhow::Result<(String, Option<String>)> {
     if file == Path::new("-") {
         let mut code = String::new();
-        std::io::stdin().read_to_string(&mut code).context("standard input")?;
+        std::io::stdin().read_to_string(&mut code).context("standard input can't be read")?;
         return Ok((code, None));
     }
     let code = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
@@ -105,16 +105,18 @@ fn read_program(file: &Path) -> anyhow::Result<(String, Option<String>)> {
 }
 
 fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
-    let speaks = |language: &&Arc<Language>| {
+    let has_extension = |language: &&Arc<Language>| {
         language.extensions.iter().any(|extension| name.ends_with(extension.as_str()))
     };
-    config.languages.values().find(speaks).map(|language| language.name.clone()).ok_or_else(|| {
-        let known: Vec<_> = config.languages.keys().cloned().collect();
-        anyhow!(
-            "the language of {name} is not known: name one with --language: {}",
-            known.join(", ")
-        )
-    })
+    config.languages.values().find(has_extension).map(|language| language.name.clone()).ok_or_else(
+        || {
+            let known: Vec<_> = config.languages.keys().cloned().collect();
+            anyhow!(
+                "can't tell the language of {name}: give one with --language: {}",
+                known.join(", ")
+            )
+        },
+    )
 }
 
 /// A file given as `PATH` or `NAME=PATH`.
@@ -136,7 +138,7 @@ fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
 }
 
 fn pass_on(outcome: &Outcome, config: &Config, request: &Request) -> ExitCode {
-    // A reader that went away changes nothing about the exit code.
+    // If nobody reads the output any more, the exit code stays the same.
     let _ = std::io::stdout().write_all(&outcome.stdout.to_bytes());
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().write_all(&outcome.stderr.to_bytes());

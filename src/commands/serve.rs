@@ -1,5 +1,5 @@
-//! `isolator serve`: MCP on standard input and output, until the host closes it, or over HTTP; until a
-//! signal comes.
+//! `isolator serve`: serves MCP on standard input and output, or over HTTP, until a signal comes or the host closes
+//! the input.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,12 +24,12 @@ use crate::mcp::server::Server;
 use crate::transport::http::{Ending, Http};
 use crate::transport::stdio::Stdio;
 
-/// How long running programs may go on when the host has gone or stops the server: it does not wait for
-/// their answers any more.
+/// How long running programs can go on when the host has disconnected or stops the server: it no longer waits for
+/// their answers.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// How long the last answers may take to leave once everything is removed.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long sending the last answers can take once everything is removed.
+const ANSWERS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Serves until it is told to stop, then removes everything.
 pub fn serve(config: Config, arguments: ServeArguments) -> Work {
@@ -44,7 +44,7 @@ pub fn serve(config: Config, arguments: ServeArguments) -> Work {
 /// Serves the one host that started the process.
 async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let app = App::new(&config).await?;
-    // Before there is anything that would be left behind.
+    // Before anything is created that a signal would leave behind.
     let stop_signal = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
@@ -55,9 +55,9 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let stop = async {
         tokio::select! {
             signal = stop_signal => tracing::info!(signal, "stopping"),
-            () = input_ended.cancelled() => tracing::info!("the host has gone, stopping"),
+            () = input_ended.cancelled() => tracing::info!("the host has disconnected; stopping"),
         }
-        // Who waits for changes would otherwise be waited for.
+        // Otherwise the server would wait for clients that wait for changes.
         changes.close();
         close(&pools, DRAIN).await
     };
@@ -66,21 +66,21 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
             close(&pools, DRAIN).await?;
             ended?;
         }
-        // The session goes on meanwhile: what still ends within the drain is answered.
+        // The session goes on meanwhile: programs that end during the drain are answered.
         stopped = stop => {
             stopped?;
-            // Who does not read has had the time to.
-            let _ = tokio::time::timeout(LAST_WORDS, session).await;
+            // A client that has not read its answer by now does not get it.
+            let _ = tokio::time::timeout(ANSWERS_TIMEOUT, session).await;
         }
-        // A host waits for its first answer, whatever the engine is doing.
-        never = look_around(&app) => match never {},
+        // This runs next to the session, because a host waits for its first answer.
+        never = check_and_sweep(&app) => match never {},
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves whoever comes and may.
+/// Serves clients over HTTP.
 async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<ExitCode> {
-    // What is wrong with it is told before anything is started.
+    // First, so that its errors come before anything is started.
     let http = Http::bind(address, &config).await?;
     let app = App::new(&config).await?;
     let stop_signal = stop_signal()?;
@@ -101,39 +101,39 @@ async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<Ex
         let closed = close(&pools, config.http.drain).await;
         // Calls are refused by now, and those that were running have been answered.
         ending.answers.close();
-        let _ = tokio::time::timeout(LAST_WORDS, ending.answers.wait()).await;
+        let _ = tokio::time::timeout(ANSWERS_TIMEOUT, ending.answers.wait()).await;
         ending.stop.cancel();
         closed
     };
     tokio::select! {
-        () = &mut serving => anyhow::bail!("nothing is listened for any more"),
+        () = &mut serving => anyhow::bail!("the server stopped listening"),
         stopped = stop => {
-            // Who does not read has had the time to.
-            if tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
+            // A client that has not read its answer by now does not get it.
+            if tokio::time::timeout(ANSWERS_TIMEOUT, &mut serving).await.is_err() {
                 ending.end.cancel();
                 serving.await;
             }
             stopped?;
         }
-        never = look_around(&app) => match never {},
+        never = check_and_sweep(&app) => match never {},
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends what runs, and removes everything.
+/// Ends running programs, and removes everything.
 async fn close(pools: &Pools, drain: Duration) -> anyhow::Result<()> {
     let closed = pools.close(drain).await;
-    closed.context("something is left, which the next start or `isolator gc` removes")
+    closed.context("not everything was removed; the next start or `isolator gc` removes the rest")
 }
 
-/// Says which engine is there and sweeps what dead instances left. Never ends by itself.
-async fn look_around(app: &App) -> Infallible {
+/// Logs which engine is used, and removes what dead instances left behind. Never returns.
+async fn check_and_sweep(app: &App) -> Infallible {
     match bounded(Call::Check, app.engine.check()).await {
         Ok(engine) => {
             tracing::info!(engine, "using the engine");
             app.sweep().await;
         }
-        // Calls are answered with this error until the engine is there.
+        // Calls are answered with this error until the engine is available.
         Err(error) => tracing::error!(%error, "no engine yet; see `isolator doctor`"),
     }
     std::future::pending().await
@@ -145,7 +145,7 @@ async fn session(server: Server, transport: Stdio) -> anyhow::Result<()> {
             service.waiting().await?;
             Ok(())
         }
-        // A host may change its mind before it has said anything.
+        // A host may disconnect before it has sent anything.
         Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Listens for SIGTERM, SIGINT and SIGHUP from now on; what it returns waits for one of them, and returns its
+/// Listens for SIGTERM, SIGINT and SIGHUP from now on. The returned future waits for one of them and returns its
 /// number.
 ///
 /// # Errors

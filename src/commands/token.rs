@@ -1,4 +1,4 @@
-//! `isolator token`: makes a bearer token for a client of `isolator serve --http`.
+//! `isolator token`: creates a bearer token for a client of `isolator serve --http`.
 
 use std::process::ExitCode;
 
@@ -6,12 +6,12 @@ use crate::commands::cli::TokenArguments;
 use crate::commands::{complain, say};
 use crate::transport::http::Token;
 
-/// Prints the line for the file of tokens to standard output, so that it can be appended there, and the
-/// token itself, which is nowhere else, to standard error.
+/// Prints the line for the token file to standard output, so that it can be appended there, and the token itself,
+/// which is stored nowhere, to standard error.
 pub fn token(arguments: &TokenArguments) -> anyhow::Result<ExitCode> {
     let (token, secret) = Token::new(&arguments.name, arguments.expires)?;
-    complain(&format!("The token, which can't be shown again: {secret}"));
-    complain("The line for the file that http.tokens of the configuration names:");
+    complain(&format!("The token for the client, which can't be shown again: {secret}"));
+    complain("The line for the server's token file (http.tokens):");
     say(&token.to_string());
     Ok(ExitCode::SUCCESS)
 }

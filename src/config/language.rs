@@ -1,4 +1,4 @@
-//! The languages: what is built in with what the operator writes over it, and what each then means.
+//! The languages: the built-in settings, overridden by the operator's, and validated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +15,19 @@ use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPool, RawPreload};
 use super::validate::{Check, Common, PIDS};
 use super::{CommandPart, Hint, Language, RequestLimits, command_line, syntax};
 
-/// One thawed and one paused: the next request is instant, the one after it almost.
+/// One thawed and one paused: the next request starts at once, the one after it almost at once.
 const POOL_SIZE: usize = 2;
 const POOL_HOT: usize = 1;
 
-/// Waiting costs nothing but memory; this only bounds how old the oldest can be.
+/// Waiting sandboxes cost nothing but memory; this only limits how old they get.
 const POOL_MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
-/// A pool is not a fleet; beyond this a typing error is likelier than a wish.
+/// A larger number is more likely a typing error.
 const MAX_POOL_SIZE: usize = 1000;
 
 const USER: (u32, u32) = (1000, 1000);
 
-/// A quarter of the memory, which files in a tmpfs are part of, leaves a program at least half of
-/// it when both its file systems are full.
+/// A tmpfs gets a quarter of the memory. So a program has at least half of it when both file systems are full.
 const TMPFS_SHARE: u64 = 4;
 
 /// Each file of a tmpfs takes about 1 KiB of kernel memory.
@@ -40,7 +39,7 @@ const PRELOAD_MEMORY_MB: u64 = 128;
 /// Python's multiprocessing keeps its locks there; they are small.
 const SHM: ByteSize = ByteSize::mib(16);
 
-/// Where a program finds a home and a place for temporary files in any image.
+/// Variables that give a program a home and a folder for temporary files in any image.
 const ENV: [(&str, &str); 2] = [("HOME", "/tmp"), ("TMPDIR", "/tmp")];
 
 /// Programs see these when they try to reach the network that is not there.
@@ -70,19 +69,18 @@ pub(super) fn languages(
             continue;
         }
         if let Some(language) = language(&name, settings, common, check) {
-            // What a language has by itself a request may have too, unless the operator set the
-            // bound, and then the two must agree.
+            // A request can ask for what its language has. If the operator set the limit, it must not be less.
             let own = language.sandbox.resources;
             if raw.limits.max_memory_mb.is_none() {
                 limits.max_memory = limits.max_memory.max(own.memory);
             } else if own.memory > limits.max_memory {
-                let message = format!("{name} has {}, which is more", own.memory);
+                let message = format!("is less than the {} of {name}", own.memory);
                 check.problem("limits.maxMemoryMB", message);
             }
             if raw.limits.max_cpus.is_none() {
                 limits.max_cpu = limits.max_cpu.max(own.cpu);
             } else if own.cpu > limits.max_cpu {
-                check.problem("limits.maxCpus", format!("{name} has {}, which is more", own.cpu));
+                check.problem("limits.maxCpus", format!("is less than the {} of {name}", own.cpu));
             }
             languages.insert(name, Arc::new(language));
         }
@@ -133,7 +131,7 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "+#_-.".contains(c)) {
         check.problem(
             format!("languageSettings.{name}"),
-            "a language's name has letters, digits and + # _ - . only",
+            "a language's name can only have letters, digits and + # _ - .",
         );
     }
     let Some(image) = raw.image.as_ref().filter(|image| !image.trim().is_empty()) else {
@@ -156,7 +154,7 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
     if !command.iter().any(|part| matches!(part, CommandPart::File | CommandPart::Sources)) {
         check.problem(
             at("command"),
-            "is required: a program and its arguments with \"{file}\" for the entrypoint, such as \
+            "is required: a program and its arguments with \"{file}\" for the program's file, such as \
              [\"bash\", \"{file}\"]",
         );
     }
@@ -217,15 +215,15 @@ fn sandbox(
     at: &impl Fn(&str) -> String,
     check: &mut Check,
 ) -> SandboxSpec {
-    // A default that is wrong is told once, under its own name.
-    let place = |own: bool, key: &str, default: &str| {
+    // A wrong default is reported once, under its own key.
+    let path = |own: bool, key: &str, default: &str| {
         if own { at(key) } else { default.to_owned() }
     };
-    let memory_path = place(raw.memory_mb.is_some(), "memoryMB", "defaultMemoryMB");
+    let memory_path = path(raw.memory_mb.is_some(), "memoryMB", "defaultMemoryMB");
     let memory = check.memory(&memory_path, raw.memory_mb.unwrap_or(common.memory_mb));
-    let cpu_path = place(raw.cpus.is_some(), "cpus", "defaultCpus");
+    let cpu_path = path(raw.cpus.is_some(), "cpus", "defaultCpus");
     let cpu = check.cpu(&cpu_path, raw.cpus.unwrap_or(common.cpus));
-    let pids_path = place(raw.pids_limit.is_some(), "pidsLimit", "defaultPidsLimit");
+    let pids_path = path(raw.pids_limit.is_some(), "pidsLimit", "defaultPidsLimit");
     // Process 1, the runner and the program are three already.
     let pids = check.within(&pids_path, raw.pids_limit.unwrap_or(common.pids), 4, 1 << 22, PIDS);
     let mut tmpfs = |key: &str, mb: Option<u64>| {
@@ -322,12 +320,12 @@ fn pool(own: &RawPool, common: &RawPool, path: &str, check: &mut Check) -> PoolS
     let hot = match own.hot.or(common.hot) {
         None => POOL_HOT.min(size),
         Some(hot) if hot <= size => hot,
-        // A pool made smaller than the common front has a smaller front.
+        // A pool with its own size can be smaller than the common number of hot sandboxes.
         Some(_) if own.hot.is_none() && own.size.is_some() => size,
         Some(hot) => {
             check.problem(
                 place(own.hot.is_some(), "hot"),
-                format!("{hot} of {size} sandboxes can't be hot: at most the pool's size"),
+                format!("{hot} is more than the pool's size of {size}"),
             );
             size
         }

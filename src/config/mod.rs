@@ -1,4 +1,4 @@
-//! The configuration: found, read strictly, validated once, never changed afterwards.
+//! The configuration: found, read strictly, and validated once.
 
 mod language;
 mod raw;
@@ -42,42 +42,42 @@ pub struct Config {
     pub engine: EngineConfig,
     /// When images are fetched.
     pub pull_policy: PullPolicy,
-    /// What holds for all pools together.
+    /// The limits for all pools together.
     pub pools: PoolsLimits,
-    /// What a request may ask for.
+    /// What a request can ask for.
     pub limits: RequestLimits,
     /// The languages by name.
     pub languages: BTreeMap<String, Arc<Language>>,
-    /// What comes back of a run.
+    /// What a run returns.
     pub results: ResultsConfig,
     /// How clients reach `serve --http`.
     pub http: HttpConfig,
-    /// What programs may not contain.
+    /// What programs must not contain.
     pub policies: Policies,
-    /// The language of the tool test_code, if there is such a tool.
+    /// The language of the tool test_code, if it is enabled.
     pub test_code: Option<Arc<Language>>,
 }
 
 impl Config {
-    /// How much of an output is kept where it can be read afterwards: more than an answer holds.
+    /// How much output is captured: what the answer holds, and what can be read later.
     pub fn output_with_kept(&self) -> OutputLimits {
         let OutputLimits { head, tail, kill } = self.limits.output;
         OutputLimits { head: head.max(self.results.output), tail, kill }
     }
 
-    /// Whether a call may take so long that its program is detached.
+    /// Whether a call can take so long that its program is detached.
     pub fn detaches(&self) -> bool {
         self.longest_call() > self.results.detach_after
     }
 
-    /// How long a call may take, with the time that it waits for others and for a sandbox.
+    /// How long a call can take, including the time in the queue and for getting a sandbox.
     pub fn longest_call(&self) -> Duration {
         const SANDBOX: Duration = Duration::from_secs(60);
         self.limits.max_timeout.saturating_add(self.pools.admission.wait).saturating_add(SANDBOX)
     }
 }
 
-/// What comes back of a run, and for how long.
+/// What a run returns, and how long it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultsConfig {
     /// Bytes of all files that come back from one run.
@@ -97,13 +97,13 @@ pub struct HttpConfig {
     pub tokens: Option<PathBuf>,
     /// Certificate for TLS.
     pub tls: Option<TlsConfig>,
-    /// Names by which clients call this machine, beside its own for itself.
+    /// Names by which clients call this machine, in addition to localhost and its address.
     pub allowed_hosts: Vec<String>,
-    /// Origins of web pages that may call, beside those on this machine.
+    /// Origins of web pages that can call, in addition to pages on this machine.
     pub allowed_origins: Vec<String>,
     /// Connections at the same time.
     pub max_connections: usize,
-    /// How long programs may go on when the server stops.
+    /// How long programs can go on when the server stops.
     pub drain: Duration,
 }
 
@@ -121,14 +121,16 @@ pub struct TlsConfig {
 pub struct EngineConfig {
     /// Its kind.
     pub kind: EngineKind,
-    /// Its address, where the operator gives one.
+    /// Its address, if the operator gives one.
     pub host: Option<String>,
+    /// Whether `--engine` gave the kind.
+    pub is_chosen_on_command_line: bool,
 }
 
-/// What a request may ask for.
+/// What a request can ask for.
 #[derive(Debug, Clone)]
 pub struct RequestLimits {
-    /// Run time where the request does not say.
+    /// Run time if the request has no timeout.
     pub default_timeout: Duration,
     /// Longest run time.
     pub max_timeout: Duration,
@@ -151,7 +153,7 @@ pub struct Language {
     pub description: String,
     /// Extensions of its files with the dot, the usual one first.
     pub extensions: Vec<String>,
-    /// Name of the entrypoint where the request does not say.
+    /// File name of a program whose request gives none.
     pub default_file: String,
     /// The program and its arguments.
     pub command: Vec<CommandPart>,
@@ -159,9 +161,9 @@ pub struct Language {
     pub env: BTreeMap<String, String>,
     /// Explanations of its error messages.
     pub hints: Vec<Hint>,
-    /// How its programs are checked without running them, where somebody has said so.
+    /// How its programs are checked without running them, if that is configured.
     pub syntax: Option<SyntaxCheck>,
-    /// Its sandboxes, but for the image's digest.
+    /// Its sandboxes, without the image's digest.
     pub sandbox: SandboxSpec,
     /// Its pool.
     pub pool: PoolSize,
@@ -198,7 +200,7 @@ pub enum CommandPart {
     Word(String),
     /// The entrypoint's name.
     File,
-    /// The names of the entrypoint and of the files beside it in the same language.
+    /// The names of the entrypoint and of the sources in the same folder.
     Sources,
 }
 
@@ -231,7 +233,7 @@ pub enum ConfigError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is not valid.
     #[error("{}:\n{}", .file.display(), list(.problems))]
     Invalid {
         /// The file.
@@ -281,10 +283,10 @@ impl Config {
     }
 }
 
-/// Where the configuration lies if nobody says: the variable `ISOLATOR_CONFIG`, the current
-/// directory, the user's configuration directory.
+/// The configuration file if none is given: from `ISOLATOR_CONFIG`, the current directory, or the user's
+/// configuration directory.
 fn find() -> Option<PathBuf> {
-    // One that is empty says nothing: bundles set it whether or not their user chose a file.
+    // An empty variable is ignored: bundles set it even if their user chose no file.
     if let Some(file) = env::var_os("ISOLATOR_CONFIG").filter(|file| !file.is_empty()) {
         return Some(file.into());
     }

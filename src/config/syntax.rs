@@ -1,4 +1,4 @@
-//! How a language's programs are checked without running them.
+//! How a language's programs are checked for syntax errors without running them.
 
 use regex::Regex;
 
@@ -59,7 +59,10 @@ pub(super) fn check(
     };
     let verdicts = match (&checker, pattern) {
         (Checker::Shipped(_), Some(_)) => {
-            check.problem(at("syntaxCheck.pattern"), "is for a command; a checker needs none");
+            check.problem(
+                at("syntaxCheck.pattern"),
+                "is only for a command; a checker needs no pattern",
+            );
             return None;
         }
         (Checker::Command(parts), _) if !parts.contains(&CommandPart::File) => {

@@ -132,7 +132,7 @@ fn a_network_or_a_workdir_that_breaks_the_sandbox_is_refused() {
 }
 
 #[test]
-fn a_language_is_an_edit_of_the_file() {
+fn a_language_can_be_added() {
     let config = parse(
         r#"{"languageSettings": {"bash": {
             "image": "isolator/python", "extensions": [".sh"], "command": ["bash", "-eu", "{file}"]
@@ -284,7 +284,7 @@ fn test_code_is_for_one_language_that_has_a_syntax_check() {
 }
 
 #[test]
-fn what_is_applied_to_a_language_that_is_off_waits_for_it() {
+fn policies_of_a_disabled_language_are_ignored() {
     let off = r#"{"languageSettings": {"python": {"enabled": false}},
         "policies": {"apply": {"python": ["strict"]}}}"#;
     assert!(!parse(off).unwrap().policies.apply_to("python"));

@@ -1,4 +1,4 @@
-//! From what is written to what it means. Every default stands here, beside its reason.
+//! Validates the raw configuration. The defaults are here, each with its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -41,13 +41,13 @@ const MAX_MEMORY_MB: u64 = 1 << 20;
 /// Four times the two cores of a small server, because programs wait as well as compute.
 const MAX_RUNNING: usize = 8;
 
-/// So many as can be served within the wait where each takes a tenth of a second.
+/// As many as can be served within the wait if each takes a tenth of a second.
 const MAX_QUEUE: usize = 256;
 
-/// Half of what MCP hosts wait for an answer.
+/// Half of the time that MCP hosts wait for an answer.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// On two cores a third at once gained a tenth, and slowed the requests between them.
+/// On two cores a third refill at once gained a tenth, and slowed down requests.
 const REFILLS: usize = 2;
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -62,23 +62,22 @@ const KILL_OUTPUT_MB: u64 = 64;
 
 const OPEN_FILES: u32 = 1024;
 
-/// What a run may bring may come back, and of its output as much as a model could ever page through.
+/// As much as a request can send, and more output than a model will ever page through.
 const RETURNED_FILES_KB: u64 = MAX_FILES_KB;
 const KEPT_OUTPUT_KB: u64 = 8 * 1024;
 const KEEP_FOR: Duration = Duration::from_secs(10 * 60);
 
-/// Many hosts give a call up after a minute.
+/// Many hosts give up on a call after a minute.
 const DETACH_AFTER: Duration = Duration::from_secs(45);
 
 /// Two or three for each of some hundreds of clients.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// Others wait for the answers than the one who stops the server, and what restarts services kills them after
-/// thirty seconds or more.
+/// Clients still wait for answers, and service managers kill a service only after thirty seconds or more.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// What agents write most.
-const TESTED: &str = "python";
+/// The language that agents write most.
+const TEST_CODE_LANGUAGE: &str = "python";
 
 pub(super) fn validate(
     raw: RawConfig,
@@ -100,6 +99,7 @@ pub(super) fn validate(
         engine: EngineConfig {
             kind: raw.engine.kind.unwrap_or(EngineKind::Auto),
             host: raw.engine.host.clone(),
+            is_chosen_on_command_line: false,
         },
         pull_policy: match raw.images.policy.unwrap_or(RawPolicy::Missing) {
             RawPolicy::Missing => PullPolicy::Missing,
@@ -114,7 +114,7 @@ pub(super) fn validate(
         policies,
         test_code,
     };
-    // A common default that is wrong is found wrong by every language.
+    // Every language reports a wrong default again.
     let mut problems: Vec<Problem> = Vec::new();
     for problem in check.problems {
         if !problems.contains(&problem) {
@@ -124,7 +124,7 @@ pub(super) fn validate(
     if problems.is_empty() { Ok(config) } else { Err(problems) }
 }
 
-/// Collects what is wrong, so that all of it is told at once.
+/// Collects problems, so that all are reported at once.
 #[derive(Default)]
 pub(super) struct Check {
     pub(super) problems: Vec<Problem>,
@@ -135,7 +135,7 @@ impl Check {
         self.problems.push(Problem { path: path.into(), message: message.into() });
     }
 
-    /// A number within bounds; the default where it is not.
+    /// The number, or a problem and the default if it is out of range.
     pub(super) fn within<T>(&mut self, path: &str, value: T, least: T, most: T, default: T) -> T
     where
         T: PartialOrd + std::fmt::Display + Copy,
@@ -173,7 +173,7 @@ impl Check {
     }
 }
 
-/// What all languages have unless they say otherwise.
+/// The settings of languages that don't set their own.
 pub(super) struct Common {
     pub(super) memory_mb: u64,
     pub(super) cpus: f64,
@@ -203,7 +203,8 @@ impl Common {
         if !is_workdir(&workdir) {
             check.problem(
                 "defaultContainerWorkdir",
-                format!("{workdir:?} is not an absolute path of its own, such as {WORKDIR:?}"),
+                format!("{workdir:?} is not allowed: use an absolute path outside of the system's folders and \
+                     /tmp, such as {WORKDIR:?}"),
             );
         }
         Self {
@@ -227,7 +228,7 @@ impl Common {
     }
 }
 
-/// A file system of its own is mounted there, so it can't be one of the system's places.
+/// A file system is mounted there, so it can't be one of the system's folders.
 fn is_workdir(path: &str) -> bool {
     const TAKEN: [&str; 9] =
         ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/var", "/root", "/run"];
@@ -302,12 +303,12 @@ fn results(raw: &RawResults, check: &mut Check) -> ResultsConfig {
 
 fn http(raw: &RawHttp, directory: &Path, check: &mut Check) -> HttpConfig {
     for (at, origin) in raw.allowed_origins.iter().flatten().enumerate() {
-        // One without a scheme matches nothing, one without a port whatever the next version makes of it.
+        // Without a scheme it matches nothing; without a port its meaning depends on the library's version.
         let place = origin.split_once("://").map(|(_, place)| place.trim_start_matches('['));
         if !place.is_some_and(|place| place.contains(':') && !place.contains('/')) {
             check.problem(
                 format!("http.allowedOrigins[{at}]"),
-                format!("{origin:?} is no origin: it needs a scheme and a port, as in \"https://agent.example:443\""),
+                format!("{origin:?} is not an origin: it needs a scheme and a port, as in \"https://agent.example:443\""),
             );
         }
     }
@@ -325,7 +326,7 @@ fn http(raw: &RawHttp, directory: &Path, check: &mut Check) -> HttpConfig {
     }
 }
 
-/// What is applied to a language that is switched off waits for it.
+/// The policies. Those of a disabled language are ignored.
 fn policies(
     raw: &RawPolicies,
     known: &BTreeSet<String>,
@@ -356,15 +357,16 @@ fn test_code(
     if raw.enabled != Some(true) {
         return None;
     }
-    let name = raw.language.as_deref().unwrap_or(TESTED);
+    let name = raw.language.as_deref().unwrap_or(TEST_CODE_LANGUAGE);
     let Some(language) = languages.get(name) else {
         let names: Vec<_> = languages.keys().cloned().collect();
-        let message = format!("{name:?} is not a language here: use one of {}", names.join(", "));
+        let message =
+            format!("{name:?} is not a configured language: use one of {}", names.join(", "));
         check.problem(PATH, message);
         return None;
     };
     if language.syntax.is_none() {
-        let message = format!("{name} needs a languageSettings.{name}.syntaxCheck for this tool");
+        let message = format!("this tool needs languageSettings.{name}.syntaxCheck");
         check.problem(PATH, message);
     }
     Some(Arc::clone(language))
@@ -373,7 +375,7 @@ fn test_code(
 fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {
     let running = raw.max_running.unwrap_or(MAX_RUNNING);
     let running = check.within("requests.maxRunning", running, 1, 10_000, MAX_RUNNING);
-    // A quarter at least is for the others, if there is more than one place.
+    // At least a quarter is for other clients, if there is more than one slot.
     let most = (running - running.div_ceil(4)).max(1);
     let of_one = raw.max_running_per_client.unwrap_or(most);
     let refills = raw.refills.unwrap_or(REFILLS);

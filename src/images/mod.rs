@@ -1,5 +1,4 @@
-//! The language images: described once, in the folder `images/`, and carried in the binary, so that
-//! they can be built wherever it is started.
+//! Builds the language images from the folder `images/`, which is part of the binary.
 
 mod docker;
 mod store;
@@ -21,14 +20,13 @@ static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/images");
 /// What the names of our images start with.
 const PREFIX: &str = "isolator/";
 
-/// The image that the language images start from, once it was made.
+/// The base of the language images, if it was built here.
 const BASE: &str = "isolator/base";
 
-/// What they start from where images can be pulled.
+/// Their base if images can be pulled.
 const PUBLIC_BASE: &str = "debian:trixie-slim";
 
-/// Certificates of the machine that builds: the way to the package registries may lead through a
-/// proxy that only this machine knows.
+/// Certificates of this machine, because builds may reach the package registries through its proxy.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// An engine on which images can be built.
@@ -45,14 +43,14 @@ pub(crate) struct Recipe<'a> {
     base: &'static str,
     /// The image's description.
     folder: &'static Dir<'static>,
-    /// What the build finds beside it, as a tar.
+    /// The build context, as a tar.
     context: Vec<u8>,
 }
 
 /// Builds the language images on an engine.
 pub(crate) struct LanguageImages {
     engine: Arc<dyn BuildEngine>,
-    /// Two builds at once would both make the base.
+    /// Held during a build, because two at once would both build the base.
     building: tokio::sync::Mutex<()>,
 }
 
@@ -62,7 +60,7 @@ impl LanguageImages {
         Self { engine, building: tokio::sync::Mutex::new(()) }
     }
 
-    /// The image to start from: the one made before, a public one, or one made now.
+    /// The base image: the one built before, a public one, or one built now.
     async fn base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
         for name in [BASE, PUBLIC_BASE] {
             if self.engine.find_image(name).await?.is_some() {
@@ -74,7 +72,9 @@ impl LanguageImages {
             Ok(()) => return Ok(PUBLIC_BASE),
             Err(error @ EngineError::Unreachable { .. }) => return Err(error),
             Err(error) => {
-                progress(&format!("{error}; making the base image from Debian's packages instead"));
+                progress(&format!(
+                    "{error}; building the base image from Debian's packages instead"
+                ));
             }
         }
         let folder = tempfile::tempdir().map_err(failed)?;

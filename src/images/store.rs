@@ -19,7 +19,7 @@ impl BuildEngine for EmbeddedEngine {
     }
 }
 
-/// The variables that an image's `Dockerfile` sets: all that is said there besides running the script.
+/// The variables that an image's `Dockerfile` sets. It does nothing else besides running the script.
 fn environment(folder: &Dir<'_>) -> Vec<String> {
     let file = folder.get_file(folder.path().join("Dockerfile"));
     let text = file.and_then(|file| file.contents_utf8()).unwrap_or_default();

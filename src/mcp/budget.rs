@@ -1,4 +1,4 @@
-//! How much memory the requests being served may hold, all together and each client.
+//! Limits the memory of the requests being served, in total and for each client.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ impl Budget {
 }
 
 impl Share {
-    /// Takes more; tells whether there was enough.
+    /// Takes more; returns whether there was enough.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let Budget { most, most_of_one, .. } = self.budget;

@@ -1,4 +1,4 @@
-//! The calls of the tools: what each does, from its arguments to its answer. It says nothing of how calls come in.
+//! The calls of the tools: what each tool does, from its arguments to its answer. Independent of the transport.
 
 use std::sync::Arc;
 
@@ -41,26 +41,26 @@ pub(crate) struct Calls {
 pub(crate) enum Clients {
     /// The host that started it.
     One,
-    /// Whoever calls; each shall leave something to the others.
+    /// Any number, each limited so that it leaves something for the others.
     Several,
 }
 
-/// What a call comes to. The error is the caller's mistake.
+/// The result of a call. An error is the caller's mistake.
 pub(crate) type Answer = Result<CallToolResult, InvalidArgument>;
 
 /// What is known of a call besides its arguments.
 pub(crate) struct Call {
     /// Who calls.
     pub client: Client,
-    /// Told what the program prints, where the caller wants to know.
+    /// Receives what the program prints, if the caller follows its progress.
     pub watch: Option<Watch>,
 }
 
-/// Bytes of code, files and input that all requests being served may hold together. Each is held two
-/// or three times on its way: as text, as a tar, as frames.
+/// Bytes of code, files and input of all requests being served. Each is held two or three times: as text, as a
+/// tar, as frames.
 const MAX_IN_FLIGHT: usize = 128 << 20;
 
-/// Bytes of what runs left to be read for a while, unless the operator allows each of them much.
+/// Bytes of results that are kept, unless the operator lets a single run keep more.
 const MAX_KEPT: usize = 64 << 20;
 
 impl Calls {
@@ -76,9 +76,9 @@ impl Calls {
             Clients::Several => all / 2,
         };
         let ResultsConfig { files, output, keep_for, detach_after } = config.results;
-        // Whatever the operator allows one run to leave fits in, for every client.
+        // Whatever one run can keep fits, for every client.
         let of_run = usize::try_from(files).unwrap_or(usize::MAX);
-        let of_run = of_run.saturating_add(2 * output + kept::NAMES);
+        let of_run = of_run.saturating_add(2 * output + kept::MAX_NAMES);
         let all = MAX_KEPT.max(of_run.saturating_mul(2));
         let kept = Capacity { all, of_one: of_one(all) };
         let detached = Detached::new(detach_after, keep_for.saturating_add(config.longest_call()));
@@ -96,7 +96,7 @@ impl Calls {
     ///
     /// # Errors
     ///
-    /// When the caller has made a mistake. What goes wrong otherwise is an answer.
+    /// When the caller made a mistake. Any other failure is an answer.
     pub(crate) async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
         match (name, &self.config.test_code) {
             (EXECUTE_CODE, _) if call.watch.is_some() => self.execute_code(arguments, call).await,
@@ -108,13 +108,14 @@ impl Calls {
                 let tools = tools::all(&self.config, &self.snippets);
                 let names: Vec<_> = tools.iter().map(|tool| &*tool.name).collect();
                 let name = quoted(name);
-                let message = format!("there is no tool {name}; there is: {}", names.join(", "));
+                let message =
+                    format!("there is no tool {name}; the tools are: {}", names.join(", "));
                 Err(InvalidArgument::new("name", message))
             }
         }
     }
 
-    /// What runs have left for a client.
+    /// Reads a result that is kept for a client.
     ///
     /// # Errors
     ///
@@ -123,34 +124,34 @@ impl Calls {
         self.results.read(client, uri)
     }
 
-    /// A caller that follows the progress of a program waits for its end; others are not kept waiting for
-    /// longer than they are likely to.
+    /// Runs a program for a caller that does not follow its progress: a long run is detached before the caller
+    /// gives up.
     async fn execute_or_detach(&self, arguments: Value, call: Call) -> Answer {
         let client = call.client.clone();
         let calls = self.clone();
-        let stand = self
+        let state = self
             .detached
             .run_or_detach(&client, async move { calls.execute_code(arguments, call).await });
-        self.stand(stand.await)
+        self.answer(state.await)
     }
 
     async fn get_result(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
         let GetResult { handle, cancel } = arguments::parse(arguments)?;
-        let handle = required(handle, "handle", "what execute_code answered with")?;
-        let stand = match cancel {
+        let handle = required(handle, "handle", "the handle that execute_code returned")?;
+        let state = match cancel {
             true => self.detached.end(&client, &handle),
             false => self.detached.wait(&client, &handle).await,
         };
-        stand.map_or_else(|| Ok(tool_result::unknown_handle()), |stand| self.stand(stand))
+        state.map_or_else(|| Ok(tool_result::unknown_handle()), |state| self.answer(state))
     }
 
-    fn stand(&self, stand: RunState<Answer>) -> Answer {
-        match stand {
+    fn answer(&self, state: RunState<Answer>) -> Answer {
+        match state {
             RunState::Ended(answer) => answer,
             RunState::Running(handle) => {
                 Ok(tool_result::of_running(handle, self.config.results.keep_for))
             }
-            RunState::Gone => Ok(tool_result::gone()),
+            RunState::Gone => Ok(tool_result::ended_without_result()),
         }
     }
 
@@ -222,8 +223,7 @@ impl Calls {
         })
     }
 
-    /// Checks a program's syntax in a sandbox of its own. The inner error is the answer where there is no
-    /// verdict.
+    /// Checks a program's syntax in a sandbox. The inner error is the answer if there is no verdict.
     async fn syntax_of(
         &self,
         language: &Language,

@@ -1,4 +1,4 @@
-//! The icon that hosts show beside the server and its tools.
+//! The icon that hosts show next to the server and its tools.
 
 use std::sync::LazyLock;
 

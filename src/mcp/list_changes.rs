@@ -1,8 +1,7 @@
-//! What changes between the calls, and who is told: snippets come, go and are edited, which changes the tools'
-//! schemas and the resources.
+//! Notifies clients when snippets change, because that changes the tools' schemas and the resources.
 //!
-//! The folder is looked at every two seconds, and only while somebody wants to know. What each has been told is
-//! its own affair ([`News`]), so that one who is slow misses nothing and keeps nobody waiting.
+//! The folder is polled every two seconds, but only while there are listeners. Each listener knows what it was told
+//! ([`ChangeStream`]), so that a slow one misses nothing and delays nobody.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
@@ -20,14 +19,14 @@ use isolator_pool::lock::lock;
 use crate::mcp::resources;
 use crate::request::snippets::{Listed, Snippets, Version};
 
-/// Soon enough for somebody who has saved a file and turns to the host, and nothing for the machine.
-const EVERY: Duration = Duration::from_secs(2);
+/// Soon enough for a user who saves a file and turns to the host, and no load for the machine.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What changes, for all who want to know.
+/// The changes of the snippets' folder, for all listeners.
 pub(crate) struct Changes {
     snippets: Arc<Snippets>,
     known: watch::Sender<Arc<Folder>>,
-    is_looking: Mutex<bool>,
+    is_polling: Mutex<bool>,
     tasks: TaskTracker,
     closed: CancellationToken,
 }
@@ -39,8 +38,8 @@ struct Folder {
     listed: Vec<Listed>,
 }
 
-/// The changes that one who wants to know has not been told yet.
-pub(crate) struct News {
+/// The changes that one listener has not been told yet.
+pub(crate) struct ChangeStream {
     folder: watch::Receiver<Arc<Folder>>,
     told: Arc<Folder>,
     closed: CancellationToken,
@@ -55,10 +54,10 @@ pub(crate) struct Change {
     pub resources: BTreeSet<String>,
 }
 
-/// A session of a client that was not asked what it wants to know, as revisions before 2026-07-28 have them.
+/// A session of a client with a revision before 2026-07-28, which gets list changes without subscribing.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Addresses of the resources it wants to know of.
+    /// Addresses of the resources it subscribed to.
     wanted: Arc<Mutex<BTreeSet<String>>>,
     ended: CancellationToken,
     _end: DropGuard,
@@ -66,44 +65,44 @@ pub(crate) struct Session {
 }
 
 impl Changes {
-    /// What changes in a folder of snippets from now on.
+    /// The changes of a folder from now on.
     pub(crate) fn new(snippets: Arc<Snippets>) -> Arc<Self> {
         let folder = Folder { versions: snippets.versions(), listed: snippets.list() };
         Arc::new(Self {
             snippets,
             known: watch::Sender::new(Arc::new(folder)),
-            is_looking: Mutex::new(false),
+            is_polling: Mutex::new(false),
             tasks: TaskTracker::new(),
             closed: CancellationToken::new(),
         })
     }
 
-    /// The changes from now on. There may be one already that nobody has looked for, which is told at once:
-    /// nobody knows what the caller saw of it.
-    pub(crate) fn follow(self: &Arc<Self>) -> News {
-        let mut is_looking = lock(&self.is_looking);
+    /// The changes from now on. One that happened while nobody was listening is reported at once, because the
+    /// caller may not have seen it.
+    pub(crate) fn follow(self: &Arc<Self>) -> ChangeStream {
+        let mut is_polling = lock(&self.is_polling);
         let folder = self.known.subscribe();
         let told = Arc::clone(&folder.borrow());
-        if !*is_looking {
-            *is_looking = true;
-            self.tasks.spawn(keep_looking(Arc::downgrade(self), self.closed.clone()));
+        if !*is_polling {
+            *is_polling = true;
+            self.tasks.spawn(poll_folder(Arc::downgrade(self), self.closed.clone()));
         }
-        News { folder, told, closed: self.closed.clone() }
+        ChangeStream { folder, told, closed: self.closed.clone() }
     }
 
-    /// Nobody is told any more.
+    /// Ends all notifications.
     pub(crate) fn close(&self) {
         self.closed.cancel();
     }
 
-    /// Whether somebody still wants to know.
-    fn look(&self) -> bool {
-        let mut is_looking = lock(&self.is_looking);
-        *is_looking = self.known.receiver_count() > 0;
-        if !*is_looking {
+    /// Compares the folder with what is known. Returns whether there still are listeners.
+    fn poll(&self) -> bool {
+        let mut is_polling = lock(&self.is_polling);
+        *is_polling = self.known.receiver_count() > 0;
+        if !*is_polling {
             return false;
         }
-        drop(is_looking);
+        drop(is_polling);
         let versions = self.snippets.versions();
         self.known.send_if_modified(|known| {
             let is_new = versions != known.versions;
@@ -115,7 +114,7 @@ impl Changes {
         true
     }
 
-    /// Tells one that listens what it asked for, until it has gone or the server stops.
+    /// Notifies a listener of what it subscribed to, until it disconnects or the server stops.
     pub(crate) async fn tell(self: &Arc<Self>, listener: &SubscriptionContext) {
         let told = async {
             let mut news = self.follow();
@@ -127,12 +126,12 @@ impl Changes {
         tokio::select! {
             () = listener.cancelled() => {}
             told = told => if let Err(error) = told {
-                tracing::debug!(%error, "a change could not be told");
+                tracing::debug!(%error, "a change notification could not be sent");
             },
         }
     }
 
-    /// Tells a session of all changes of the lists, and of the resources it wants to know of, until it ends.
+    /// Notifies a session of all changes of the lists, and of the resources it subscribed to, until it ends.
     pub(crate) fn tell_session(self: &Arc<Self>, session: &Session, peer: Peer<RoleServer>) {
         if std::mem::replace(&mut *lock(&session.is_told), true) {
             return;
@@ -150,26 +149,26 @@ impl Changes {
             tokio::select! {
                 () = ended.cancelled() => {}
                 told = told => if let Err(error) = told {
-                    tracing::debug!(%error, "a change could not be told");
+                    tracing::debug!(%error, "a change notification could not be sent");
                 },
             }
         });
     }
 }
 
-/// Looks at the folder for as long as somebody wants to know.
-async fn keep_looking(changes: Weak<Changes>, closed: CancellationToken) {
-    // At once, because nobody may have looked for long.
-    while changes.upgrade().is_some_and(|changes| changes.look()) {
+/// Polls the folder while there are listeners.
+async fn poll_folder(changes: Weak<Changes>, closed: CancellationToken) {
+    // At once, because the last poll may be long ago.
+    while changes.upgrade().is_some_and(|changes| changes.poll()) {
         tokio::select! {
             () = closed.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
 
-impl News {
-    /// The next change; `None` when there are none any more.
+impl ChangeStream {
+    /// The next change; `None` after the end.
     async fn next(&mut self) -> Option<Change> {
         loop {
             tokio::select! {
@@ -198,13 +197,13 @@ impl Change {
 }
 
 impl Session {
-    /// Notes that its client wants to know of a resource.
-    pub(crate) fn want(&self, uri: String) {
+    /// Subscribes to a resource.
+    pub(crate) fn subscribe(&self, uri: String) {
         lock(&self.wanted).insert(uri);
     }
 
-    /// Notes that it does not want to know of it any more.
-    pub(crate) fn forget(&self, uri: &str) {
+    /// Unsubscribes from a resource.
+    pub(crate) fn unsubscribe(&self, uri: &str) {
         lock(&self.wanted).remove(uri);
     }
 }
@@ -287,14 +286,14 @@ mod tests {
         assert_eq!(one.next().await, Some(expected));
         write(folder.path(), "a.py", "# One.\nprint()\n");
         assert_eq!(one.next().await, Some(change(false, &["snippet://a"])));
-        // Who was slow is told both at once.
+        // A slow listener is told both at once.
         assert_eq!(two.next().await, Some(change(true, &["snippet://a", "snippet://b"])));
-        let nothing = tokio::time::timeout(EVERY * 3, two.next()).await;
+        let nothing = tokio::time::timeout(POLL_INTERVAL * 3, two.next()).await;
         assert!(nothing.is_err(), "{nothing:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_looked_for_is_told_to_the_first_who_wants_to_know() {
+    async fn a_change_without_listeners_is_told_to_the_first_one() {
         let (folder, changes) = folder();
         fs::remove_file(folder.path().join("prompts/a.py")).unwrap();
         let expected = change(true, &["snippet://a"]);
@@ -302,18 +301,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_folder_is_looked_at_only_while_somebody_wants_to_know() {
+    async fn the_folder_is_polled_only_while_there_are_listeners() {
         let (_folder, changes) = folder();
-        let is_looking = || *lock(&changes.is_looking);
+        let is_polling = || *lock(&changes.is_polling);
         for _ in 0..2 {
-            assert!(!is_looking());
+            assert!(!is_polling());
             let news = changes.follow();
-            tokio::time::sleep(EVERY * 2).await;
-            assert!(is_looking());
+            tokio::time::sleep(POLL_INTERVAL * 2).await;
+            assert!(is_polling());
             drop(news);
-            tokio::time::sleep(EVERY * 2).await;
+            tokio::time::sleep(POLL_INTERVAL * 2).await;
         }
-        assert!(!is_looking() && changes.tasks.is_empty());
+        assert!(!is_polling() && changes.tasks.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
-//! What MCP asks of the server, and the messages that answer it.
+//! The MCP side of the server.
 //!
-//! [`server`] takes what a host sends, and [`calls`] does what a tool does. [`tools`] and [`resources`] are what hosts
-//! see, [`progress`] and [`list_changes`] what they are told without asking.
+//! [`server`] receives requests, and [`calls`] runs the tools. [`tools`] and [`resources`] are what hosts see, and
+//! [`progress`] and [`list_changes`] send notifications.
 
 pub(crate) mod budget;
 pub(crate) mod calls;

@@ -1,6 +1,6 @@
-//! Progress: what a program prints, told while it runs to a caller who asked for it.
+//! Progress: sends what a program prints while it runs, to a caller that asked for it.
 //!
-//! A host that hears nothing gives a call up after a minute or less, so it hears something even when the
+//! A host that hears nothing gives up on a call after a minute or less, so it gets a notification even when the
 //! program prints nothing.
 
 use std::convert::Infallible;
@@ -16,17 +16,16 @@ use rmcp::service::{Peer, RequestContext};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Shortest time between two notifications. What a program prints meanwhile is told at once.
-const EVERY: Duration = Duration::from_millis(100);
+/// Shortest time between two notifications. Output meanwhile is sent with the next one.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Bytes of output that are told of one program; the rest is in its result. A host that follows the progress has
-/// its model read it.
-const MOST: usize = 64 * 1024;
+/// Bytes of a program's output that are sent; the rest is in its result. Some hosts have their model read it.
+const MAX_OUTPUT: usize = 64 * 1024;
 
-/// Longest time without one.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+/// Longest time without a notification.
+const MAX_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The caller of a call that is being served, who wants to know.
+/// A caller that follows the progress of its call.
 pub(crate) struct Progress {
     peer: Peer<RoleServer>,
     token: ProgressToken,
@@ -34,17 +33,17 @@ pub(crate) struct Progress {
     printed: Arc<Printed>,
 }
 
-/// What was printed and not told yet.
+/// What was printed and not sent yet.
 #[derive(Default)]
 struct Printed {
     bytes: Mutex<Vec<u8>>,
-    /// Bytes that were taken in so far.
+    /// Bytes that were printed so far.
     taken: AtomicUsize,
     more: Notify,
 }
 
 impl Progress {
-    /// Of a call whose caller gave a token for it.
+    /// The progress of a call, if its caller gave a token.
     pub(crate) fn wanted(context: &RequestContext<RoleServer>) -> Option<Self> {
         Some(Self {
             peer: context.peer.clone(),
@@ -62,11 +61,11 @@ impl Progress {
         })
     }
 
-    /// Tells the caller, until this is dropped.
+    /// Sends notifications to the caller, until it is dropped.
     pub(crate) async fn tell(&self) -> Infallible {
         loop {
-            // Whichever comes first, there is something to say.
-            let _ = tokio::time::timeout(SIGN_OF_LIFE, self.printed.more.notified()).await;
+            // After either, there is a notification to send.
+            let _ = tokio::time::timeout(MAX_INTERVAL, self.printed.more.notified()).await;
             let text = self.printed.take();
             let seconds = self.began.elapsed().as_secs_f64();
             let mut progress = ProgressNotificationParam::new(self.token.clone(), seconds);
@@ -74,25 +73,25 @@ impl Progress {
                 progress = progress.with_message(text);
             }
             if let Err(error) = self.peer.notify_progress(progress).await {
-                tracing::debug!(%error, "progress could not be told");
+                tracing::debug!(%error, "a progress notification could not be sent");
             }
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(MIN_INTERVAL).await;
         }
     }
 }
 
 impl Printed {
-    /// Takes in what belongs to the part that is told.
+    /// Adds output, up to the limit.
     fn add(&self, bytes: &[u8]) {
         let before = self.taken.fetch_add(bytes.len(), Ordering::Relaxed);
-        let told = &bytes[..bytes.len().min(MOST.saturating_sub(before))];
+        let told = &bytes[..bytes.len().min(MAX_OUTPUT.saturating_sub(before))];
         if !told.is_empty() {
             lock(&self.bytes).extend_from_slice(told);
             self.more.notify_one();
         }
     }
 
-    /// Takes what there is as text, but for a character that is not there as a whole yet.
+    /// Takes the output as text, except for an incomplete character at its end.
     fn take(&self) -> String {
         let mut bytes = lock(&self.bytes);
         let whole = match std::str::from_utf8(&bytes) {
@@ -123,8 +122,8 @@ mod tests {
     fn no_more_is_told_than_a_model_should_read() {
         let printed = Printed::default();
         for _ in 0..3 {
-            printed.add(&[b'x'; MOST / 2 + 1]);
+            printed.add(&[b'x'; MAX_OUTPUT / 2 + 1]);
         }
-        assert_eq!(printed.take().len(), MOST);
+        assert_eq!(printed.take().len(), MAX_OUTPUT);
     }
 }

@@ -1,4 +1,4 @@
-//! The MCP server: takes calls, hands them on, words the answers. Nothing below it knows of MCP.
+//! The MCP server: receives requests and passes them on. Nothing below `mcp` knows MCP.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
 use crate::result::kept::{self, ReadError};
 
-/// The server, as one client has it; cheap to clone.
+/// The server for one client; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Server {
     config: Arc<Config>,
@@ -39,19 +39,18 @@ pub(crate) struct Server {
     calls: Calls,
     resources: Resources,
     changes: Arc<Changes>,
-    /// The tools as they were at the start. Only the names of snippets in them change, and to list those for
-    /// every call would take longer than most of its other parts.
+    /// The tools at the start. Only the names of snippets in them change, and listing those for every call would
+    /// take too long.
     tools: Arc<[Tool]>,
     session: Arc<Session>,
 }
 
-/// Who a call is from, and whether anybody is left to hear of it; put beside a request by a transport with
-/// several clients.
+/// Who a call is from. A transport with several clients adds it to each request.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// Who it is.
     pub client: Client,
-    /// Cancelled when the client has gone and will not come back for the answer.
+    /// Cancelled when the client has disconnected and will not come back for the answer.
     pub gone: CancellationToken,
 }
 
@@ -81,7 +80,7 @@ impl Server {
         Self { session: Arc::default(), ..self.clone() }
     }
 
-    /// What changes between the calls.
+    /// The changes that clients are notified of.
     pub(crate) fn changes(&self) -> Arc<Changes> {
         Arc::clone(&self.changes)
     }
@@ -92,15 +91,15 @@ fn invalid(error: &InvalidArgument) -> ErrorData {
     ErrorData::invalid_params(error.to_string(), Some(data))
 }
 
-/// A list has one page, so there is none that a cursor could stand for.
+/// Refuses a cursor, because every list has only one page.
 fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
     match request.and_then(|request| request.cursor) {
         None => Ok(()),
-        Some(_) => Err(ErrorData::invalid_params("cursor: no list has a second page", None)),
+        Some(_) => Err(ErrorData::invalid_params("cursor: every list has only one page", None)),
     }
 }
 
-/// Without a word of the transport it is the host, whose end is the transport's.
+/// The caller that the transport named, or else the host, which ends with the transport.
 fn caller(context: &RequestContext<RoleServer>) -> Caller {
     let request = context.extensions.get::<Parts>();
     let caller = request.and_then(|parts| parts.extensions.get::<Caller>()).cloned();
@@ -157,7 +156,7 @@ impl ServerHandler for Server {
         Ok(ListResourceTemplatesResult::with_all_items(self.resources.templates()))
     }
 
-    /// The protocol's implementation would answer with an empty list, though none is declared.
+    /// rmcp would answer with an empty list, although the server has no prompts.
     async fn list_prompts(
         &self,
         _request: Option<PaginatedRequestParams>,
@@ -205,7 +204,7 @@ impl ServerHandler for Server {
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
         let wanted = requested.resource_subscriptions.iter().flatten();
-        let told = wanted.filter(|uri| self.resources.is_told_of(uri).is_ok());
+        let told = wanted.filter(|uri| self.resources.check_subscribable(uri).is_ok());
         let accepted = SubscriptionFilter::builder()
             .tools_list_changed()
             .resources_list_changed()
@@ -218,7 +217,7 @@ impl ServerHandler for Server {
         Ok(())
     }
 
-    /// Older clients are told without having asked.
+    /// Older clients are notified without subscribing.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         self.changes.tell_session(&self.session, context.peer);
     }
@@ -228,8 +227,8 @@ impl ServerHandler for Server {
         request: SubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.resources.is_told_of(&request.uri)?;
-        self.session.want(request.uri);
+        self.resources.check_subscribable(&request.uri)?;
+        self.session.subscribe(request.uri);
         Ok(())
     }
 
@@ -238,7 +237,7 @@ impl ServerHandler for Server {
         request: UnsubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.session.forget(&request.uri);
+        self.session.unsubscribe(&request.uri);
         Ok(())
     }
 
@@ -267,7 +266,7 @@ impl ServerHandler for Server {
         let version = context.protocol_version();
         let progress = Progress::wanted(&context);
         let call = Call { client, watch: progress.as_ref().map(Progress::watch) };
-        let told = async {
+        let progress_sent = async {
             match &progress {
                 Some(progress) => progress.tell().await,
                 None => std::future::pending().await,
@@ -280,12 +279,12 @@ impl ServerHandler for Server {
             () = context.ct.cancelled() => {
                 Err(ErrorData::internal_error("the call was cancelled", None))
             }
-            () = gone.cancelled() => Err(ErrorData::internal_error("the client has gone", None)),
+            () = gone.cancelled() => Err(ErrorData::internal_error("the client has disconnected", None)),
             result = self.calls.call(&request.name, arguments, call) => match result {
-                Ok(result) => Ok(tool_result::understood(result, version.as_ref()).into()),
+                Ok(result) => Ok(tool_result::for_version(result, version.as_ref()).into()),
                 Err(error) => Err(invalid(&error)),
             },
-            never = told => match never {},
+            never = progress_sent => match never {},
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The answers of the tools: what a call comes to, in the protocol's form.
+//! The answers of the tools, as MCP results.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -18,8 +18,7 @@ use crate::result::files::{Attachment, LeftFiles};
 use crate::result::kept::{Item, Results};
 use crate::result::report::Report;
 
-/// What a run came to: the text, the data, and what the program left. What is longer than an answer holds is
-/// kept for the client.
+/// The answer to a run: the text, the data, and the files. What is too long for the answer is kept for the client.
 pub(crate) fn of_run(
     mut outcome: Outcome,
     receipt: &Receipt,
@@ -48,8 +47,8 @@ pub(crate) fn of_run(
     report.files = returned.files;
     report.notes.extend(returned.notes);
     if let Err(error) = &kept {
-        tracing::warn!(%error, "what a run left is not kept");
-        let note = "what the program left is more than can be kept to be read afterwards";
+        tracing::warn!(%error, "the results of a run could not be kept");
+        let note = "the program left more than the server can keep, so it can't be read later";
         report.notes.push(note.to_owned());
     }
     if let Some(base) = base {
@@ -104,12 +103,12 @@ pub(crate) fn of_report(report: &Report, more: Vec<ContentBlock>) -> CallToolRes
     result
 }
 
-/// A program that goes on without its caller.
+/// The answer while a detached program is running.
 pub(crate) fn of_running(handle: String, kept_for: Duration) -> CallToolResult {
     of_report(&Report::running(handle, kept_for), Vec::new())
 }
 
-/// An answer that is data and nothing else. What it says of a program is no failure of the tool.
+/// An answer that is only data. A program's failure is not the tool's.
 pub(crate) fn of_data(data: &impl Serialize) -> CallToolResult {
     let text = serde_json::to_string(data).and_then(|text| Ok((serde_json::to_value(data)?, text)));
     match text {
@@ -125,29 +124,31 @@ pub(crate) fn of_data(data: &impl Serialize) -> CallToolResult {
     }
 }
 
-/// The syntax of a program is not known.
+/// The answer when a syntax check gave no verdict.
 pub(crate) fn no_verdict(error: &syntax::NoVerdict, outcome: &Outcome) -> CallToolResult {
-    tracing::warn!(%error, status = outcome.status.as_str(), "a syntax check has no verdict");
-    failure(format!("Syntax check failed: {error}\n\nThe program may be valid or not."))
+    tracing::warn!(%error, status = outcome.status.as_str(), "a syntax check failed");
+    failure(format!(
+        "Syntax check failed: {error}\n\nIt is not known whether the program is valid."
+    ))
 }
 
-/// The sandbox, not the program, has failed: the model shall not look for the mistake in its code.
+/// The answer when the sandbox failed, so that the model does not look for the mistake in its program.
 pub(crate) fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
-    tracing::warn!(%error, "a call got no sandbox");
+    tracing::warn!(%error, "a call failed");
     let advice = match error {
         ExecuteError::Admission(_) => "The program did not run.",
         ExecuteError::Run(RunError::WorkspaceFull(_)) => {
             "The program did not run. Send less, or ask the operator for a larger workspace."
         }
         _ => {
-            "The sandbox failed, not the program, which may not have run. Try again; if it goes on, \
-             tell the operator to run `isolator doctor`."
+            "The sandbox failed, not the program, which may not have run. Try again. If it fails \
+             again, tell the operator to run `isolator doctor`."
         }
     };
     failure(format!("Sandbox error: {error}\n\n{advice}"))
 }
 
-/// The server is asked to hold more than it may.
+/// The answer when the requests take too much memory.
 pub(crate) fn too_much_at_once(most: usize) -> CallToolResult {
     failure(format!(
         "Sandbox error: the requests being served hold more than {} MiB together\n\nThe program did \
@@ -156,22 +157,22 @@ pub(crate) fn too_much_at_once(most: usize) -> CallToolResult {
     ))
 }
 
-/// Nothing is known of a handle.
+/// The answer to an unknown handle.
 pub(crate) fn unknown_handle() -> CallToolResult {
     failure(
-        "There is no run with this handle: it has expired, or the server was started anew. Run the \
-         program again.",
+        "There is no run with this handle: it has expired, or the server was restarted. Run the program \
+         again.",
     )
 }
 
-/// A detached run has no result and will have none.
-pub(crate) fn gone() -> CallToolResult {
-    failure("The program was ended before its result was there. Its sandbox is gone.")
+/// The answer when a detached run ended without a result.
+pub(crate) fn ended_without_result() -> CallToolResult {
+    failure("The program was ended before it had a result. Its sandbox is gone.")
 }
 
-/// The answer as a client of that revision understands it: links to resources came with 2025-06-18. The text
-/// names what they lead to.
-pub(crate) fn understood(
+/// Removes what a client of an older revision does not understand: links to resources came with 2025-06-18. The
+/// text has their addresses.
+pub(crate) fn for_version(
     mut result: CallToolResult,
     version: Option<&ProtocolVersion>,
 ) -> CallToolResult {
@@ -193,7 +194,7 @@ mod tests {
     fn an_old_client_gets_no_links() {
         let link = ContentBlock::resource_link(Resource::new("isolator://runs/1/files/a", "a"));
         let result = CallToolResult::success(vec![ContentBlock::text("text"), link]);
-        let blocks = |version| understood(result.clone(), version).content.len();
+        let blocks = |version| for_version(result.clone(), version).content.len();
         assert_eq!(blocks(Some(&ProtocolVersion::V_2025_03_26)), 1);
         assert_eq!(blocks(Some(&ProtocolVersion::V_2025_06_18)), 2);
         assert_eq!(blocks(None), 2);

@@ -1,4 +1,4 @@
-//! One file against rules, within bounds: the file is hostile, and the parser is a server's guest.
+//! Checks one file against rules, within limits, because the file may be hostile.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -14,20 +14,20 @@ use super::grammar::Grammar;
 use super::rules::Rules;
 use super::{Findings, Violation};
 
-/// Largest file that is read, in bytes. What people and models write is a hundredth of it.
+/// Largest file that is checked, in bytes. What people and models write is a hundredth of it.
 pub(super) const MAX_SIZE: usize = 256 * 1024;
 
 /// Longest message, in characters: it may repeat a part of the file.
 const MAX_MESSAGE: usize = 200;
 
-/// Why a file can't be checked. It is refused then: a rule that looks away is none.
+/// Why a file can't be checked. Such a file is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    #[error("the file holds more than {} KiB, which is more than a policy reads", MAX_SIZE >> 10)]
+    #[error("the file is larger than {} KiB, the most that a policy reads", MAX_SIZE >> 10)]
     TooLarge,
     #[error("the file is not UTF-8, so a policy can't read it")]
     NotText,
-    #[error("the file takes too long to read for a policy; is it nested very deeply?")]
+    #[error("the file takes too long to check; is it nested very deeply?")]
     TooSlow,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn check(
         if Instant::now() >= until {
             return Err(Unreadable::TooSlow);
         }
-        // Comments of the form "ast-grep-ignore" mean nothing here: who is checked writes them.
+        // Comments such as "ast-grep-ignore" are not honoured, because the program's author writes them.
         for rule in by_kind.rules(node.kind_id()) {
             let Some(matched) = rule.matcher.match_node(node.clone()) else { continue };
             let start = matched.start_pos();

@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Grammar {
             Ok(known) if BUILT_IN.contains(&known) => Ok(Self(known)),
             _ => {
                 let names = BUILT_IN.map(|language| language.to_string()).join(", ");
-                let message = format!("rules for {name:?} can't be read here, only for {names}");
+                let message = format!("rules for {name:?} are not supported, only for {names}");
                 Err(serde::de::Error::custom(message))
             }
         }

@@ -1,7 +1,7 @@
-//! Policies: what an operator forbids in programs before anything of them runs.
+//! Policies: what an operator forbids in programs, checked before they run.
 //!
-//! A policy is a file of rules in the format of ast-grep. `rules.rs` reads it, `check.rs` holds a
-//! file against it. Policies are a lint for intent, not a wall: the sandbox is the wall.
+//! A policy is a file of rules in the format of ast-grep. `rules.rs` reads it, `check.rs` checks a file
+//! against it. Policies are a lint; the sandbox is the protection.
 
 mod check;
 mod grammar;
@@ -19,19 +19,19 @@ use tokio::sync::Semaphore;
 use grammar::Grammar;
 use rules::Rules;
 
-/// Most violations that are listed; more help nobody.
+/// Most violations that are listed.
 const MAX_LISTED: usize = 20;
 
 /// For all files of a request. An ordinary one takes a millisecond.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// For a check that does not notice that its time is over, and for one that waits for such a check.
+/// Extra time for a check that does not notice its timeout, and for one that waits for such a check.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Checks at the same time: they do nothing but compute.
 static CHECKS: Semaphore = Semaphore::const_new(2);
 
-/// The rule that a file breaks which can't be checked.
+/// The rule that is reported for a file that can't be checked.
 const NOT_CHECKED: &str = "not-checked";
 
 /// What policies need to know of a language.
@@ -100,7 +100,7 @@ pub struct Violation {
 pub struct Findings {
     /// The first of the violations.
     pub listed: Vec<Violation>,
-    /// How many there are beside those.
+    /// How many more there are.
     pub more: u64,
 }
 
@@ -166,7 +166,10 @@ impl Policies {
             let path = format!("policies.apply.{name}");
             let Some(language) = languages.iter().find(|language| language.name == name) else {
                 let names: Vec<_> = languages.iter().map(|language| language.name).collect();
-                problem(path, format!("is not a language here: use one of {}", names.join(", ")));
+                problem(
+                    path,
+                    format!("is not a configured language: use one of {}", names.join(", ")),
+                );
                 continue;
             };
             match Policy::new(wanted, &known, language) {
@@ -187,7 +190,7 @@ impl Policies {
         self.languages.contains_key(language)
     }
 
-    /// Names of the policies that programs in a language are held to.
+    /// Names of the policies for programs in a language.
     pub fn names(&self, language: &str) -> &[String] {
         self.languages.get(language).map_or(&[], |policy| &policy.names)
     }
@@ -199,20 +202,20 @@ impl Policies {
             return Findings::default();
         };
         let file = files.first().map_or(String::new(), |file| file.name.clone());
-        let checked = tokio::time::timeout(PATIENCE + GRACE, async {
+        let checked = tokio::time::timeout(CHECK_TIMEOUT + GRACE, async {
             let turn = CHECKS.acquire().await;
             let check = move || {
                 // One that goes on beyond its time keeps its turn, so that there are never many.
                 let _turn = turn;
-                policy.check(&files, Instant::now() + PATIENCE)
+                policy.check(&files, Instant::now() + CHECK_TIMEOUT)
             };
             tokio::task::spawn_blocking(check).await
         });
         match checked.await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
-                tracing::error!(%error, "a policy could not be held against a program");
-                let why = "the check itself failed; the operator finds more in the log";
+                tracing::error!(%error, "a program could not be checked against its policy");
+                let why = "the check itself failed; the server's log says why";
                 Findings { listed: vec![Findings::unreadable(&file, why)], more: 0 }
             }
             Err(_) => {
@@ -233,7 +236,7 @@ impl Policy {
         let mut grammars = BTreeMap::new();
         for extension in language.extensions {
             let grammar = Grammar::of_extension(extension).ok_or_else(|| {
-                (None, format!("no rule can be held against {extension} files: there is no parser"))
+                (None, format!("{extension} files can't be checked: there is no parser for them"))
             })?;
             grammars.insert(extension.trim_start_matches('.').to_owned(), grammar);
         }
@@ -255,8 +258,8 @@ impl Policy {
         let bare = grammars.iter().find(|(_, grammar)| !ruled.contains(&grammar.to_string()));
         if let Some((extension, grammar)) = bare {
             let message = format!(
-                "no rule is for {grammar}, so .{extension} files would be run unchecked: add one, or \
-                 take the extension out of languageSettings.{}.extensions",
+                "there is no rule for {grammar}, so .{extension} files would run unchecked: add one, or \
+                 remove the extension from languageSettings.{}.extensions",
                 language.name
             );
             return Err((None, message));

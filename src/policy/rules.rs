@@ -1,4 +1,4 @@
-//! Policies as they are written: files of rules in ast-grep's format, one file for each policy.
+//! Reads policies: files of rules in ast-grep's format, one file for each policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -76,7 +76,7 @@ fn list(folder: &Path) -> io::Result<Vec<std::path::PathBuf>> {
 fn read_file(file: &Path) -> Result<Rules, String> {
     let size = fs::metadata(file).map_err(|error| error.to_string())?.len();
     if size > MAX_SIZE {
-        return Err(format!("holds {size} bytes, more than the {MAX_SIZE} of a policy"));
+        return Err(format!("has {size} bytes, but a policy can have {MAX_SIZE} at most"));
     }
     read(&fs::read_to_string(file).map_err(|error| error.to_string())?)
 }
@@ -109,7 +109,7 @@ pub(super) fn read(text: &str) -> Result<Rules, String> {
             continue;
         }
         rules.push(compile(&document).map_err(|problem| named(&problem))?);
-        // What runs the one runs the other, and nobody should have to write each rule twice.
+        // Node.js runs both languages, and nobody should have to write each rule twice.
         if document.language == Grammar::JAVASCRIPT {
             let mut typed = document.clone();
             typed.language = Grammar::TYPESCRIPT;

@@ -1,7 +1,7 @@
-//! The arguments of `execute_code`, as a caller writes them.
+//! The arguments of the tools, as a caller writes them.
 //!
-//! They are read strictly: a wrong type or an unknown name is the caller's mistake and is told with
-//! the name of the field. What the fields mean is decided in [`crate::request::resolve`].
+//! They are read strictly: a wrong type or an unknown name is an error that names the field.
+//! [`crate::request::resolve`] decides what they mean. The doc comments of fields are descriptions for the model.
 
 use std::collections::BTreeMap;
 
@@ -32,16 +32,16 @@ pub(crate) struct TestCode {
     #[serde(default)]
     #[schemars(with = "String")]
     pub code: Option<String>,
-    /// Longest run time in seconds; a text such as "500ms" or "5s" will do as well.
+    /// Longest run time in seconds; a string such as "500ms" or "5s" works, too.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub timeout: Option<Time>,
-    /// CPU time in whole seconds that each process of the program may use. The kernel ends one that
-    /// uses more, with exit code 152.
+    /// CPU time in whole seconds for each process of the program. One that uses more is killed, with
+    /// exit code 152.
     #[serde(default, deserialize_with = "whole_number")]
     #[schemars(with = "u64", range(min = 1))]
     pub cpu_limit_sec: Option<u64>,
-    /// Memory limit in MiB, where the usual one does not fit.
+    /// Memory limit in MiB, instead of the language's usual one.
     #[serde(default, deserialize_with = "whole_number")]
     #[schemars(with = "u64", range(min = 16))]
     pub memory_limit_mb: Option<u64>,
@@ -49,7 +49,7 @@ pub(crate) struct TestCode {
 
 /// A time as callers write it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged, expecting = "expected a number of seconds, or a text such as \"5s\"")]
+#[serde(untagged, expecting = "expected a number of seconds, or a string such as \"5s\"")]
 pub(crate) enum Time {
     /// In seconds.
     Seconds(f64),
@@ -69,27 +69,26 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_code: Option<String>,
-    /// File name of the program, relative to the working directory, where the language's usual
-    /// name does not fit.
+    /// File name of the program, relative to the working directory, instead of the language's
+    /// usual one.
     #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_filename: Option<String>,
-    /// Further files for the working directory: modules that the program imports, data that it
-    /// reads.
+    /// More files for the working directory: modules that the program imports, data that it reads.
     #[serde(default, deserialize_with = "null_is_default")]
     pub additional_files: Vec<AdditionalFile>,
     /// Name of a stored program to run instead of entrypoint_code.
     #[serde(default)]
     #[schemars(with = "String")]
     pub snippet_name: Option<String>,
-    /// Patterns of files whose content shall come back, relative to the working directory, such as "*.csv" or
-    /// "out/**". Pictures come back without.
+    /// Patterns of files whose content should come back, relative to the working directory, such as "*.csv" or
+    /// "out/**". Pictures need no pattern.
     #[serde(default, deserialize_with = "null_is_default")]
     pub output_files: Vec<String>,
     /// Command-line arguments of the program.
     #[serde(default, deserialize_with = "null_is_default")]
     pub args: Vec<String>,
-    /// Text for the program's standard input, which is empty otherwise.
+    /// Text for the program's standard input. Default: empty.
     #[serde(default)]
     #[schemars(with = "String")]
     pub stdin: Option<String>,
@@ -100,11 +99,11 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub timeout: Option<String>,
-    /// Memory limit in MiB, where the usual one does not fit.
+    /// Memory limit in MiB, instead of the language's usual one.
     #[serde(default, deserialize_with = "whole_number")]
     #[schemars(with = "u64", range(min = 16))]
     pub memory_mb: Option<u64>,
-    /// CPU limit in cores, where the usual one does not fit.
+    /// CPU limit in cores, instead of the language's usual one.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,
@@ -114,7 +113,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GetResult {
-    /// The handle that execute_code answered with.
+    /// The handle that execute_code returned.
     #[serde(default)]
     #[schemars(with = "String")]
     pub handle: Option<String>,
@@ -128,7 +127,7 @@ pub(crate) struct GetResult {
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub(crate) struct AdditionalFile {
-    /// Name relative to the working directory; may lie in folders, which are made.
+    /// Path relative to the working directory; folders in it are created.
     pub filename: String,
     /// The file's content.
     pub content: String,
@@ -180,11 +179,11 @@ pub(crate) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidA
     })
 }
 
-/// What a call can't do without.
+/// A required argument.
 ///
 /// # Errors
 ///
-/// When it is not there.
+/// When it is missing.
 pub(crate) fn required(
     value: Option<String>,
     field: &str,
@@ -211,7 +210,7 @@ impl Arguments {
     }
 }
 
-/// Models write `null` for what they leave out.
+/// Takes `null`, which models write for what they leave out, as the default.
 fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -220,7 +219,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// JSON does not tell 64 from 64.0, and some callers write the latter.
+/// Takes 64.0 as well, because some callers write that for 64.
 fn whole_number<'de, D>(deserializer: D) -> Result<Option<u64>, D::Error>
 where
     D: serde::Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! The operator's bounds on what a caller may ask for: time, memory and cores.
+//! The limits on what a caller can ask for: time, memory and cores.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::request::arguments::InvalidArgument;
 /// The engine refuses less, and a runner needs some.
 const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 
-/// How long a program may run, by a duration with its unit, or as long as usual.
+/// How long a program can run: a duration with its unit, or the default.
 ///
 /// # Errors
 ///
-/// When it is none, or outside of the bounds.
+/// When it is not a duration, or out of range.
 pub(crate) fn timeout(
     text: Option<&str>,
     limits: &RequestLimits,
@@ -38,46 +38,45 @@ pub(crate) fn timeout(
     Ok(timeout)
 }
 
-/// How long a program may run, by a number of seconds.
+/// How long a program can run: a number of seconds.
 ///
 /// # Errors
 ///
-/// When it is outside of the bounds.
+/// When it is out of range.
 pub(crate) fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidArgument> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(timeout) if !timeout.is_zero() && timeout <= most => Ok(timeout),
         _ => {
             let most = humantime::format_duration(most);
             let message =
-                format!("{seconds} is not allowed: more than 0 seconds and at most {most}");
+                format!("{seconds} is not allowed: use more than 0 seconds and at most {most}");
             Err(InvalidArgument::new("timeout", message))
         }
     }
 }
 
-/// How much CPU time each process may use. One core for the longest run is the most that a single thread
-/// could.
+/// How much CPU time each process can use. The most is one core for the longest run.
 ///
 /// # Errors
 ///
-/// When it is outside of the bounds.
+/// When it is out of range.
 pub(crate) fn cpu_seconds(
     seconds: u64,
     limits: &RequestLimits,
 ) -> Result<Duration, InvalidArgument> {
     let most = limits.max_timeout.as_secs_f64().ceil();
     if seconds == 0 || seconds as f64 > most {
-        let message = format!("{seconds} is not allowed: from 1 to {most}");
+        let message = format!("{seconds} is not allowed: use 1 to {most}");
         return Err(InvalidArgument::new("cpu_limit_sec", message));
     }
     Ok(Duration::from_secs(seconds))
 }
 
-/// How much memory a program may use.
+/// How much memory a program can use.
 ///
 /// # Errors
 ///
-/// When it is outside of the bounds.
+/// When it is out of range.
 pub(crate) fn memory(
     field: &str,
     mb: u64,
@@ -85,22 +84,22 @@ pub(crate) fn memory(
 ) -> Result<ByteSize, InvalidArgument> {
     let memory = ByteSize::bytes(mb.saturating_mul(1 << 20));
     if memory < MIN_MEMORY || memory > limits.max_memory {
-        let message = format!("{mb} is not allowed: from {MIN_MEMORY} to {}", limits.max_memory);
+        let message = format!("{mb} is not allowed: use {MIN_MEMORY} to {}", limits.max_memory);
         return Err(InvalidArgument::new(field, message));
     }
     Ok(memory)
 }
 
-/// How much of the CPU a program may use.
+/// How many cores a program can use.
 ///
 /// # Errors
 ///
-/// When it is outside of the bounds.
+/// When it is out of range.
 pub(crate) fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
     match CpuShare::from_cores(cores) {
         Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => Ok(cpu),
         _ => {
-            let message = format!("{cores} is not allowed: from 0.01 to {}", limits.max_cpu);
+            let message = format!("{cores} is not allowed: use 0.01 to {}", limits.max_cpu);
             Err(InvalidArgument::new("cpus", message))
         }
     }

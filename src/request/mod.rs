@@ -1,4 +1,4 @@
-//! From the arguments of a call to what is run in a sandbox.
+//! Turns the arguments of a call into a request that can run in a sandbox.
 
 pub(crate) mod arguments;
 pub(crate) mod limits;

@@ -1,5 +1,4 @@
-//! From a caller's arguments to a request that can run: which program, in which language, with
-//! which files and limits.
+//! Resolves a caller's arguments to a request that can run: the program, its language, files and limits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,9 +34,9 @@ pub(crate) struct Request {
     pub language: Arc<Language>,
     /// What to run.
     pub run: RunRequest,
-    /// Which files shall come back.
+    /// Which files should come back.
     pub wanted: Wanted,
-    /// The caller's sources, where a policy has a say in what they may be. A snippet is the operator's.
+    /// The caller's sources, if a policy applies to them. Snippets are the operator's and are not checked.
     pub unchecked: Vec<SourceFile>,
 }
 
@@ -46,7 +45,7 @@ pub(crate) struct Request {
 pub(crate) struct TestRequest {
     /// What to run.
     pub run: RunRequest,
-    /// The source, where a policy has a say in what it may be.
+    /// The source, if a policy applies to it.
     pub unchecked: Vec<SourceFile>,
 }
 
@@ -84,7 +83,7 @@ pub(crate) fn resolve(
     let wanted = Wanted::new(arguments.output_files, config.results.files)?;
     let stdin = arguments.stdin.unwrap_or_default().into_bytes();
     if stdin.len() as u64 > config.limits.files.total {
-        let message = format!("holds more than {} bytes", config.limits.files.total);
+        let message = format!("is longer than {} bytes", config.limits.files.total);
         return Err(InvalidArgument::new("stdin", message));
     }
     let Packed { file_name, sources, workspace, unchecked } =
@@ -205,7 +204,7 @@ fn entrypoint(
 pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, InvalidArgument> {
     config.languages.get(name).cloned().ok_or_else(|| {
         let message =
-            format!("{} is not a language here: use one of {}", quoted(name), names(config));
+            format!("{} is not a configured language: use one of {}", quoted(name), names(config));
         InvalidArgument::new("language", message)
     })
 }
@@ -222,7 +221,7 @@ struct Packed {
     sources: Vec<String>,
     /// All of them.
     workspace: Workspace,
-    /// Those that a policy has a say in.
+    /// Those that a policy applies to.
     unchecked: Vec<SourceFile>,
 }
 
@@ -232,14 +231,14 @@ fn pack(
     additional: Vec<AdditionalFile>,
 ) -> Result<Packed, InvalidArgument> {
     let language = &entrypoint.language;
-    let is_held = config.policies.apply_to(&language.name);
+    let is_checked = config.policies.apply_to(&language.name);
     let mut unchecked = Vec::new();
     let mut builder = WorkspaceBuilder::new(config.limits.files);
     let code = entrypoint.code.as_bytes();
     let file_name = builder
         .add(&entrypoint.file_name, code.to_vec())
         .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
-    if is_held && !entrypoint.is_snippet {
+    if is_checked && !entrypoint.is_snippet {
         let (name, content) = (file_name.clone(), code.to_vec());
         unchecked.push(SourceFile { name, content, is_entrypoint: true });
     }
@@ -253,7 +252,7 @@ fn pack(
                 InvalidArgument::new(&content_field, format!("this is not base64: {error}"))
             })?,
         };
-        let copy = is_held.then(|| content.clone());
+        let copy = is_checked.then(|| content.clone());
         let name = builder
             .add(&file.filename, content)
             .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
@@ -267,7 +266,7 @@ fn pack(
     Ok(Packed { file_name, sources, workspace: builder.build(), unchecked })
 }
 
-/// Files and standard input are kept in the sandbox's memory, and the program needs some too.
+/// Refuses what would fill the sandbox's memory: it holds files and standard input, and the program needs some, too.
 pub(crate) fn refuse_more_than_memory(
     workspace: &Workspace,
     stdin: &[u8],
@@ -294,8 +293,8 @@ fn file_error(name_field: &str, content_field: &str, error: &FileError) -> Inval
     InvalidArgument::new(field, error.to_string())
 }
 
-/// Whether a file belongs to the same program as the entrypoint. Test files do not: compilers that
-/// take lists of sources refuse them.
+/// Whether a file is a source of the same program as the entrypoint. Test files are not: compilers that take
+/// lists of sources refuse them.
 fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
     let (name, entrypoint) = (Path::new(name), Path::new(entrypoint));
     let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {

@@ -1,7 +1,7 @@
 //! Snippets: stored programs, one file each, in one folder.
 //!
-//! The folder is read on every use, so a change on disk counts at once. A name is only ever compared
-//! with the names that the folder lists; no path is made from it.
+//! The folder is read on every use, so changes take effect at once. A name is only compared with the names in the
+//! folder; no path is made from it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ pub(crate) struct Snippet {
     pub code: String,
 }
 
-/// What is told of a stored program without reading it.
+/// A stored program as it is listed, without its code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// Its name.
@@ -57,7 +57,7 @@ pub(crate) struct Listed {
     pub description: String,
 }
 
-/// What a snippet's file is like; it is another one after a change of its content.
+/// A version of a snippet's file, which differs after each change of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     file_name: String,
@@ -71,8 +71,7 @@ pub(crate) struct Version {
 pub(crate) enum SnippetError {
     /// The name is not one that a snippet can have.
     #[error(
-        "{} is not the name of a snippet: a name has letters, digits, - and _, and at most \
-         {MAX_NAME} of them",
+        "{} is not a valid snippet name: use up to {MAX_NAME} letters, digits, - and _",
         quoted(.0)
     )]
     BadName(String),
@@ -85,7 +84,7 @@ pub(crate) enum SnippetError {
         known: Vec<String>,
     },
     /// Several files have the name.
-    #[error("{name:?} names several files ({}); the operator has to rename one", .files.join(", "))]
+    #[error("several files have the name {name:?} ({}); the operator must rename one", .files.join(", "))]
     Ambiguous {
         /// The name.
         name: String,
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_of_one_name_are_told_apart_by_nobody_and_not_listed() {
+    fn two_files_of_one_name_are_ambiguous_and_not_listed() {
         let (_folder, snippets) = folder(&[("a.py", ""), ("a-b.py", ""), ("a.js", "")]);
         assert!(matches!(snippets.get("a"), Err(SnippetError::Ambiguous { .. })));
         let names: Vec<_> = snippets.list().into_iter().map(|snippet| snippet.name).collect();

@@ -22,7 +22,7 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// The first pattern that is none.
+    /// The first pattern that is not valid.
     pub(crate) fn new(globs: Vec<String>, most: u64) -> Result<Self, InvalidArgument> {
         if globs.len() > MAX_GLOBS {
             let message = format!("more than {MAX_GLOBS} patterns");
@@ -32,9 +32,9 @@ impl Wanted {
             let wrong =
                 |message: String| InvalidArgument::new(format!("output_files[{at}]"), message);
             if glob.is_empty() || glob.len() > MAX_GLOB {
-                return Err(wrong(format!("a pattern has from 1 to {MAX_GLOB} bytes")));
+                return Err(wrong(format!("a pattern must have 1 to {MAX_GLOB} bytes")));
             }
-            // As people write what lies in the working directory.
+            // People may write it for the working directory.
             let pattern = glob.strip_prefix("./").unwrap_or(&glob);
             if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
                 let glob = quoted(&glob);

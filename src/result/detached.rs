@@ -1,5 +1,5 @@
-//! Runs that take longer than a host waits for an answer: they go on, and their caller comes back for the
-//! result with a handle.
+//! Detached runs: they take longer than a host waits for an answer, and their caller fetches the result with a
+//! handle.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -29,26 +29,26 @@ struct Run<T> {
     task: OnceLock<AbortOnDropHandle<()>>,
 }
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Debug)]
 pub(crate) enum RunState<T> {
     /// It has ended, with this result.
     Ended(T),
-    /// It goes on, and this is its handle.
+    /// It is still running, and this is its handle.
     Running(String),
-    /// Its result will never be there: it was ended by its caller, or the server has lost it.
+    /// It has no result and never will: its caller ended it, or the server lost it.
     Gone,
 }
 
 impl<T: Clone + Send + Sync + 'static> Detached<T> {
-    /// Waits so long for a run before it is detached, and keeps its handle for so long from then on, which
-    /// has to be more than the longest run.
+    /// Waits for a run for `after` before it is detached, and then keeps its handle for `keep_for`, which must be
+    /// longer than the longest run.
     pub(crate) fn new(after: Duration, keep_for: Duration) -> Self {
         Self { after, runs: Handles::new(CAPACITY, keep_for), tasks: TaskTracker::new() }
     }
 
-    /// Waits for a client's run, and detaches it when that takes too long. One that can't be kept is waited
-    /// for until its end. Dropping the future ends a program that is not detached.
+    /// Waits for a client's run, and detaches it if that takes too long. If there is no room for another handle, it
+    /// waits until the end. Dropping the future ends a program that is not detached.
     pub(crate) async fn run_or_detach<F>(&self, client: &Client, run: F) -> RunState<T>
     where
         F: Future<Output = T> + Send + 'static,
@@ -69,7 +69,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
             sender.send_replace(Some(run.await));
         });
         let task = AbortOnDropHandle::new(task);
-        // One that is not there any more ends here.
+        // If the handle is gone already, dropping the task ends the run.
         let _ = self.runs.get(client, &handle).map(|run| run.task.set(task));
         RunState::Running(handle)
     }
@@ -79,12 +79,12 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
     pub(crate) async fn wait(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;
         let mut result = run.result.clone();
-        let stand = match timeout(self.after, result.wait_for(Option::is_some)).await {
+        let state = match timeout(self.after, result.wait_for(Option::is_some)).await {
             Ok(Ok(result)) => result.clone().map_or(RunState::Gone, RunState::Ended),
             Ok(Err(_)) => RunState::Gone,
             Err(_) => RunState::Running(handle.to_owned()),
         };
-        Some(stand)
+        Some(state)
     }
 
     /// Ends a client's detached run, unless it has ended already. `None` as before.

@@ -1,4 +1,4 @@
-//! Why a program failed and what its author can do about it, in a sentence or two.
+//! Explains why a program failed and what its author can do, in a sentence or two.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
         Status::Timeout => timeout(context),
         Status::OutOfMemory => out_of_memory(context),
         Status::Killed => {
-            "every process of the sandbox was killed, the one that reports included, by the \
-             program itself or for want of memory; what was printed until then is below"
+            "every process in the sandbox was killed, by the program itself or because memory ran \
+             out; its output until then is below"
                 .to_owned()
         }
         Status::OutputLimit => {
@@ -47,7 +47,7 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
     })
 }
 
-/// What a successful program's author should know all the same.
+/// What the author of a successful program should know.
 pub(crate) fn notes(outcome: &Outcome) -> Vec<String> {
     let mut notes = Vec::new();
     if outcome.status == Status::Success && outcome.oom_kills > 0 {
@@ -75,12 +75,12 @@ fn timeout(context: &Context<'_>) -> String {
     format!("still running after {limit} and killed; {advice}")
 }
 
-/// Nobody saw how it ended, or whether it did.
+/// The cause when the sandbox did not report whether or how the program ended.
 fn unreported(context: &Context<'_>) -> String {
     let limit = humantime::format_duration(context.timeout);
     format!(
-        "no report of its end came within {limit}, nor soon after, and everything was killed: a process of it, which \
-         it may have left behind, kept the sandbox from reporting; what was printed until then is below"
+        "the sandbox did not report its end within {limit} or soon after, so everything was killed: one of \
+         its processes, perhaps left in the background, blocked the report; its output until then is below"
     )
 }
 
@@ -92,7 +92,7 @@ fn out_of_memory(context: &Context<'_>) -> String {
     } else {
         "this is the most that the operator allows: use less".to_owned()
     };
-    format!("the memory limit of {limit} was reached, files in the workspace included; {advice}")
+    format!("the memory limit of {limit} was reached, including files in the workspace; {advice}")
 }
 
 fn error(outcome: &Outcome, context: &Context<'_>) -> String {
@@ -129,7 +129,7 @@ fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
     let text = String::from_utf8_lossy(&end);
     language.hints.iter().find_map(|hint| {
         let found = hint.pattern.captures_iter(&text).last()?;
-        // The program can print anything in the form of a known message, and what it prints is not for our text.
+        // A program can print anything in the form of a known message. Only what looks like a name is quoted.
         let is_name = |found: regex::Match<'_>| {
             found.len() <= LONGEST_NAME && !found.as_str().chars().any(char::is_control)
         };
@@ -142,7 +142,7 @@ fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
     })
 }
 
-/// A signal's number with its name where it is one of those that end programs.
+/// A signal's number, with its name if it is one that ends programs.
 fn signal_name(signal: i32) -> String {
     let name = match signal {
         1 => "SIGHUP",
@@ -195,7 +195,9 @@ mod tests {
     fn each_limit_is_named_with_what_to_do() {
         let timeout = explain("python", |outcome| outcome.status = Status::Timeout).unwrap();
         let unseen = |outcome: &mut Outcome| *outcome = Outcome::of(Status::Timeout);
-        assert!(explain("python", unseen).unwrap().starts_with("no report of its end came"));
+        assert!(
+            explain("python", unseen).unwrap().starts_with("the sandbox did not report its end")
+        );
         assert!(timeout.contains("after 5s") && timeout.contains("at most 5m"), "{timeout}");
         let memory = explain("python", |outcome| outcome.status = Status::OutOfMemory).unwrap();
         assert!(memory.contains("256 MiB") && memory.contains("at most 1024"), "{memory}");

@@ -1,5 +1,5 @@
-//! The files that a program left, on their way to the caller: pictures are shown, short texts attached, and
-//! whatever else was wanted can be read for a while.
+//! The files that come back from a run: pictures are shown, short texts attached, and everything else is linked to
+//! and can be read for a while.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ const MAX_SHOWN: usize = 6 << 20;
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_TEXTS: usize = 64 * 1024;
 
-/// Texts that are attached, and links that are given beside the data, which has all of them.
+/// Most texts that are attached, and most links in the text. The data has all of them.
 const MAX_ATTACHED: usize = 50;
 const MAX_LINKS: usize = 50;
 
@@ -42,7 +42,7 @@ pub(crate) struct FileReport {
     pub path: String,
     /// Size in bytes.
     pub size: u64,
-    /// How its content comes back, if it does: image, text, or link, which is read as a resource.
+    /// How its content comes back, if it does: image, text, or link (to a resource).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub returned: Option<&'static str>,
@@ -95,7 +95,7 @@ pub(crate) struct Returned {
     pub attachments: Vec<Attachment>,
     /// All of them.
     pub files: Vec<FileReport>,
-    /// What is not as the caller wanted.
+    /// What is not as the caller asked for.
     pub notes: Vec<String>,
 }
 
@@ -170,8 +170,8 @@ fn notes(wanted: &Wanted, files: &[ChangedFile], is_all: bool) -> Vec<String> {
     let left_out: Vec<_> = files.iter().filter(is_left_out).collect();
     if let Some(first) = left_out.first() {
         notes.push(format!(
-            "{} of the files that should come back, {} among them, are too large: together they \
-             hold {} KiB at most",
+            "{} of the files that should come back, {} among them, are too large: all files \
+             together can have {} KiB",
             left_out.len(),
             quoted(&first.path),
             wanted.most() >> 10
@@ -194,7 +194,7 @@ pub(crate) fn as_text(files: &[FileReport]) -> String {
     for FileReport { path, size, returned, uri, .. } in files.iter().take(MAX_NAMED) {
         let path = if path.chars().any(char::is_control) { quoted(path) } else { path.clone() };
         let how = match (*returned, uri) {
-            (Some(LINK), Some(uri)) => format!(", to be read at {uri}"),
+            (Some(LINK), Some(uri)) => format!(", read it at {uri}"),
             (Some(_), _) => ", below".to_owned(),
             _ => String::new(),
         };
@@ -259,7 +259,7 @@ impl Form {
     }
 }
 
-/// What an answer may still hold.
+/// How much more an answer can hold.
 struct Room {
     pictures: usize,
     shown: usize,

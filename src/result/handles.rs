@@ -1,4 +1,4 @@
-//! What callers may come back for: each thing has a random name, belongs to one client, and expires.
+//! What is kept for callers: each item has a random name, belongs to one client, and expires.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use crate::hex::hex;
 
-/// Random bytes of a name: nobody guesses one of another client's, who could not use it anyway.
-const RANDOM: usize = 16;
+/// Random bytes of a name, so that nobody can guess one.
+const NAME_BYTES: usize = 16;
 
-/// Longest time for which anything is kept, which is what somebody means who says "for ever".
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Longest time for which anything is kept, whatever the configuration says.
+const MAX_KEEP_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// How much is kept, by weights that the things come with.
 #[derive(Debug, Clone, Copy)]
@@ -45,17 +45,17 @@ struct Kept<T> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeepError {
     /// There is no room for it.
-    #[error("the server keeps as much as it may")]
+    #[error("the server can't keep more")]
     Full,
     /// There are no random names.
-    #[error("the kernel gives no random bytes: {0}")]
+    #[error("the kernel returned no random bytes: {0}")]
     Random(#[from] getrandom::Error),
 }
 
 impl<T> Handles<T> {
-    /// Keeps things for so long.
+    /// Keeps things for `keep_for`.
     pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
-        Self { capacity, keep_for: keep_for.min(LONGEST), kept: Mutex::default() }
+        Self { capacity, keep_for: keep_for.min(MAX_KEEP_FOR), kept: Mutex::default() }
     }
 
     /// Keeps a thing for a client if there is room for it, and returns its name.
@@ -83,11 +83,11 @@ impl<T> Handles<T> {
         Ok(name)
     }
 
-    /// Keeps a thing, and lets go of older ones for it: of the client's own, or of whose are the most.
+    /// Keeps a thing, and drops older ones to make room: the client's own, or those of the client with the most.
     ///
     /// # Errors
     ///
-    /// When it is more than may be kept at all.
+    /// When it is more than can ever be kept.
     pub(crate) fn keep_newest(
         &self,
         client: &Client,
@@ -101,15 +101,15 @@ impl<T> Handles<T> {
         let mut kept = self.kept();
         loop {
             let (all, own) = weights(&kept, client);
-            let giver = if own + weight > of_one {
+            let loser = if own + weight > of_one {
                 client.clone()
             } else if all + weight > most {
                 heaviest(&kept)
             } else {
                 break;
             };
-            let of_giver = kept.iter().filter(|(_, kept)| kept.client == giver);
-            let oldest = of_giver.min_by_key(|(_, kept)| kept.until).map(|(name, _)| name.clone());
+            let of_loser = kept.iter().filter(|(_, kept)| kept.client == loser);
+            let oldest = of_loser.min_by_key(|(_, kept)| kept.until).map(|(name, _)| name.clone());
             let Some(oldest) = oldest else { break };
             kept.remove(&oldest);
         }
@@ -117,7 +117,7 @@ impl<T> Handles<T> {
         self.keep(client, weight, thing)
     }
 
-    /// A client's thing of that name. One that has expired, or is another client's, is as unknown as any.
+    /// A client's thing of that name. `None` if it has expired, or belongs to another client.
     pub(crate) fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
         let kept = lock(&self.kept);
         let kept = kept.get(name).filter(|kept| kept.client == *client)?;
@@ -150,7 +150,7 @@ fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Client {
 }
 
 fn random_name() -> Result<String, getrandom::Error> {
-    let mut random = [0; RANDOM];
+    let mut random = [0; NAME_BYTES];
     getrandom::fill(&mut random)?;
     Ok(hex(&random))
 }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_keeps_much_gives_way_first() {
+    async fn the_client_with_the_most_loses_its_oldest_first() {
         let handles = handles(10, 8);
         let (greedy, modest) = (Client::named("greedy"), Client::named("modest"));
         let first = handles.keep_newest(&greedy, 4, "first").unwrap();

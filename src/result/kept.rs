@@ -1,5 +1,5 @@
-//! What runs leave to be read for a while: files that a caller wanted, and output past what an answer holds.
-//! It is kept in memory and read as resources, in ranges where it is long.
+//! Results that can be read for a while: files that a caller asked for, and output too long for the answer. They
+//! are kept in memory and read as resources, in ranges if they are long.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,14 +18,14 @@ pub(crate) const PREFIX: &str = "isolator://runs/";
 /// The addresses as a template: a stream or a file of a run, or a range of it.
 pub(crate) const TEMPLATE: &str = "isolator://runs/{run}/{+item}{?offset,length}";
 
-/// Most bytes that are read at once, and as many as are if nobody says.
-const MOST_AT_ONCE: u64 = 1 << 20;
+/// Most bytes of one read, and the default.
+const MAX_READ: u64 = 1 << 20;
 
-/// What a run counts for beside what it has left, in bytes: many that left little cost time, too.
-const RUN: usize = 4096;
+/// Bytes that a run counts in addition to its results, because many small runs cost time, too.
+const RUN_OVERHEAD: usize = 4096;
 
-/// What the names of all that a run left can take, in bytes.
-pub(crate) const NAMES: usize = 5 << 20;
+/// Most bytes of the names of a run's results.
+pub(crate) const MAX_NAMES: usize = 5 << 20;
 
 /// The results of runs.
 #[derive(Debug)]
@@ -71,16 +71,16 @@ pub(crate) enum PartContent {
 pub(crate) enum ReadError {
     /// There is nothing of that name.
     #[error(
-        "there is no such result: it has expired, gave way to newer ones, or is another client's"
+        "there is no such result: it has expired, was dropped for newer ones, or is another client's"
     )]
     Unknown,
-    /// The range is not one.
+    /// The range is wrong.
     #[error("{0}")]
     Range(String),
 }
 
 impl Results {
-    /// Keeps so much for so long.
+    /// Keeps up to `capacity`, for `keep_for`.
     pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
         Self { runs: Handles::new(capacity, keep_for) }
     }
@@ -89,14 +89,14 @@ impl Results {
     ///
     /// # Errors
     ///
-    /// When it is more than may be kept.
+    /// When it is more than can be kept.
     pub(crate) fn keep(
         &self,
         client: &Client,
         items: BTreeMap<String, Item>,
     ) -> Result<String, KeepError> {
         let contents = items.iter().map(|(name, item)| name.len() + item.content.len());
-        let weight = RUN + contents.sum::<usize>();
+        let weight = RUN_OVERHEAD + contents.sum::<usize>();
         Ok(format!("{PREFIX}{}/", self.runs.keep_newest(client, weight, items)?))
     }
 
@@ -129,7 +129,7 @@ impl Item {
         let start = start.ok_or_else(|| {
             ReadError::Range(format!("offset: {offset} is past the end, which is at {total}"))
         })?;
-        let length = usize::try_from(length.min(MOST_AT_ONCE)).unwrap_or(usize::MAX);
+        let length = usize::try_from(length.min(MAX_READ)).unwrap_or(usize::MAX);
         let end = start.saturating_add(length).min(total);
         let (start, end, content) = match std::str::from_utf8(&self.content) {
             Ok(text) => {
@@ -143,7 +143,7 @@ impl Item {
     }
 }
 
-/// The range without half a character at its ends, but with one at least, so that who reads on gets on.
+/// The range without half a character at its ends, but with at least one character, so that reading on ends.
 fn whole_characters(text: &str, start: usize, end: usize) -> (usize, usize) {
     let start = text.floor_char_boundary(start);
     let whole = text.floor_char_boundary(end);
@@ -161,17 +161,18 @@ struct Range {
 
 impl Range {
     fn parse(query: &str) -> Result<Self, ReadError> {
-        let mut range = Self { offset: 0, length: MOST_AT_ONCE };
+        let mut range = Self { offset: 0, length: MAX_READ };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let number = value.parse().map_err(|_| {
-                ReadError::Range(format!("{}: a number of bytes is needed", quoted(name)))
+                ReadError::Range(format!("{}: must be a number of bytes", quoted(name)))
             });
             match name {
                 "offset" => range.offset = number?,
                 "length" => range.length = number?,
                 _ => {
-                    let message = format!("{}: there is only offset and length", quoted(name));
+                    let message =
+                        format!("{}: unknown; only offset and length are allowed", quoted(name));
                     return Err(ReadError::Range(message));
                 }
             }

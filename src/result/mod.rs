@@ -1,4 +1,4 @@
-//! From the outcome of a run to what its caller is told, now or later.
+//! Turns the outcome of a run into its answer, and keeps what callers read later.
 
 pub(crate) mod detached;
 pub(crate) mod explain;

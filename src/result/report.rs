@@ -1,4 +1,4 @@
-//! What the caller sees of a run: a text, and the same as data.
+//! The report of a run for its caller: a text, and the same as data.
 
 use std::time::Duration;
 
@@ -14,9 +14,8 @@ use crate::result::files::{self, FileReport};
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
-    /// success, error, timeout, out_of_memory, killed or output_limit; refused, if the operator forbids
-    /// what is in the program, and it was not run; running, if it goes on and its result is to be had with
-    /// the handle.
+    /// success, error, timeout, out_of_memory, killed or output_limit; refused: the operator forbids
+    /// something in the program, and it was not run; running: pass handle to get_result to fetch the result.
     #[schemars(with = "StatusName")]
     pub status: &'static str,
     /// Exit code of the program, unless a signal ended it.
@@ -31,10 +30,10 @@ pub(crate) struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub message: Option<String>,
-    /// What the operator forbids and the program has, the first of it.
+    /// The first violations of what the operator forbids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
-    /// What else the author should know.
+    /// Other remarks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Standard output. Bytes that are not UTF-8 are replaced.
@@ -47,7 +46,7 @@ pub(crate) struct Report {
     pub stderr_missing_bytes: u64,
     /// User and system time of the program, in milliseconds.
     pub cpu_ms: f64,
-    /// Highest memory use of the sandbox in bytes, its files included, where the kernel tells.
+    /// Highest memory use of the sandbox in bytes, including its files, if the kernel reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub peak_memory_bytes: Option<u64>,
@@ -62,7 +61,7 @@ pub(crate) struct Report {
     /// Files that the program created or changed in its working directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileReport>,
-    /// What get_result needs for the result of a program that goes on.
+    /// Pass it to get_result to fetch the result of a program that is still running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub handle: Option<String>,
@@ -72,10 +71,10 @@ pub(crate) struct Report {
     pub receipt: Option<ReceiptReport>,
 }
 
-/// The status of a program that a policy forbids. No sandbox has seen it.
+/// The status of a program that a policy forbids. It was not run.
 const REFUSED: &str = "refused";
 
-/// The status of a program that goes on without its caller.
+/// The status of a detached program that is still running.
 const RUNNING: &str = "running";
 
 /// The names of a status, for the schema.
@@ -97,10 +96,10 @@ enum StatusName {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct ReceiptReport {
-    /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: the next that was
-    /// ready; cold: made for this request.
+    /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: waited for the
+    /// next; cold: made for this request.
     pub start: &'static str,
-    /// Whether an interpreter that had been started ahead took the program. It runs as any other.
+    /// Whether a preloaded interpreter ran the program. This changes nothing but the time.
     pub preloaded: bool,
     /// Digest of the image.
     pub image: String,
@@ -116,7 +115,7 @@ pub(crate) struct Stages {
     pub queue: f64,
     /// Getting a sandbox.
     pub checkout: f64,
-    /// Changing its limits, where the request asked for others.
+    /// Changing its limits, if the request asked for others.
     pub limit: f64,
     /// Unpacking the files.
     pub unpack: f64,
@@ -178,18 +177,18 @@ impl Report {
     /// Describes a program that did not run, because a policy forbids what was found in it.
     pub(crate) fn refused(found: Findings) -> Self {
         let message = format!(
-            "the operator of this server forbids what is in the program, so nothing of it was run; \
-             do it another way:\n{found}"
+            "the operator of this server forbids something in the program, so it was not run; do it \
+             another way:\n{found}"
         );
         Self { violations: found.listed, ..Self::without_run(REFUSED, message) }
     }
 
-    /// Describes a program that goes on, for whose result its caller comes back.
+    /// Describes a detached program, whose result its caller fetches later.
     pub(crate) fn running(handle: String, kept_for: Duration) -> Self {
         let kept_for = humantime::format_duration(kept_for);
         let message = format!(
-            "the program still runs; call get_result with handle {handle:?} for its result, which is kept \
-             for {kept_for} after its end"
+            "the program is still running; call get_result with handle {handle:?} to fetch its result, \
+             which is kept for {kept_for} after its end"
         );
         Self { handle: Some(handle), ..Self::without_run(RUNNING, message) }
     }
@@ -221,7 +220,7 @@ impl Report {
         self.status != Status::Success.as_str() && self.status != RUNNING
     }
 
-    /// The text for the model. Its form is a promise: callers take it apart.
+    /// The text for the model. Its form must not change, because callers parse it.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         if let (RUNNING, Some(message)) = (self.status, &self.message) {

@@ -1,8 +1,8 @@
 //! MCP on standard input and output: one JSON-RPC message a line.
 //!
-//! rmcp's own transport drops a line that is no valid JSON, and the caller then waits until its
-//! timeout. It also keeps to itself that the input has ended. This one answers what it can't read,
-//! where it can tell whom to answer, and says when nobody will ask any more.
+//! rmcp's own transport drops lines that are not valid JSON, so that callers wait until their timeout, and does not
+//! report the end of the input. This one answers a message that it can't read, if it finds an identifier, and reports
+//! when the input has ended.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct Stdio {
     ended: CancellationToken,
 }
 
-/// What is read of a message that can't be read as a whole.
+/// The part that is read of a message that is otherwise invalid.
 #[derive(Deserialize)]
 struct Head {
     id: RequestId,
@@ -55,8 +55,8 @@ impl Stdio {
         }
     }
 
-    /// Answers a request that can't be read. It is a task of its own, because receiving may be given
-    /// up and taken up again at any point, and half a line must never be written.
+    /// Answers a request that can't be read. The write is a task of its own, because receiving may be cancelled at
+    /// any point, and half a line must never be written.
     fn refuse(&self, id: Option<RequestId>, error: ErrorData) {
         tracing::warn!(?id, error = %error.message, "a message was refused");
         let message = TxJsonRpcMessage::<RoleServer>::error(error, id);
@@ -78,8 +78,8 @@ impl Stdio {
                 let message = format!("the message can't be read: {error}");
                 self.refuse(Some(id), ErrorData::new(ErrorCode::PARSE_ERROR, message, None));
             }
-            // Neither a request nor anything else that waits for an answer.
-            Err(_) => tracing::warn!(%error, "a line that is no message was ignored"),
+            // It is not a request, so nobody waits for an answer.
+            Err(_) => tracing::warn!(%error, "a line that is not a message was ignored"),
         }
         None
     }

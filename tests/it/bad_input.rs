@@ -1,4 +1,4 @@
-//! Mistakes of callers: each is a protocol error that names the field, and costs nothing else.
+//! Mistakes of callers: each gives a protocol error that names the field, and has no other effect.
 
 use crate::common::server::Server;
 use crate::common::shown;
@@ -68,7 +68,7 @@ async fn bad_file_names_are_refused() {
         calls.push((files(vec![file("ok"), file(&long)]), second, "too long"));
     }
     let deep = "d/".repeat(500) + "x";
-    calls.push((files(vec![file("ok"), file(&deep)]), second, "deeper"));
+    calls.push((files(vec![file("ok"), file(&deep)]), second, "folders deep"));
     calls.push((files(vec![file("a/b/c"), file("a/b")]), second, "beneath"));
     for (name, hint) in [("", "empty"), ("../main.py", ".."), ("/main.py", "absolute")] {
         calls.push((with(json!({ "entrypoint_filename": name })), "entrypoint_filename", hint));
@@ -112,9 +112,9 @@ async fn neither_and_both_sources_are_refused() {
         // It is known, but this server has it not.
         (with(json!({ "language": "go" })), "language", "python"),
         (json!({ "snippet_name": "unknown" }), "snippet_name", "unknown"),
-        (json!({ "snippet_name": "../isolator_config" }), "snippet_name", "not the name"),
-        (json!({ "snippet_name": "" }), "snippet_name", "not the name"),
-        (json!({ "snippet_name": "a\0" }), "snippet_name", "not the name"),
+        (json!({ "snippet_name": "../isolator_config" }), "snippet_name", "not a valid"),
+        (json!({ "snippet_name": "" }), "snippet_name", "not a valid"),
+        (json!({ "snippet_name": "a\0" }), "snippet_name", "not a valid"),
     ])
     .await;
 }

@@ -1,4 +1,4 @@
-//! `isolator bench`, against the engines that it measures.
+//! `isolator bench`, run against both kinds of engine.
 
 use std::collections::BTreeSet;
 use std::fs;

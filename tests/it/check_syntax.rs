@@ -1,4 +1,4 @@
-//! The tool `check_syntax`: verdicts of each language's own tools, from a sandbox.
+//! The tool `check_syntax`: results from each language's own tools, run in a sandbox.
 
 use crate::common::config;
 use crate::common::server::Server;

@@ -1,4 +1,4 @@
-//! What only the engine `docker` has: an address, and an API that tells what it was asked for.
+//! What only the engine `docker` has: its address, and an API that says what it was asked for.
 
 use std::collections::HashMap;
 use std::fs;

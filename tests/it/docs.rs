@@ -1,4 +1,4 @@
-//! What the documentation says, held against the program.
+//! Compares the documentation with the program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,8 @@ fn page(name: &str) -> String {
 /// The leaves of a schema, as `pool.size`, with `*` for any key of a map.
 fn leaves(schema: &Value, all: &Value, path: &str, found: &mut BTreeSet<String>) {
     let schema = resolved(schema, all);
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let below =
+        |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     let properties = schema["properties"].as_object().filter(|properties| !properties.is_empty());
     let map = &schema["additionalProperties"];
     match properties {

@@ -1,4 +1,4 @@
-//! What a program sees and what its caller gets back.
+//! What a program sees, and what its caller gets back.
 
 use crate::common::engine::{Kind, State};
 use crate::common::server::Server;

@@ -1,4 +1,4 @@
-//! What a program leaves: files, pictures, and more output than an answer holds.
+//! What a program leaves: files, pictures, and output that does not fit into the answer.
 
 use crate::common::answer::Answer;
 use crate::common::server::Server;

@@ -1,6 +1,6 @@
-//! A pool that is full and is never hit would be of no use, so it is the hits that count here.
+//! A full pool is useless if no request gets a sandbox from it, so this counts the hits.
 //!
-//! One test, because others at the same time would make sandboxes too and leave none of the machine.
+//! This is a single test, because others at the same time would also make sandboxes and use up the machine.
 
 use std::time::Duration;
 

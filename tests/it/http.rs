@@ -1,4 +1,4 @@
-//! Streamable HTTP, with the official client and with clients that do what they should not.
+//! Streamable HTTP, with the official client and with clients that break the rules.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! `isolator image`: images that come from files and go again.
+//! `isolator image`: importing images from files, and removing them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

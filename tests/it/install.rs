@@ -1,4 +1,4 @@
-//! `isolator install`, as a user calls it: the files of every host, in homes of their own.
+//! `isolator install`, as a user calls it: the files of every host, in temporary home directories.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -254,7 +254,11 @@ fn comments_are_kept_or_the_file_is_left_alone() {
         );
         home.write(&file, &before);
         if !host.comments {
-            assert_refused(&home, &[host.name], &[file.to_str().unwrap(), "omments", "mend"]);
+            assert_refused(
+                &home,
+                &[host.name],
+                &[file.to_str().unwrap(), "omments", "fix that first"],
+            );
             continue;
         }
         assert_eq!(home.install(&[host.name]).code, Some(0));
@@ -369,7 +373,7 @@ fn a_folder_that_can_not_be_written_is_told() {
 fn a_home_or_a_place_is_not_guessed() {
     let home = Home::new();
     for (value, hint) in
-        [(None, "not set"), (Some("home"), "absolute"), (Some("/no/such"), "no folder")]
+        [(None, "not set"), (Some("home"), "absolute"), (Some("/no/such"), "not a folder")]
     {
         let mut command = home.command(&["install", "cursor"]);
         command.env_remove("HOME");
@@ -388,7 +392,7 @@ fn a_home_or_a_place_is_not_guessed() {
     assert_refused(
         &home,
         &["vscode", "--file", "no/such/mcp.json"],
-        &["no/such", "no such folder"],
+        &["no/such", "does not exist"],
     );
     assert_eq!(home.install(&["vscode", "--file", ".config/VSCodium/User/mcp.json"]).code, Some(0));
     assert!(read(&home.path().join(".config/VSCodium/User/mcp.json")).contains("isolator"));

@@ -1,6 +1,6 @@
 //! What the binary does, against a real engine.
 //!
-//! One executable, because linking one for each file took longer than running most of them.
+//! All tests are in one executable, because linking one for each file took longer than running most of them.
 
 mod common;
 

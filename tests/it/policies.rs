@@ -1,4 +1,4 @@
-//! Policies: what the operator forbids is refused before anything of it runs.
+//! Policies: a program that the operator forbids is refused before any of it runs.
 
 use std::fs;
 

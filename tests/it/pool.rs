@@ -1,4 +1,4 @@
-//! The pool: what it keeps ready, what it survives, and what becomes of it.
+//! The pool: what it keeps ready, which faults it survives, and how it ends.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

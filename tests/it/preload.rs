@@ -1,4 +1,4 @@
-//! Interpreters that are started ahead: which programs get one, and what happens where none can be.
+//! Preloaded interpreters: which programs get one, and what happens if none can be started.
 
 use crate::common::answer::Answer;
 use crate::common::engine::State;

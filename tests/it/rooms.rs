@@ -1,5 +1,5 @@
-//! The structure that ARCHITECTURE.md describes: which folder may name which library, and that arrows between the
-//! folders point one way.
+//! The structure that ARCHITECTURE.md describes: which folder may use which library, and that the folders depend on
+//! each other in one direction only.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,15 @@ const ROOMS: [(&str, &[&str]); 2] = [
     (
         "src",
         &[
-            "commands", "transport", "mcp", "result", "request", "app", "images", "config", "policy",
+            "commands",
+            "transport",
+            "mcp",
+            "result",
+            "request",
+            "app",
+            "images",
+            "config",
+            "policy",
             "hex",
         ],
     ),

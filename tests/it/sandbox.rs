@@ -1,4 +1,4 @@
-//! The sandbox's promises, read back from inside by a program.
+//! The restrictions of a sandbox, read by a program inside it.
 
 use crate::common::config;
 use crate::common::engine::{Kind, Limits};

@@ -1,4 +1,4 @@
-//! `SECURITY.md` names tests for what it promises: they have to be there.
+//! Checks that every test that `SECURITY.md` names exists.
 
 use std::fs;
 use std::path::Path;

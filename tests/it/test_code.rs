@@ -1,4 +1,4 @@
-//! The tool `test_code`: syntax, policies, execution, each with its own form of answer.
+//! The tool `test_code`: syntax, policies and execution, each with its own form of answer.
 
 use crate::common::server::Server;
 use serde_json::{Value, json};

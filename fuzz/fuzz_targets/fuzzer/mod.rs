@@ -1,8 +1,8 @@
-//! What the targets want of the fuzzer.
+//! Connects the mutators to the fuzzer.
 
 use isolator_fuzz_inputs::mutate::Mutator;
 
-/// Changes the first `size` bytes of an input, which may become `most`. Returns how many it has then.
+/// Changes an input of `size` bytes, which may grow to `most` bytes. Returns its new size.
 pub(crate) fn mutate(
     data: &mut [u8],
     size: usize,

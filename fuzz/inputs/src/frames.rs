@@ -1,8 +1,8 @@
-//! Streams of frames, taken apart and put together.
+//! Splits streams into frames, and joins frames to streams.
 
 use isolator_runner::wire::{HEADER_LEN, MAX_PAYLOAD};
 
-/// A frame: the byte of its kind, which need not be one, and its payload.
+/// A frame: the byte of its kind, which may be invalid, and its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// The first byte.
@@ -11,7 +11,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Takes a stream apart. What is behind the last whole frame is returned beside the frames.
+/// Splits a stream. Returns the frames, and what follows the last complete frame.
 pub fn split(mut stream: &[u8]) -> (Vec<Frame>, &[u8]) {
     let mut frames = Vec::new();
     while let Some((head, rest)) = stream.split_first_chunk::<HEADER_LEN>() {
@@ -23,7 +23,7 @@ pub fn split(mut stream: &[u8]) -> (Vec<Frame>, &[u8]) {
     (frames, stream)
 }
 
-/// Puts frames together, with something behind them.
+/// Joins frames to a stream, followed by `rest`.
 pub fn join(frames: &[Frame], rest: &[u8]) -> Vec<u8> {
     let mut stream = Vec::new();
     for Frame { kind, payload } in frames {

@@ -1,8 +1,8 @@
-//! What the fuzz targets share. None of it needs a fuzzer, so that it has tests.
+//! What the fuzz targets share. None of it needs a fuzzer, so it can have tests.
 //!
-//! An input is just what a stranger would send: a stream of frames, or an archive. A fuzzer that changes bytes
-//! would hardly get past the lengths and checksums in those, so [`mutate`] takes them apart, changes a part, and
-//! puts them together again.
+//! An input is what a stranger would send: a stream of frames, or an archive. A fuzzer that changes single bytes would
+//! hardly get past the lengths and checksums. So [`mutate`] splits the input into its parts, changes a part, and joins
+//! them again.
 
 pub mod frames;
 pub mod mutate;

@@ -1,4 +1,4 @@
-//! Changes that keep what is around them whole.
+//! Changes a part of an input and keeps the rest valid.
 
 use std::io::{Read, Write};
 
@@ -12,17 +12,17 @@ use tar::{EntryType, Header};
 use crate::frames::{self, Frame};
 use crate::tape::{self, Member};
 
-/// Changes bytes without an idea of what they mean: the fuzzer's own way. The number is how many there may be.
+/// The fuzzer's own mutation, which changes bytes without knowing their meaning. The number is the maximal length.
 pub type Blind<'a> = &'a mut dyn FnMut(&[u8], usize) -> Vec<u8>;
 
-/// A stream of frames or an archive in the hands of somebody who changes it.
+/// Makes random changes to a stream of frames or to an archive.
 pub struct Mutator<'a> {
     state: u64,
     most: usize,
     blind: Blind<'a>,
 }
 
-/// Kinds of frames, and one that there is not.
+/// All kinds of frames.
 const KINDS: [Kind; 14] = [
     Kind::Job,
     Kind::Tar,
@@ -40,10 +40,10 @@ const KINDS: [Kind; 14] = [
     Kind::Content,
 ];
 
-/// Kinds of members of an archive.
+/// Types of members of an archive.
 const TYPES: &[u8] = b"0012555\x0034670gxLKSDV";
 
-/// Names that mean something to who unpacks.
+/// Names that have a meaning when a layer is unpacked.
 const NAMES: [&[u8]; 20] = [
     b"a",
     b"a/",
@@ -88,12 +88,12 @@ const NUMBERS: [u64; 12] = [
 const MODES: [u32; 8] = [0o644, 0o755, 0, 0o7777, 0o4755, 0o2755, 0o1777, 0o000];
 
 impl<'a> Mutator<'a> {
-    /// One that makes no more than so many bytes of an input.
+    /// A mutator whose results have at most `most` bytes.
     pub fn new(seed: u32, most: usize, blind: Blind<'a>) -> Self {
         Self { state: (u64::from(seed) << 1) | 1, most, blind }
     }
 
-    /// Changes a stream of frames, and what is in them.
+    /// Changes a stream of frames, and the contents of frames.
     pub fn stream(&mut self, stream: &[u8]) -> Vec<u8> {
         let (mut frames, rest) = frames::split(stream);
         if frames.is_empty() || self.below(12) == 0 {
@@ -138,7 +138,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Changes an archive, or what it is compressed with.
+    /// Changes an archive or its compression.
     pub fn archive(&mut self, archive: &[u8]) -> Vec<u8> {
         let plain = unpacked(archive, self.most);
         let mut members = tape::split(plain.as_deref().unwrap_or(archive));
@@ -199,7 +199,7 @@ impl<'a> Mutator<'a> {
                 members[at].set_name(&name);
             }
             12 => {
-                // A name that is longer than a header has room for.
+                // A name that is too long for a header.
                 let name = [self.name(members), self.name(members)].join(&b"/"[..]);
                 let name = name.repeat(1 + self.below(40));
                 members.insert(at, Member::new(EntryType::GNULongName, b"long", b"", &name));
@@ -229,7 +229,7 @@ impl<'a> Mutator<'a> {
             1 => header.set_uid(number),
             2 => header.set_gid(number),
             3 => header.set_mtime(number),
-            // The content stays: the archive lies.
+            // The content stays the same, so the header's size is wrong.
             _ => header.set_size(number),
         }
     }
@@ -245,7 +245,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Changes one value, or what is not JSON blindly.
+    /// Changes one value. If this is not JSON, changes bytes.
     fn json(&mut self, json: &[u8]) -> Vec<u8> {
         let parsed = if self.below(3) == 0 { None } else { serde_json::from_slice(json).ok() };
         let Some(mut value): Option<Value> = parsed else { return self.blind(json) };
@@ -253,7 +253,7 @@ impl<'a> Mutator<'a> {
         serde_json::to_vec(&value).unwrap_or_default()
     }
 
-    /// Changes a value, or one in it.
+    /// Changes a value, or one inside of it.
     fn value(&mut self, value: &mut Value) {
         let inside = match value {
             Value::Array(values) => values.len(),
@@ -297,7 +297,7 @@ impl<'a> Mutator<'a> {
         (length > 0).then(|| self.below(length))
     }
 
-    /// A number below another, by xorshift.
+    /// A random number below `bound`, by xorshift.
     fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -306,11 +306,11 @@ impl<'a> Mutator<'a> {
     }
 }
 
-/// What something holds that is compressed, if it is and if that is no more than so much.
+/// The first `most` bytes of the content, if this is compressed.
 fn unpacked(archive: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut plain = Vec::new();
     let mut most_of = |reader: &mut dyn Read| {
-        // What is damaged further on is used as far as it goes.
+        // If the data is damaged, use what comes before the damage.
         let _ = reader.take(most as u64).read_to_end(&mut plain);
     };
     match archive {

@@ -1,4 +1,4 @@
-//! A directory to unpack into, and one beside it that nothing may touch.
+//! A directory to unpack into, and a second one next to it, which nothing may touch.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A directory to work in, and beside it what nothing that works there may touch.
+/// A directory to work in, and a canary next to it: files that nothing may touch.
 #[derive(Debug)]
 pub struct Scratch {
     outer: TempDir,
     canary: Vec<State>,
 }
 
-/// What changes when somebody writes to, links to or renames something, or changes its rights or times.
+/// What changes if a file is written, linked or renamed, or if its permissions or times change.
 type State = (PathBuf, u64, i64, i64, u64);
 
 const WORK: &str = "work";
 const CANARY: &str = "canary";
 
 impl Scratch {
-    /// Makes the directories. Where the fuzzer ends the process, they stay.
+    /// Creates the directories. They stay if the fuzzer ends the process.
     ///
     /// # Panics
     ///
-    /// If the system does not let it; so do all of its methods.
+    /// If a file operation fails. The same is true for all methods.
     pub fn new() -> Self {
         let outer = tempfile::tempdir().expect("a directory can be made");
         let canary = outer.path().join(CANARY);
@@ -35,18 +35,18 @@ impl Scratch {
         Self { outer, canary }
     }
 
-    /// Where to work.
+    /// The directory to work in.
     pub fn work(&self) -> PathBuf {
         self.outer.path().join(WORK)
     }
 
-    /// Makes an empty directory to work in of one that has been removed.
+    /// Creates the directory to work in again, after it has been removed.
     pub fn renew(&self) -> PathBuf {
         fs::create_dir(self.work()).expect("a directory can be made");
         self.work()
     }
 
-    /// Checks that everything but what is in the directory to work in is as it was.
+    /// Checks that nothing outside of the directory to work in has changed.
     pub fn check(&self) {
         let mut names: Vec<_> = fs::read_dir(self.outer.path())
             .expect("the directory can be read")

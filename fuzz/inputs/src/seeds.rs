@@ -1,4 +1,4 @@
-//! What the fuzzer begins with: what is really sent, and what was once tried against it.
+//! The seeds that the fuzzer starts with: valid messages, layers and archives, and known attacks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use tar::EntryType;
 use crate::mutate::gzip;
 use crate::tape::{self, Member};
 
-/// How many bytes of an input come before the stream of frames, and choose what it is sent to.
+/// How many bytes of an input come before the stream of frames. They choose the request and the engine that get it.
 pub fn knobs(target: &str) -> usize {
     if target == "runner_says" { KNOBS } else { 0 }
 }
 
-/// As many as `runner_says` has.
+/// The number of these bytes for `runner_says`.
 pub const KNOBS: usize = 3;
 
 /// All seeds: the target, the file's name, its content.
@@ -228,7 +228,7 @@ fn hostile() -> Vec<Member> {
     ]
 }
 
-/// More directories than there may be entries.
+/// More directories than the limit of entries allows.
 fn roads() -> Vec<Member> {
     let road = |number: usize| {
         let name = format!("{number}/{}f", "d/".repeat(45));

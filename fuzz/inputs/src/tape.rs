@@ -1,15 +1,15 @@
-//! Tar archives, taken apart and put together, whatever their headers say.
+//! Splits tar archives into members and joins them again, even if their headers are wrong.
 
 use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
 
-/// A header and what belongs to it.
+/// A header and its content.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// The header. Its checksum is made when the archive is.
+    /// The header. Its checksum is computed when the archive is joined.
     pub header: Header,
-    /// As many bytes as the header says, where the archive has them.
+    /// As many bytes as the header says, or fewer if the archive ends before.
     pub content: Vec<u8>,
 }
 
@@ -20,7 +20,7 @@ impl PartialEq for Member {
 }
 
 impl Member {
-    /// A member with a content.
+    /// A member with the given content.
     pub fn new(kind: EntryType, name: &[u8], link: &[u8], content: &[u8]) -> Self {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
@@ -35,7 +35,7 @@ impl Member {
         member
     }
 
-    /// A record of a PAX header that stands before the member that it is about.
+    /// A PAX header with one record. It applies to the member that follows.
     pub fn pax(key: &[u8], value: &[u8]) -> Self {
         let rest = key.len() + value.len() + 3;
         let mut length = rest;
@@ -51,22 +51,22 @@ impl Member {
         until_zero(&self.header.as_old().name)
     }
 
-    /// Changes the name in the header, which has room for 100 bytes.
+    /// Changes the name in the header. The field has 100 bytes.
     pub fn set_name(&mut self, name: &[u8]) {
         fill(&mut self.header.as_old_mut().name, name);
     }
 
-    /// Where a link leads.
+    /// The target of a link.
     pub fn link(&self) -> &[u8] {
         until_zero(&self.header.as_old().linkname)
     }
 
-    /// Changes where a link leads.
+    /// Changes the target of a link.
     pub fn set_link(&mut self, link: &[u8]) {
         fill(&mut self.header.as_old_mut().linkname, link);
     }
 
-    /// Changes the content, and what the header says of its size.
+    /// Changes the content, and the size in the header.
     pub fn set_content(&mut self, content: Vec<u8>) {
         self.header.set_size(content.len() as u64);
         self.content = content;
@@ -83,7 +83,7 @@ fn fill(field: &mut [u8], value: &[u8]) {
     field[..length].copy_from_slice(&value[..length]);
 }
 
-/// Takes an archive apart, as far as it is one.
+/// Splits an archive, up to the first part that is not valid.
 pub fn split(mut archive: &[u8]) -> Vec<Member> {
     let mut members = Vec::new();
     while let Some((block, rest)) = archive.split_first_chunk::<BLOCK>() {
@@ -98,7 +98,7 @@ pub fn split(mut archive: &[u8]) -> Vec<Member> {
     members
 }
 
-/// Puts an archive together, with the mark of its end or without.
+/// Joins members to an archive, with or without the mark of its end.
 pub fn join(members: &[Member], ends: bool) -> Vec<u8> {
     let mut archive = Vec::new();
     for Member { header, content } in members {

@@ -1,4 +1,4 @@
-//! Images: found, built or pulled before the first sandbox is made from them.
+//! Images on an engine: found, built or pulled before the first sandbox is made from them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,25 +12,25 @@ use crate::lock::lock;
 /// When an image is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// When it is not there.
+    /// If it is missing.
     Missing,
     /// Never; a missing image is an error.
     Never,
-    /// Once at every start of the server, whether it is there or not.
+    /// Once at every start of the server, even if it is there.
     Always,
 }
 
-/// Knows how to make some images instead of pulling them.
+/// Builds some images that would otherwise be pulled.
 #[async_trait]
 pub trait ImageBuilder: Send + Sync + 'static {
-    /// Whether this builder is the source of the image.
+    /// Whether this builder makes the image.
     fn makes(&self, name: &str) -> bool;
 
-    /// Makes the image on the engine.
+    /// Builds the image on the engine.
     async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError>;
 }
 
-/// An image and what it is called.
+/// An image and its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedImage {
     /// Its names; there may be none.
@@ -44,20 +44,20 @@ pub struct ListedImage {
 /// What was removed because nothing needs it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Images, and what was left of some that never became any.
+    /// Images, and leftovers of unfinished ones.
     pub images: usize,
-    /// Bytes that are free again, as far as the engine tells.
+    /// Bytes that were freed, as far as the engine tells.
     pub bytes: u64,
 }
 
-/// What an operator does with the images of an engine, besides having them built or pulled.
+/// What an operator can do with the images of an engine, besides building and pulling them.
 #[async_trait]
 pub trait ImageStore: Send + Sync + 'static {
-    /// The images that this software has made, and on an engine of its own all there are.
+    /// The images that Isolator has made; on the embedded engine, all images.
     async fn list(&self) -> Result<Vec<ListedImage>, EngineError>;
 
-    /// Takes images from a file: what `docker save` writes, an OCI image layout, or the root file system
-    /// of one, which needs a name. Returns their names.
+    /// Imports images from a file: what `docker save` writes, an OCI image layout, or a root file system,
+    /// which needs a name. Returns their names.
     async fn import(
         &self,
         file: &Path,
@@ -78,9 +78,9 @@ pub struct ImageProvider {
     engine: Arc<dyn Engine>,
     builder: Arc<dyn ImageBuilder>,
     policy: PullPolicy,
-    /// What was fetched since the start: `Always` means once, not before every sandbox.
+    /// Images that were fetched since the start: `Always` means once, not before every sandbox.
     fetched: Arc<Mutex<BTreeSet<String>>>,
-    /// Held while an image is fetched: several pools may want the same.
+    /// Locked while an image is fetched: several pools may want the same one.
     fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -94,11 +94,11 @@ impl ImageProvider {
         Self { engine, builder, policy, fetched: Arc::default(), fetching: Arc::default() }
     }
 
-    /// The image, fetched if it has to be. What happens meanwhile is logged.
+    /// Finds the image, and fetches it first if the policy says so. Progress is logged.
     ///
     /// # Errors
     ///
-    /// The engine's, and [`EngineError::NoSuchImage`] where the policy forbids to fetch.
+    /// The engine's, and [`EngineError::NoSuchImage`] if the policy forbids fetching.
     pub async fn ensure(&self, name: &str) -> Result<Image, EngineError> {
         if let Some(image) = self.find_if_enough(name).await? {
             return Ok(image);
@@ -131,7 +131,7 @@ impl ImageProvider {
         Ok(image)
     }
 
-    /// The image that is there, unless the policy asks for more.
+    /// The image, if it is there and the policy does not ask for a newer one.
     async fn find_if_enough(&self, name: &str) -> Result<Option<Image>, EngineError> {
         if self.policy == PullPolicy::Always && !self.was_fetched(name) {
             return Ok(None);

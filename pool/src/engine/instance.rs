@@ -1,10 +1,10 @@
-//! Who owns what: the identity that every container and volume of an instance is labelled with,
-//! and the proof that another instance is dead.
+//! The identity of a running server, with which its containers and volumes are labelled, and the proof
+//! that another instance is dead.
 //!
-//! An instance holds a lock on a file named after it for as long as it lives; the kernel gives the
-//! lock up however the process ends. Labels carry, besides the instance, the machine, its boot, and
-//! the process with its start time. Somebody else's belongings are touched only if the labels prove
-//! that they are an instance's of this machine and that this instance is dead.
+//! An instance holds a lock on a file named after it as long as it lives; the kernel releases the
+//! lock however the process ends. The labels name the instance, the machine, its boot, and the process
+//! with its start time. What belongs to another instance is removed only if its labels prove that it is
+//! from this machine and that the instance is dead.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,10 +20,10 @@ const INSTANCE: &str = "isolator.instance";
 const MACHINE: &str = "isolator.machine";
 const BOOT: &str = "isolator.boot";
 
-/// The label that everything of ours carries.
+/// The label on everything that an instance makes.
 pub const LABEL: &str = INSTANCE;
 
-/// The label that tells the process: its namespace, its number, its start, with slashes between.
+/// The label with the process: namespace, process ID and start time, separated by slashes.
 pub const PROCESS: &str = "isolator.process";
 
 /// The identity of a running instance.
@@ -37,16 +37,16 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Registers a new instance in `directory`, which all instances of a user share.
+    /// Registers a new instance in a directory, which all instances of a user share.
     ///
     /// # Errors
     ///
-    /// When the directory can't be made or the lock file can't be written.
+    /// When the directory can't be created or the lock file can't be written.
     pub fn register(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let id = Uuid::new_v4();
         let lock = create_locked(&lock_path(directory, &id.to_string()))?;
-        let here = Place::here()?;
+        let here = ProcessIdentity::here()?;
         let labels = Labels::from([
             (INSTANCE.to_owned(), id.to_string()),
             (MACHINE.to_owned(), here.machine),
@@ -94,8 +94,8 @@ impl Instance {
         }
     }
 
-    /// A file beside the lock, for what this instance has to leave on disk. It goes with the
-    /// instance, or with the sweep after it.
+    /// A file next to the lock, for data that this instance keeps on disk. It is removed with the
+    /// instance, or by a later sweep.
     pub fn side_file(&self) -> PathBuf {
         side_path(&self.directory, &self.id.to_string())
     }
@@ -180,19 +180,19 @@ fn lock_state(directory: &Path, instance: &str) -> LockState {
             _ => LockState::Held,
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => LockState::Absent,
-        // What can't be read can't prove anything.
+        // A file that can't be read proves nothing.
         Err(_) => LockState::Held,
     }
 }
 
-/// Where and as what this process runs, in the words of the labels.
-struct Place {
+/// Machine, boot and process, as in the labels.
+struct ProcessIdentity {
     machine: String,
     boot: String,
     process: String,
 }
 
-impl Place {
+impl ProcessIdentity {
     fn here() -> io::Result<Self> {
         let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
         // Cloned machines share the identifier, machines in containers may have none: the host
@@ -210,8 +210,8 @@ impl Place {
     }
 }
 
-/// Whether the process of a label has ended. Processes of another process namespace can't be seen,
-/// so nothing is known of them.
+/// Whether the process of a label has ended. Processes of another process namespace are invisible, so
+/// nothing is known about them.
 fn is_process_gone(process: &str) -> bool {
     let mut parts = process.split('/');
     let (Some(namespace), Some(pid), Some(start)) = (parts.next(), parts.next(), parts.next())
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_not_its_own_heir() {
+    fn an_instance_never_sweeps_itself() {
         let directory = directory();
         let here = Instance::register(directory.path()).unwrap();
         assert!(here.owns(here.labels()) && !here.is_dead(here.labels()));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_other_machines_are_left_alone() {
+    fn unknown_labels_and_other_machines_are_left_alone() {
         let directory = directory();
         let here = Instance::register(directory.path()).unwrap();
         assert!(!here.is_dead(&Labels::new()));

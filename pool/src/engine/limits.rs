@@ -1,4 +1,4 @@
-//! What a sandbox may use.
+//! Limits of a sandbox: memory, CPU time, processes, files.
 
 use std::fmt;
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_nothing_is_not_a_share() {
+    fn shares_that_are_not_positive_are_refused() {
         assert_eq!(CpuShare::from_cores(0.5).map(CpuShare::as_nano_cpus), Some(500_000_000));
         for cores in [0.0, -1.0, f64::NAN, f64::INFINITY, 0.0001] {
             assert_eq!(CpuShare::from_cores(cores), None);

@@ -1,8 +1,8 @@
-//! What a sandbox needs of the software that makes it, and no more.
+//! Engines: the software that makes sandboxes.
 //!
-//! An engine keeps no books: who owns a sandbox and when it goes is decided above. Every method
-//! may be called again after it failed, and none retries by itself, but for a pause that Docker's freezer
-//! gave up.
+//! An engine does not track who owns a sandbox or when it has to be removed; its callers do. Every method
+//! may be called again after a failure. None retries by itself, except for a pause that Docker's freezer
+//! has given up.
 
 #[cfg(not(fuzzing))]
 pub mod docker;
@@ -12,6 +12,7 @@ pub mod images;
 pub mod instance;
 pub mod limits;
 pub mod preload;
+#[cfg(not(fuzzing))]
 mod runner_log;
 #[cfg(not(fuzzing))]
 mod seccomp;
@@ -31,8 +32,8 @@ use tokio::io::AsyncWrite;
 use crate::engine::limits::{ByteSize, FixedLimits, Resources};
 use crate::engine::preload::Preload;
 
-/// Name of a sandbox, chosen before it is made: what can be named can be removed, whatever became
-/// of the call that made it.
+/// Name of a sandbox. It is chosen before the sandbox is made, so that the sandbox can be removed whatever
+/// happens to the call that makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SandboxName(Arc<str>);
 
@@ -59,8 +60,8 @@ impl fmt::Display for SandboxName {
 pub struct Image {
     /// What the operator calls it.
     pub name: String,
-    /// Digest of its content, `sha256:…`. Sandboxes are made from this, so that a name that comes
-    /// to mean another image changes nothing half-way.
+    /// Digest of its content, `sha256:…`. Sandboxes are made from this, so that all of a pool have the same
+    /// image even if the name gets a new meaning.
     pub digest: String,
     /// Size on disk, in bytes.
     pub size: u64,
@@ -75,9 +76,9 @@ pub struct SandboxSpec {
     pub image: Image,
     /// Limits that a request may change.
     pub resources: Resources,
-    /// Limits that it may not.
+    /// Limits that a request may not change.
     pub limits: FixedLimits,
-    /// Absolute path where the program's files go and where it starts.
+    /// Absolute path of the workspace, in which the program starts.
     pub workdir: String,
     /// User and group, both numeric.
     pub user: (u32, u32),
@@ -89,14 +90,13 @@ pub struct SandboxSpec {
     pub readonly_root: bool,
     /// OCI runtime to use instead of the engine's default.
     pub runtime: Option<String>,
-    /// The interpreter that waits in it, if one does.
+    /// The interpreter that waits in each sandbox, if any.
     pub preload: Option<Preload>,
 }
 
 impl SandboxSpec {
-    /// What a sandbox may use in which a program may use `resources`: modules that wait in it have memory
-    /// of their own, so that a program has no less of it for that. An interpreter without modules takes
-    /// no more than the program's own would.
+    /// The limits of a sandbox whose program may use `resources`. Preloaded modules get memory of their own on
+    /// top. An interpreter without modules gets none: it takes no more than the program's own would.
     pub fn with_preload(&self, resources: Resources) -> Resources {
         let modules = self.preload.as_ref().filter(|preload| !preload.modules.is_empty());
         let more = modules.map_or(0, |preload| preload.memory.as_bytes());
@@ -105,10 +105,10 @@ impl SandboxSpec {
     }
 }
 
-/// Labels by which an instance recognises what is its own.
+/// Labels by which an instance recognizes what belongs to it.
 pub type Labels = BTreeMap<String, String>;
 
-/// Tells by their labels whose things are.
+/// A predicate on labels.
 pub type LabelFilter<'a> = &'a (dyn Fn(&Labels) -> bool + Send + Sync);
 
 /// The byte stream to a parked runner.
@@ -119,7 +119,7 @@ pub struct Channel {
     pub output: BoxStream<'static, Result<Bytes, EngineError>>,
 }
 
-/// What an engine says of a sandbox.
+/// The state of a sandbox, as the engine knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxState {
     /// Its first process runs.
@@ -128,7 +128,7 @@ pub enum SandboxState {
     Paused,
     /// It exists, but its processes have ended.
     Stopped,
-    /// The same, and the engine knows that nobody outside has ended them.
+    /// Its processes have ended by themselves: the engine knows that nobody outside did it.
     Ended,
     /// The engine does not know it.
     Gone,
@@ -146,7 +146,7 @@ impl fmt::Display for SandboxState {
     }
 }
 
-/// A sandbox that carries our labels, whoever made it.
+/// A sandbox with our labels, of any instance.
 #[derive(Debug, Clone)]
 pub struct ListedSandbox {
     /// Its name.
@@ -158,36 +158,36 @@ pub struct ListedSandbox {
 /// Something an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// What is the matter.
+    /// What is wrong.
     pub what: String,
     /// What to do about it.
-    pub mend: String,
+    pub fix: String,
 }
 
 impl Warning {
     /// Puts the two together.
-    pub fn new(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { what: what.into(), mend: mend.into() }
+    pub fn new(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { what: what.into(), fix: fix.into() }
     }
 }
 
-/// Told of what happens while an image is fetched: one line at a time, for people.
+/// Called with each line of progress while an image is fetched. The lines are for people.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 /// The software that makes sandboxes.
 ///
-/// Dropping a method's future gives up waiting; what the engine was asked to do may still happen.
+/// Dropping a method's future stops waiting; the engine may still do what it was asked.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// A line about the engine: its kind, version and address.
+    /// Describes the engine in one line: kind, version, address.
     ///
     /// # Errors
     ///
     /// [`EngineError::Unreachable`] if nothing answers.
     async fn check(&self) -> Result<String, EngineError>;
 
-    /// What an operator should know about the engine: limits that it does not hold, known mistakes
-    /// of its version.
+    /// What an operator should know about the engine: limits that it can't enforce, known bugs of its
+    /// version.
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError>;
 
     /// Whether the engine can make such sandboxes at all. Asked once, when the pools are started.
@@ -197,9 +197,8 @@ pub trait Engine: Send + Sync + 'static {
     /// What the engine can't do, and how to configure it otherwise.
     fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported>;
 
-    /// Makes ready what all sandboxes of this instance share, with the help of an image where the
-    /// engine needs one. Called before the first `create`,
-    /// and again when a `create` failed: what the engine lost meanwhile is made anew.
+    /// Prepares what all sandboxes of this instance share. Some engines need an image for that. Called before
+    /// the first `create`, and again after a failed one, to recreate what the engine may have lost.
     async fn prepare(&self, image: &Image) -> Result<(), EngineError>;
 
     /// Looks an image up locally.
@@ -208,7 +207,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Fetches an image from its registry.
     async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError>;
 
-    /// Makes and starts a sandbox whose first process waits for ever.
+    /// Creates and starts a sandbox whose process 1 only waits.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 
     /// Starts a runner in the sandbox; it parks by itself.
@@ -223,7 +222,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Changes what the sandbox may use.
     async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError>;
 
-    /// What the engine knows of the sandbox.
+    /// The state of the sandbox.
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError>;
 
     /// Kills and removes the sandbox. Removing one that is gone is fine.
@@ -232,12 +231,12 @@ pub trait Engine: Send + Sync + 'static {
     /// All sandboxes with our labels, of this and other instances.
     async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError>;
 
-    /// Removes what instances made besides sandboxes (volumes) whose labels `dead` accepts, and
-    /// returns how many there were.
+    /// Removes what instances made besides sandboxes, such as volumes, if `dead` accepts the labels. Returns
+    /// how many were removed.
     async fn sweep_shared(&self, dead: LabelFilter<'_>) -> Result<usize, EngineError>;
 }
 
-/// An engine can't make the sandboxes that are configured.
+/// The engine can't make the configured sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsupported(pub String);
@@ -248,13 +247,13 @@ pub enum EngineError {
     /// No engine answers at the address.
     #[error("no container engine answers at {address}: {message}")]
     Unreachable {
-        /// Where it was looked for.
+        /// The address.
         address: String,
         /// What the system said.
         message: String,
     },
     /// This machine does not let this user make sandboxes.
-    #[error("sandboxes can't be made here: {0}")]
+    #[error("sandboxes can't be made on this machine: {0}")]
     Unusable(String),
     /// The engine did not answer in time.
     #[error("the engine did not {call} within {deadline:?}")]
@@ -280,7 +279,7 @@ pub enum EngineError {
     },
 }
 
-/// A call to the engine, for errors and deadlines.
+/// Names a call to the engine, for errors and deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// [`Engine::check`]
@@ -316,8 +315,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// How long the call may take. Each is at least ten times what the slowest was seen to take on
-    /// a busy two-core machine: it is there to find an engine that hangs, not one that is slow.
+    /// How long the call may take: at least ten times the slowest measurement on a busy two-core machine.
+    /// Deadlines detect an engine that hangs, not one that is slow.
     pub const fn deadline(self) -> Duration {
         Duration::from_secs(match self {
             Self::Check | Self::FindImage | Self::State => 10,
@@ -333,7 +332,7 @@ impl Call {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Check => "tell its version",
+            Self::Check => "report its version",
             Self::Prepare => "prepare the runner",
             Self::FindImage => "look up an image",
             Self::FetchImage => "fetch an image",
@@ -344,7 +343,7 @@ impl fmt::Display for Call {
             Self::Pause => "pause a sandbox",
             Self::Resume => "resume a sandbox",
             Self::Update => "change the limits of a sandbox",
-            Self::State => "tell a sandbox's state",
+            Self::State => "report the state of a sandbox",
             Self::Remove => "remove a sandbox",
             Self::List => "list the sandboxes",
             Self::Sweep => "remove leftover volumes",
@@ -352,7 +351,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Waits for an engine's answer as long as [`Call::deadline`] allows.
+/// Waits for an engine's answer, at most for [`Call::deadline`].
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
-//! Interpreters that are started ahead of their program.
+//! Interpreters that are started before their program: which one, and for which programs.
 //!
-//! Which interpreter is started, and what for. The runner knows how (`runner/src/preload.rs`).
+//! How they are started is in `runner/src/preload.rs`.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::engine::limits::ByteSize;
 pub struct Preload {
     /// Which one it is.
     pub interpreter: Interpreter,
-    /// The command of a program without arguments; it serves programs whose command begins so.
+    /// The start of a command; it serves programs whose command begins like this.
     pub argv: Vec<String>,
-    /// Variables added to the image's; it serves programs that have the same.
+    /// Variables added to the image's; it serves programs with the same variables.
     pub env: BTreeMap<String, String>,
     /// Modules to import, for programs that mention one of them.
     pub modules: Vec<String>,
-    /// Memory that the one with the modules may take, in addition to what a program may.
+    /// Memory that the interpreter with modules may take, on top of the program's limit.
     pub memory: ByteSize,
 }
 
@@ -38,12 +38,12 @@ impl Preload {
     }
 }
 
-/// What became of the interpreters in a sandbox.
+/// The state of the interpreters in a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PreloadStatus {
-    /// Memory of those that wait in one sandbox, in bytes; what they share with other sandboxes is not
-    /// counted.
+    /// Memory of the waiting interpreters of one sandbox, in bytes, without what they share with other
+    /// sandboxes.
     pub memory: u64,
-    /// Why some programs are started plainly, one sentence each.
+    /// Why some programs start without a preloaded interpreter, one sentence each.
     pub complaints: Vec<String>,
 }

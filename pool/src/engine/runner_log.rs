@@ -1,16 +1,16 @@
-//! What a runner says besides its frames, which is for the server's log.
+//! The standard error of a runner, which goes to the server's log.
 //!
-//! A runner says something only when it fails. But a program may have got hold of its standard error, so what
-//! comes from there fills no log and forges no line of it.
+//! A runner writes there only when it fails. But a program may have got hold of that stream, so the output is
+//! limited and escaped: it can neither fill the log nor forge lines of it.
 
 use std::mem;
 
 use crate::engine::SandboxName;
 
 /// The most that is logged of one runner, in bytes.
-const LONGEST: usize = 4096;
+const MAX_LOGGED: usize = 4096;
 
-/// The log of one runner. What it has begun to say is logged when this is dropped.
+/// The log of one runner. An unfinished line is logged when this is dropped.
 pub(crate) struct RunnerLog {
     sandbox: SandboxName,
     line: Vec<u8>,
@@ -19,10 +19,10 @@ pub(crate) struct RunnerLog {
 
 impl RunnerLog {
     pub(crate) fn new(sandbox: SandboxName) -> Self {
-        Self { sandbox, line: Vec::new(), left: LONGEST }
+        Self { sandbox, line: Vec::new(), left: MAX_LOGGED }
     }
 
-    /// Logs the lines that are whole. Returns whether anything more would be logged.
+    /// Logs the complete lines. Returns whether more would be logged.
     pub(crate) fn pass_on(&mut self, piece: &[u8]) -> bool {
         for line in self.lines(piece) {
             self.log(&line);
@@ -30,7 +30,7 @@ impl RunnerLog {
         self.left > 0
     }
 
-    /// The lines that a piece ends, as far as they are logged.
+    /// The lines that a piece completes, as far as they are logged.
     fn lines(&mut self, piece: &[u8]) -> Vec<String> {
         let piece = &piece[..piece.len().min(self.left)];
         self.left -= piece.len();
@@ -56,7 +56,7 @@ impl Drop for RunnerLog {
     }
 }
 
-/// A line with everything escaped that a terminal or a reader of lines would understand.
+/// A line in which control characters and the like are escaped.
 fn printable(line: &[u8]) -> String {
     let escaped = |character: char| match character {
         '\'' | '"' => character.to_string(),
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_whole_and_on_one_line_each() {
+    fn each_line_is_logged_whole_and_escaped() {
         let mut log = RunnerLog::new(SandboxName::new("sandbox"));
         assert!(log.lines(b"memory allocation of ").is_empty());
         assert_eq!(log.lines(b"5 bytes can't\nnote"), ["memory allocation of 5 bytes can't"]);
@@ -82,10 +82,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_not_filled() {
+    fn the_log_is_limited() {
         let mut log = RunnerLog::new(SandboxName::new("sandbox"));
-        assert!(log.pass_on(&[b'x'; LONGEST - 1]));
-        assert_eq!(log.lines(b"\nmore\n"), ["x".repeat(LONGEST - 1)]);
+        assert!(log.pass_on(&[b'x'; MAX_LOGGED - 1]));
+        assert_eq!(log.lines(b"\nmore\n"), ["x".repeat(MAX_LOGGED - 1)]);
         assert!(!log.pass_on(b"more\n") && log.line.is_empty());
     }
 }

@@ -4,11 +4,11 @@
 //! This module owns reading it, spelling it out as plain rules that any engine can take, and
 //! writing those rules in the form the Docker API takes.
 //!
-//! Two properties of the engines shape the rules:
+//! Two properties of the engines explain the form of the rules:
 //!
-//! - Docker 20.10 drops the default errno and answers EPERM for whatever no rule covers. A call
-//!   that must be answered otherwise is therefore named, also where it is only refused. Numbers
-//!   above all the names that its libseccomp knows are answered ENOSYS by runc itself.
+//! - Docker 20.10 ignores the default errno and answers EPERM to every call without a rule. A call
+//!   that needs another errno is therefore named, even if it is only refused. runc itself answers
+//!   ENOSYS to numbers above all the calls that its libseccomp knows.
 //! - A rule holds when all of its checks hold, and runc reads two checks of one argument as
 //!   alternatives. So one rule never checks an argument twice, and alternatives are rules.
 
@@ -35,7 +35,7 @@ static PROFILE: LazyLock<Profile> = LazyLock::new(|| {
         .expect("the embedded profile is well formed")
 });
 
-/// The policy as it is written down.
+/// The policy file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Profile {
@@ -104,7 +104,7 @@ struct Refusal {
     syscalls: Vec<String>,
 }
 
-/// The answer to chosen arguments of a call that others are allowed for.
+/// Calls refused with some arguments, and allowed with others.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConditionalRefusal {
@@ -121,7 +121,7 @@ struct Condition {
     test: Test,
 }
 
-/// Numbers by the names their headers give them; only the numbers reach the kernel.
+/// Numbers with their names in the kernel's headers; only the numbers reach the kernel.
 type Named<T> = BTreeMap<String, T>;
 
 /// What is asked of one argument.
@@ -171,7 +171,7 @@ impl Errno {
     }
 }
 
-/// One rule of a filter, in no engine's own words.
+/// One rule of a filter, in a form that does not depend on the engine.
 #[derive(Debug)]
 struct Rule<'a> {
     syscalls: &'a [String],
@@ -301,9 +301,10 @@ fn low_word(mask: u32, value: u32) -> Comparison {
 
 /// Comparisons that together hold for every 32-bit number but these.
 ///
-/// Filters have no "masked and different", and a plain "different" reads 64 bits, so that a
-/// forbidden number with a stray high bit would pass. Hence this: a number is another one if,
-/// from the top, it follows some forbidden number up to a bit in which it leaves all of them.
+/// Filters have no "masked and different", and a plain "different" compares 64 bits, so that a
+/// forbidden number with a stray high bit would pass. Instead, these comparisons match every prefix that
+/// shares its leading bits with a forbidden number, differs from it in the last bit, and begins no
+/// forbidden number.
 fn all_but(forbidden: Vec<u32>) -> Vec<Comparison> {
     let mut leaving = BTreeSet::new();
     for number in &forbidden {
@@ -318,7 +319,7 @@ fn all_but(forbidden: Vec<u32>) -> Vec<Comparison> {
     leaving.into_iter().map(|(mask, prefix)| low_word(mask, prefix)).collect()
 }
 
-/// The profile in Docker's words.
+/// The profile in Docker's format.
 fn docker(profile: &Profile) -> Value {
     let architectures = profile.architectures.names.iter();
     let rules = profile.rules();
@@ -330,7 +331,7 @@ fn docker(profile: &Profile) -> Value {
     })
 }
 
-/// An architecture without the older ones it can also run.
+/// An architecture without the older ones that it can also run.
 fn docker_architecture(architecture: Architecture) -> Value {
     let name = match architecture {
         Architecture::X86_64 => "SCMP_ARCH_X86_64",
@@ -355,12 +356,13 @@ fn docker_rule(rule: &Rule<'_>) -> Value {
     entry
 }
 
-/// The profile as programs for this machine's kernel, in the order in which a process has to take them
-/// on.
+/// The profile as BPF programs for this machine's kernel, in the order in which a process must install
+/// them.
 ///
-/// A program of the compiler's has one answer besides another, so there is one of them for everything that
-/// is allowed and one for each error of what is refused. Of answers alike in rank the kernel takes that of
-/// the program that came last, so the refusals come after. Calls of another architecture kill.
+/// A compiled program has one action for calls that match and one for all others. So there is one program
+/// for all that is allowed, and one for each errno of what is refused. Of actions with the same precedence
+/// the kernel takes that of the program installed last, so the refusals come last. Calls of another
+/// architecture kill the process.
 ///
 /// # Errors
 ///
@@ -378,7 +380,7 @@ fn kernel_program(
     let mut calls: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for rule in rules.iter().filter(|rule| rule.verdict == verdict) {
         let checks = rule.checks.iter().map(kernel_check).collect::<Result<Vec<_>, _>>()?;
-        // A name that this machine does not have is of nothing that could be called.
+        // A name that is unknown on this machine can't be called here.
         for call in rule.syscalls.iter().filter_map(|name| name.parse::<Sysno>().ok()) {
             let alternatives = calls.entry(call.id().into()).or_default();
             if !checks.is_empty() {

@@ -1,9 +1,9 @@
 //! Admission: how many requests run at once, how many may wait, and whose turn it is.
 //!
-//! Clients share what there is. A slot that becomes free goes to the one with the fewest running requests
-//! among those who wait, and a queue that is full takes one who has fewer places in it than another, whose
-//! last request is refused for it; and none may run more than its limit. So whoever floods the server is in
-//! nobody's way but its own. (The second rule is known from packet queues as "longest queue drop".)
+//! Clients share the slots. A free slot goes to the waiting client with the fewest running requests, and no
+//! client may run more than its limit. When the queue is full, the client with the most queued requests loses
+//! its newest one to a client with fewer (in packet queues this is called "longest queue drop"). So a client
+//! that floods the server only slows down itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -14,31 +14,30 @@ use tokio::sync::oneshot;
 
 use crate::lock::lock;
 
-/// The bounds of admission.
+/// The limits of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdmissionLimits {
     /// Requests that run at the same time.
     pub running: usize,
-    /// Those of them that may be of one client, where a server has several: whatever one of them runs, and for
-    /// however long, something is left for the others.
+    /// How many of them one client may run, if the server has several: some slots are always left for others.
     pub running_of_one: usize,
-    /// Requests that may wait for one of those to end.
+    /// Requests that may wait for a slot.
     pub queue: usize,
     /// Longest wait.
     pub wait: Duration,
 }
 
-/// Who asks. Requests of one client wait in the order in which they came.
+/// The sender of a request. Requests of one client are served in the order of their arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client(Arc<str>);
 
 impl Client {
-    /// The only one there is, where a server has one host.
+    /// The only client of a server with one host.
     pub fn host() -> Self {
         Self::named("host")
     }
 
-    /// One of several.
+    /// One of several clients.
     pub fn named(name: &str) -> Self {
         Self(name.into())
     }
@@ -61,9 +60,9 @@ pub enum AdmissionError {
         /// Requests that wait.
         queue: usize,
     },
-    /// The request waited as long as it may.
+    /// The request waited as long as it was allowed to.
     #[error(
-        "{running} requests are running and it was not this one's turn within {wait:?}: try again later"
+        "{running} requests are running and this one waited {wait:?} for its turn: try again later"
     )]
     WaitedTooLong {
         /// Requests that run.
@@ -83,20 +82,20 @@ pub(crate) struct Admission {
     turns: Arc<Mutex<Turns>>,
 }
 
-/// Who runs and who waits.
+/// The running and waiting requests.
 #[derive(Debug, Default)]
 struct Turns {
     is_closed: bool,
     running: usize,
     waiting: usize,
-    /// The next to come.
+    /// The number of the next request.
     number: u64,
-    /// Those who have something here.
-    clients: HashMap<Client, Share>,
+    /// The clients with running or waiting requests.
+    clients: HashMap<Client, ClientQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Share {
+struct ClientQueue {
     running: usize,
     waiting: VecDeque<Waiting>,
 }
@@ -126,21 +125,21 @@ impl Admission {
             if turns.is_closed {
                 return Err(AdmissionError::Closed);
             }
-            if turns.running < self.limits.running && turns.may_have_more(client, self.limits) {
-                // Nobody waits who may run: a slot does not become free without being handed on.
+            if turns.running < self.limits.running && turns.may_start_another(client, self.limits) {
+                // Nobody else is waiting who may run: a free slot is handed on at once.
                 return Ok(turns.admit(self, client));
             }
             if turns.waiting >= self.limits.queue {
                 self.make_room(turns, client)?;
             }
             let (sender, turn) = oneshot::channel();
-            (self.line_up(turns, client, sender), turn)
+            (self.enqueue(turns, client, sender), turn)
         };
         let answer = tokio::time::timeout(self.limits.wait, &mut turn).await;
         drop(place);
         match answer {
             Ok(answer) => answer.unwrap_or(Err(AdmissionError::Closed)),
-            // It may have come in the very moment.
+            // The turn may have come at this very moment.
             Err(_) => turn.try_recv().unwrap_or_else(|_| {
                 Err(AdmissionError::WaitedTooLong {
                     running: self.running(),
@@ -150,12 +149,12 @@ impl Admission {
         }
     }
 
-    fn line_up(
+    fn enqueue(
         &self,
         turns: &mut Turns,
         client: &Client,
         turn: oneshot::Sender<Result<Admitted, AdmissionError>>,
-    ) -> Place {
+    ) -> QueuePlace {
         let number = turns.number;
         turns.number += 1;
         turns.waiting += 1;
@@ -165,21 +164,21 @@ impl Admission {
             .or_default()
             .waiting
             .push_back(Waiting { number, turn });
-        Place { turns: Arc::clone(&self.turns), client: client.clone(), number }
+        QueuePlace { turns: Arc::clone(&self.turns), client: client.clone(), number }
     }
 
-    /// Refuses the last request of the client with the longest queue, unless that is this one.
+    /// Refuses the newest request of the client with the longest queue, unless that is this client.
     fn make_room(&self, turns: &mut Turns, client: &Client) -> Result<(), AdmissionError> {
         let Turns { clients, waiting, running, .. } = turns;
         let full = AdmissionError::QueueFull { running: *running, queue: self.limits.queue };
         let own = clients.get(client).map_or(0, |share| share.waiting.len());
         let longest = clients.values_mut().max_by_key(|share| share.waiting.len());
         match longest {
-            // With one place more, this one's would be as long.
+            // With one more request, this client's queue would be as long.
             Some(share) if share.waiting.len() > own + 1 => {
                 if let Some(last) = share.waiting.pop_back() {
                     *waiting -= 1;
-                    // Who has gone does not need to know.
+                    // The receiver may be gone, which is fine.
                     let _ = last.turn.send(Err(full));
                 }
                 Ok(())
@@ -196,13 +195,13 @@ impl Admission {
         lock(&self.turns).waiting
     }
 
-    /// Refuses everybody from now on.
+    /// Refuses all requests from now on.
     pub(crate) fn close(&self) {
         let mut turns = lock(&self.turns);
         turns.is_closed = true;
         turns.waiting = 0;
         for share in turns.clients.values_mut() {
-            // They are told by the end of their channel.
+            // Dropping the senders tells them.
             share.waiting.clear();
         }
     }
@@ -215,17 +214,17 @@ impl Turns {
         Admitted { admission: admission.clone(), client: client.clone() }
     }
 
-    fn may_have_more(&self, client: &Client, limits: AdmissionLimits) -> bool {
+    fn may_start_another(&self, client: &Client, limits: AdmissionLimits) -> bool {
         let running = self.clients.get(client).map_or(0, |share| share.running);
         *client == Client::host() || running < limits.running_of_one
     }
 
-    /// LabelFilter turn it is: of those who may have one more who has the fewest running, and of those who came
-    /// first.
+    /// The next request to run: of the clients that may start another, the one with the fewest running, and then
+    /// the one that came first.
     fn next(&mut self, limits: AdmissionLimits) -> Option<(Client, Waiting)> {
         let waiting = self.clients.iter().filter_map(|(client, share)| {
             let first = share.waiting.front()?;
-            self.may_have_more(client, limits).then_some((share.running, first.number, client))
+            self.may_start_another(client, limits).then_some((share.running, first.number, client))
         });
         let client = waiting.min_by_key(|(running, number, _)| (*running, *number))?.2.clone();
         let first = self.clients.get_mut(&client)?.waiting.pop_front()?;
@@ -233,9 +232,9 @@ impl Turns {
         Some((client, first))
     }
 
-    /// Forgets a client that has nothing here any more.
-    fn tidy(&mut self, client: &Client) {
-        let is_gone = |share: &Share| share.running == 0 && share.waiting.is_empty();
+    /// Forgets a client without requests.
+    fn forget_if_idle(&mut self, client: &Client) {
+        let is_gone = |share: &ClientQueue| share.running == 0 && share.waiting.is_empty();
         if self.clients.get(client).is_some_and(is_gone) {
             self.clients.remove(client);
         }
@@ -253,21 +252,21 @@ impl Drop for Admitted {
             let admitted = turns.admit(&self.admission, &client);
             waiting.turn.send(Ok(admitted))
         });
-        turns.tidy(&self.client);
+        turns.forget_if_idle(&self.client);
         drop(turns);
-        // Who has gone gives it back, which takes the lock again.
+        // If the receiver is gone this gives the slot back, which takes the lock again.
         drop(handed_on);
     }
 }
 
-/// A place in the queue, which is left when it is dropped.
-struct Place {
+/// A place in the queue; dropping it leaves the queue.
+struct QueuePlace {
     turns: Arc<Mutex<Turns>>,
     client: Client,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         let mut turns = lock(&self.turns);
         if let Some(share) = turns.clients.get_mut(&self.client)
@@ -276,7 +275,7 @@ impl Drop for Place {
             share.waiting.remove(at);
             turns.waiting -= 1;
         }
-        turns.tidy(&self.client);
+        turns.forget_if_idle(&self.client);
     }
 }
 
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_turns_away_those_who_wait_and_those_who_come() {
+    async fn closing_refuses_waiting_and_new_requests() {
         let (admission, host) = (admission(1, 1), Client::host());
         let _running = admission.enter(&host).await.unwrap();
         let mut waiter = Box::pin(admission.enter(&host));
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_floods_is_served_no_more_than_who_asks_now_and_then() {
+    async fn a_flooding_client_is_served_no_more_than_others() {
         let admission = admission(2, 100);
         let ran = Arc::default();
         let mut requests = line_up(&admission, "flood", 50, &ran);
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_client_leaves_something_to_the_others_unless_it_is_the_host() {
+    async fn one_client_leaves_slots_for_others_unless_it_is_the_host() {
         let wait = Duration::from_secs(5);
         let limits = AdmissionLimits { running: 4, running_of_one: 3, queue: 10, wait };
         let admission = Admission::new(limits);
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_queue_has_room_for_who_has_less_in_it() {
+    async fn a_full_queue_admits_a_client_with_fewer_requests_in_it() {
         let admission = admission(1, 10);
         let ran = Arc::default();
         let flood = line_up(&admission, "flood", 11, &ran);
@@ -416,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_comes_to_somebody_who_has_gone_goes_on_to_the_next() {
+    async fn the_turn_of_a_request_that_is_gone_goes_to_the_next() {
         let admission = admission(1, 10);
         let host = Client::host();
         let running = admission.enter(&host).await.unwrap();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_pause_doubles_up_to_a_bound_and_starts_again_after_a_calm_minute() {
+    async fn the_pause_doubles_up_to_a_bound_and_starts_again_after_a_minute_without_failures() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.remaining(), None);
         backoff.failed("no".to_owned());

@@ -53,7 +53,7 @@ pub(crate) struct Stale {
     pub(crate) early_exits: usize,
 }
 
-/// The set is closed and hands nothing out any more.
+/// The set is closed and hands out nothing anymore.
 #[derive(Debug)]
 pub(crate) struct Closed;
 

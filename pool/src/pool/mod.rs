@@ -33,11 +33,11 @@ use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
 
-/// How long a request waits for a sandbox that is not there yet. Hosts give a call up after 60 s,
-/// and should have been told by then what is missing.
+/// How long a request waits for a sandbox. Hosts give up a call after 60 s, and should get an error before
+/// that.
 const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// How a pool is kept.
+/// The size of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolSize {
     /// Sandboxes ready at rest; 0 makes every start a cold one.
@@ -55,7 +55,7 @@ pub enum Start {
     Hot,
     /// One was ready and had to be thawed.
     Warm,
-    /// None was ready; the next that the refill made was first.
+    /// None was ready; the refill finished one before a new one was made for the request.
     Queued,
     /// None was ready; one was made for the request.
     Cold,
@@ -110,7 +110,7 @@ pub struct PoolStatus {
     pub paused: usize,
     /// Sandboxes being made.
     pub making: usize,
-    /// Sandboxes that shall be ready at rest.
+    /// Sandboxes that should be ready at rest.
     pub size: usize,
     /// Requests by how they got their sandbox: hot, warm, queued, cold.
     pub starts: [u64; 4],
@@ -153,7 +153,7 @@ pub(crate) struct Pool {
     preloading: PreloadSchedule,
     preload_status: Mutex<PreloadStatus>,
     backoff: Mutex<Backoff>,
-    /// Has the pool looked after.
+    /// Wakes the task that maintains the pool.
     wake: Arc<Notify>,
     starts: [AtomicU64; 4],
 }
@@ -262,11 +262,13 @@ impl Pool {
     fn delay(&self) -> String {
         if self.template.is_resolving() {
             let image = self.template.image();
-            return format!("image {image} is still being fetched, try again in some minutes");
+            return format!("image {image} is still being fetched, try again in a few minutes");
         }
         self.last_error().unwrap_or_else(|| match self.shared.reaper.leaving() {
             0 => "the engine is very slow".to_owned(),
-            leaving => format!("the engine is very slow, {leaving} sandboxes wait to be removed"),
+            leaving => {
+                format!("the engine is very slow: {leaving} sandboxes are waiting to be removed")
+            }
         })
     }
 
@@ -298,7 +300,7 @@ impl Pool {
     }
 }
 
-/// One more in a count, until this is dropped.
+/// Increments a count until it is dropped.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {

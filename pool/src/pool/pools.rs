@@ -1,4 +1,4 @@
-//! All pools of a server: the one door for requests, and the way out.
+//! All pools of a server: they take requests, and shut down together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::sweep;
 
-/// How often sandboxes that appeared after their creation was given up are looked for.
+/// How often to look for sandboxes that appeared after their creation had timed out.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Longest time that removing everything may take when a server stops.
 const REMOVE_ALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What holds for all pools together.
+/// Limits of all pools together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolsLimits {
     /// How many requests run and wait.
@@ -54,7 +54,7 @@ pub struct Pools {
     abort: CancellationToken,
 }
 
-/// Where the time of a request went, and in what it ran.
+/// How a request was served: its start, its times, its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// How the request got its sandbox.
@@ -153,7 +153,7 @@ impl Pools {
         client: &Client,
         request: &RunRequest,
     ) -> Result<(Outcome, Receipt), ExecuteError> {
-        let came = Instant::now();
+        let arrived = Instant::now();
         let _admitted = self.admission.enter(client).await?;
         let admitted = Instant::now();
         let wants_modules = pool.expect(&request.workspace);
@@ -165,9 +165,9 @@ impl Pools {
             let image = sandbox.spec.image.digest.clone();
             let run = run::run(sandbox, request, wants_modules);
             match self.shared.activity.during(run).await {
-                // Each of these took one from the idle set, which has an end.
+                // Each retry takes a sandbox from the idle set, so this ends.
                 Err(RunError::NotThawed(error)) => {
-                    tracing::warn!(%error, "a sandbox was lost while it waited");
+                    tracing::warn!(%error, "a paused sandbox could not be thawed, trying another");
                     if matches!(error, EngineError::Deadline { .. }) {
                         // The next one would most likely take as long.
                         source = CheckoutSource::New;
@@ -175,13 +175,13 @@ impl Pools {
                 }
                 // The program has not begun, so a second sandbox can have it.
                 Err(error @ RunError::NotStarted(_)) if is_first => {
-                    tracing::warn!(%error, "trying another sandbox");
+                    tracing::warn!(%error, "the program did not start, trying another sandbox");
                     is_first = false;
                 }
                 ran => {
                     pool.count(start);
                     let (outcome, run) = ran?;
-                    let queue = admitted - came;
+                    let queue = admitted - arrived;
                     return Ok((outcome, Receipt { start, queue, checkout, run, image }));
                 }
             }
@@ -198,7 +198,7 @@ impl Pools {
         (self.admission.running(), self.admission.waiting())
     }
 
-    /// Sandboxes that are done with and not removed yet.
+    /// Used sandboxes that are not removed yet.
     pub fn leaving(&self) -> usize {
         self.shared.reaper.leaving()
     }
@@ -208,7 +208,7 @@ impl Pools {
         self.pools.get(name)?.image()
     }
 
-    /// Stops: admits nobody, lets what runs go on for `drain`, then ends it, and removes
+    /// Shuts down: refuses new requests, lets running ones go on for `drain`, then ends them, and removes
     /// everything that this instance has on the engine.
     ///
     /// # Errors
@@ -226,7 +226,10 @@ impl Pools {
         };
         let drained = tokio::time::timeout(drain, idle).await;
         if drained.is_err() {
-            tracing::warn!(running = self.admission.running(), "ending what still runs");
+            tracing::warn!(
+                running = self.admission.running(),
+                "the time to drain is over, ending the requests that still run"
+            );
         }
         self.abort.cancel();
         let remove_all = async {
@@ -238,7 +241,7 @@ impl Pools {
         let swept = tokio::time::timeout(REMOVE_ALL_TIMEOUT, remove_all).await.unwrap_or(Err(
             EngineError::Deadline { call: Call::Remove, deadline: REMOVE_ALL_TIMEOUT },
         ))?;
-        tracing::info!(?swept, "everything was removed");
+        tracing::info!(?swept, "all sandboxes were removed");
         Ok(())
     }
 
@@ -249,11 +252,10 @@ impl Pools {
     }
 }
 
-/// Removes sandboxes of this instance that nobody leases: those whose creation outlived the call
-/// that asked for it.
+/// Removes sandboxes of this instance that nobody leases: they were created after the call had timed out.
 ///
-/// A name has to be unknown twice in a row: what helps to prepare a volume is there for a moment only,
-/// and nobody leases it.
+/// A name must be unknown twice in a row, because the container that fills a volume has no lease and exists
+/// for a moment.
 async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
     let mut suspects = BTreeSet::new();
     loop {
@@ -267,7 +269,7 @@ async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
         let found = match bounded(Call::List, shared.engine.list()).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "the sandboxes could not be compared with the engine's");
+                tracing::warn!(%error, "could not list the engine's sandboxes to find forgotten ones");
                 continue;
             }
         };
@@ -280,7 +282,7 @@ async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
         let (late, new): (BTreeSet<_>, _) = unknown.partition(|name| suspects.contains(name));
         suspects = new;
         for name in late {
-            tracing::warn!(sandbox = %name, "removing a sandbox that came too late");
+            tracing::warn!(sandbox = %name, "removing a sandbox that appeared after its request had timed out");
             shared.reaper.adopt(name);
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::sandbox::activity::ActivityGate;
 
 /// Sandboxes of a pool in which modules are imported at the same time.
-const LOADS: usize = 1;
+const PARALLEL_LOADS: usize = 1;
 
 /// Decides when a sandbox of a pool may import its modules.
 #[derive(Debug)]
@@ -27,7 +27,11 @@ pub(super) struct PreloadSchedule {
 impl PreloadSchedule {
     /// The schedule of a pool of this size.
     pub(super) fn new(pool_size: usize) -> Self {
-        Self { loads: Semaphore::new(LOADS), credit: AtomicUsize::new(0), max_credit: pool_size }
+        Self {
+            loads: Semaphore::new(PARALLEL_LOADS),
+            credit: AtomicUsize::new(0),
+            max_credit: pool_size,
+        }
     }
 
     /// A request wants the modules, and others like it may follow.

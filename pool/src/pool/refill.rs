@@ -1,6 +1,6 @@
 //! The refill: sandboxes on their way into the idle set of a pool.
 //!
-//! A task for each pool looks after its idle set whenever something was taken, died or grew old.
+//! A task for each pool maintains its idle set: it wakes when a sandbox was taken, died or grew too old.
 //! Making a sandbox is always a task of its own, which a request may wait for but never owns.
 
 use std::fmt;
@@ -16,8 +16,8 @@ use crate::engine::preload::PreloadStatus;
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
 
-/// How often a pool is looked after without an occasion. Deaths are noticed when they happen; this
-/// finds what has grown old.
+/// How often a pool is maintained if nothing happens. Dead sandboxes are noticed at once; this finds old
+/// ones.
 const MAINTAIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keeps a pool full until it is dropped or the server stops.
@@ -26,7 +26,7 @@ pub(super) async fn keep_full(pool: Weak<Pool>, stop: CancellationToken) {
         let Some(strong) = pool.upgrade() else { return };
         let wake = Arc::clone(&strong.wake);
         if strong.waiting.load(Ordering::Relaxed) == 0 {
-            strong.shared.activity.over().await;
+            strong.shared.activity.settled().await;
         }
         let pause = strong.maintain();
         drop(strong);
@@ -91,10 +91,10 @@ impl Pool {
     fn maintain(self: &Arc<Self>) -> Duration {
         let stale = self.idle.discard_stale(self.size.max_age);
         if stale.early_exits > 0 {
-            self.note_failure(&"sandboxes ended by themselves as soon as they were ready");
+            self.note_failure(&"sandboxes ended as soon as they were ready");
         } else if stale.total > 0 {
             let image = self.template.image();
-            tracing::info!(%image, stale = stale.total, "replacing sandboxes");
+            tracing::info!(%image, stale = stale.total, "replacing sandboxes that ended or grew too old");
         }
         let next = self.rebalance_hot();
         if let Some(pause) = lock(&self.backoff).remaining() {
@@ -148,7 +148,7 @@ impl Pool {
     async fn thaw_one(self: Arc<Self>, sandbox: Sandbox<Paused>, _coming: Coming) {
         match sandbox.resume().await {
             Ok(sandbox) => self.return_idle(sandbox).await,
-            Err(error) => tracing::warn!(%error, "a sandbox could not be thawed ahead"),
+            Err(error) => tracing::warn!(%error, "a sandbox could not be thawed in advance"),
         }
     }
 
@@ -254,7 +254,7 @@ impl Pool {
         for complaint in &status.complaints {
             if !known.complaints.contains(complaint) {
                 let image = self.template.image();
-                tracing::warn!(%image, %complaint, "programs get a new interpreter each");
+                tracing::warn!(%image, %complaint, "preloading failed, so each program starts its own interpreter");
                 known.complaints.push(complaint.clone());
             }
         }

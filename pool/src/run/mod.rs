@@ -26,10 +26,11 @@ const REPORT_GRACE: Duration = Duration::from_secs(5);
 
 /// From the first byte sent to the program's start: transfer and unpacking on the sandbox's share of
 /// the CPU.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A program starts milliseconds after its job was sent. One that takes this long is looked at.
-const SUSPICION: Duration = Duration::from_secs(1);
+/// A program starts milliseconds after its job was sent. If it takes this long, the sandbox may be frozen, which
+/// is checked.
+const FREEZE_CHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// Where the time of a run went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,10 +63,10 @@ pub enum RunError {
     #[error("the image can't run the language's command: {0}")]
     Command(String),
     /// The sandbox was paused, and the engine did not thaw it.
-    #[error("a sandbox was lost while it waited: {0}")]
+    #[error("a paused sandbox could not be thawed: {0}")]
     NotThawed(EngineError),
     /// The runner ended, or took too long, before it had started the program.
-    #[error("the sandbox did not start the program; it is {0}")]
+    #[error("the sandbox did not start the program; the sandbox is {0}")]
     NotStarted(SandboxState),
     /// The request is larger than a frame.
     #[error("the arguments and variables are too large: {0}")]
@@ -85,9 +86,9 @@ pub(crate) async fn run(
     let message = encode(request, wants_modules, &sandbox)?;
     let sent = Instant::now();
     let mut output = Output::new(request.output, request.watch.clone(), request.files.as_ref());
-    let report = converse(&mut sandbox, &message, request.timeout, &mut output).await?;
+    let report = exchange(&mut sandbox, &message, request.timeout, &mut output).await?;
     let total = sent.elapsed();
-    if matches!(report, Report::Late | Report::Silence) && !output.started {
+    if matches!(report, Report::Late | Report::Closed) && !output.started {
         sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
     }
 
@@ -106,25 +107,27 @@ pub(crate) async fn run(
         Report::Failed(failed) => Err(from_failed(failed)),
         Report::Late => match sandbox.state().await? {
             state if !output.started => Err(RunError::NotStarted(state)),
-            SandboxState::Running => Ok((unseen(Status::Timeout, output, total), times)),
-            // Frozen or ended by somebody else, or its runner would have reported.
+            SandboxState::Running => {
+                Ok((outcome_without_report(Status::Timeout, output, total), times))
+            }
+            // Somebody else has frozen or ended it; otherwise its runner would have reported.
             _ => Err(SandboxError::Lost.into()),
         },
-        Report::Silence => match sandbox.settled_state().await? {
+        Report::Closed => match sandbox.settled_state().await? {
             state if !output.started => Err(RunError::NotStarted(state)),
-            // The sandbox is there but its runner is not, or both ended by themselves where the runner is
-            // process 1: the program killed it, or the kernel did in want of memory.
+            // The runner has ended, and with it the sandbox if the runner is its process 1. Either the program
+            // killed it, or the kernel did because memory ran out.
             SandboxState::Running | SandboxState::Ended => {
-                Ok((unseen(Status::Killed, output, total), times))
+                Ok((outcome_without_report(Status::Killed, output, total), times))
             }
             _ => Err(SandboxError::Lost.into()),
         },
     }
 }
 
-/// Sends the job and listens at the same time: a runner that reports a failure half-way reads no
-/// further, and one whose report nobody reads can't go on.
-async fn converse(
+/// Sends the job and reads frames at the same time: a runner that reports a failure half-way stops reading,
+/// and one whose frames nobody reads can't go on.
+async fn exchange(
     sandbox: &mut Sandbox<Armed>,
     message: &[u8],
     timeout: Duration,
@@ -135,19 +138,19 @@ async fn converse(
     let (mut sender, mut receiver) = sandbox.connection.split();
     let mut thawed = std::pin::pin!(sandbox.state.thawed());
     let mut is_thawing = true;
-    let mut suspicion = std::pin::pin!(async {
-        tokio::time::sleep(SUSPICION).await;
+    let mut freeze_check = std::pin::pin!(async {
+        tokio::time::sleep(FREEZE_CHECK_AFTER).await;
         thaw_if_frozen(&*engine, &name).await;
     });
-    let mut is_suspected = false;
+    let mut was_checked = false;
     let mut sending = std::pin::pin!(sender.send(message));
     let mut is_sending = true;
-    let mut deadline = std::pin::pin!(tokio::time::sleep(START_PATIENCE));
+    let mut deadline = std::pin::pin!(tokio::time::sleep(START_TIMEOUT));
     loop {
         tokio::select! {
             frame = receiver.next() => {
                 let had_started = output.started;
-                if let Some(report) = listen(frame, output)? {
+                if let Some(report) = handle_frame(frame, output)? {
                     return Ok(report);
                 }
                 if output.started && !had_started {
@@ -168,9 +171,9 @@ async fn converse(
                     return Ok(Report::NotThawed(error));
                 }
             }
-            // One that is being thawed is not suspected of being frozen.
-            () = &mut suspicion, if !output.started && !is_suspected && !is_thawing => {
-                is_suspected = true;
+            // A sandbox that is being thawed is not checked.
+            () = &mut freeze_check, if !output.started && !was_checked && !is_thawing => {
+                was_checked = true;
             }
             () = &mut deadline => return Ok(Report::Late),
         }
@@ -202,19 +205,19 @@ fn encode(
     Ok(message)
 }
 
-/// What a program can fill.
+/// The file systems that a program can fill.
 fn disks(spec: &SandboxSpec) -> Vec<String> {
     vec![spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()]
 }
 
-/// How the conversation ended.
+/// How the exchange with the runner ended.
 enum Report {
     Exit(Exit),
     Failed(Failed),
     /// The engine did not thaw the sandbox.
     NotThawed(EngineError),
     /// The stream ended without a report.
-    Silence,
+    Closed,
     /// There was no report in time.
     Late,
 }
@@ -227,23 +230,27 @@ async fn thaw_if_frozen(engine: &dyn Engine, name: &SandboxName) {
         Err(error) => Err(error),
     };
     match thawed {
-        Ok(()) => tracing::warn!(sandbox = %name, "somebody had paused it; it is thawed"),
-        Err(error) => tracing::warn!(sandbox = %name, %error, "a slow sandbox can't be looked at"),
+        Ok(()) => {
+            tracing::warn!(sandbox = %name, "the sandbox had been paused from outside; it was thawed")
+        }
+        Err(error) => {
+            tracing::warn!(sandbox = %name, %error, "the state of a slow sandbox could not be checked")
+        }
     }
 }
 
 /// Takes the next frame; a report is the last one.
-fn listen(
+fn handle_frame(
     frame: Option<Result<Frame, ConnectionError>>,
     output: &mut Output,
 ) -> Result<Option<Report>, SandboxError> {
     let (kind, payload) = match frame {
         Some(Ok(frame)) => frame,
-        None => return Ok(Some(Report::Silence)),
-        // A stream that breaks is one that ends; whether the sandbox is there is asked next.
+        None => return Ok(Some(Report::Closed)),
+        // A broken stream counts as closed; the caller checks whether the sandbox is still there.
         Some(Err(ConnectionError::Engine(error))) => {
             tracing::debug!(%error, "the stream of a running sandbox broke");
-            return Ok(Some(Report::Silence));
+            return Ok(Some(Report::Closed));
         }
         Some(Err(error)) => return Err(error.into()),
     };
@@ -268,7 +275,8 @@ fn listen(
     Ok(None)
 }
 
-/// What the runner names as full is told to the caller, and must be one of the disks that it was asked about.
+/// Turns the runner's report into an outcome. The full disks are shown to the caller, so only those are kept
+/// that the runner was asked about.
 fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Outcome {
     exit.full_disks.retain(|disk| disks.contains(disk));
     exit.full_disks.truncate(disks.len());
@@ -292,8 +300,8 @@ fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Outcome {
     }
 }
 
-/// The verdict. A killed child does not make a failure of a program that coped with it; a program
-/// that failed after the kernel killed one of its processes failed for want of memory.
+/// The status. A program that succeeds although a child was killed for lack of memory is a success; one that
+/// fails after that ran out of memory.
 fn status(exit: &Exit) -> Status {
     match (exit.killed, exit.end) {
         (Some(KillReason::Deadline), _) => Status::Timeout,
@@ -304,9 +312,9 @@ fn status(exit: &Exit) -> Status {
     }
 }
 
-/// The outcome of a run whose end nobody saw.
-fn unseen(status: Status, output: Output, wall: Duration) -> Outcome {
-    // Nobody has told of all of them, if they were asked for.
+/// The outcome of a run whose runner did not report.
+fn outcome_without_report(status: Status, output: Output, wall: Duration) -> Outcome {
+    // If files were asked for, some may not have been listed.
     let more_files = output.may_have_more_files();
     let Output { stdout, stderr, files, .. } = output;
     Outcome { stdout, stderr, wall, files, more_files, ..Outcome::of(status) }

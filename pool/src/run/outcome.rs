@@ -5,7 +5,7 @@ use std::time::Duration;
 
 pub use isolator_runner::wire::End;
 
-/// The verdict on a run.
+/// The status on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// It exited with code 0.
@@ -125,9 +125,9 @@ fn without_cut_start(bytes: &[u8]) -> &[u8] {
 /// Everything that is known of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The verdict.
+    /// The status.
     pub status: Status,
-    /// How it ended, where somebody saw it.
+    /// How it ended, if that is known.
     pub end: Option<End>,
     /// Standard output.
     pub stdout: Captured,
@@ -165,13 +165,13 @@ pub struct ChangedFile {
 }
 
 /// The exit code after a timeout, as the command `timeout` has it.
-const TIMED_OUT: i32 = 124;
+const TIMEOUT_CODE: i32 = 124;
 
 /// The exit code of a program that a signal ended, as shells have it, without the signal.
-const SIGNALLED: i32 = 128;
+const SIGNAL_CODE_BASE: i32 = 128;
 
 impl Outcome {
-    /// One of which nothing is known but the verdict.
+    /// An outcome of which only the status is known.
     pub fn of(status: Status) -> Self {
         Self {
             status,
@@ -193,10 +193,10 @@ impl Outcome {
     /// ended it. Where everything was killed, that was the one that can't be caught.
     pub fn shell_code(&self) -> i32 {
         match (self.status, self.end) {
-            (Status::Timeout, _) => TIMED_OUT,
+            (Status::Timeout, _) => TIMEOUT_CODE,
             (_, Some(End::Code(code))) => code,
-            (_, Some(End::Signal(signal))) => SIGNALLED + signal,
-            (_, None) => SIGNALLED + 9,
+            (_, Some(End::Signal(signal))) => SIGNAL_CODE_BASE + signal,
+            (_, None) => SIGNAL_CODE_BASE + 9,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What comes of a program while it runs: what it prints, and then what it left.
+//! The output of a program while it runs, and the files that it leaves.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use isolator_runner::wire::{
 
 use crate::run::outcome::{Captured, ChangedFile};
 
-/// Told what a program prints as it does, on either stream: as much as is kept of the beginning. It is
-/// called in the midst of a run and must not wait.
+/// A callback for what a program prints while it runs, on either stream, as far as the beginning is kept. It
+/// must not block.
 #[derive(Clone)]
-pub struct Watch(Arc<Tell>);
+pub struct Watch(Arc<OnOutput>);
 
-type Tell = dyn Fn(&[u8]) + Send + Sync;
+type OnOutput = dyn Fn(&[u8]) + Send + Sync;
 
 impl Watch {
-    /// One that does this.
-    pub fn new(tell: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// Wraps a callback.
+    pub fn new(on_output: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(on_output))
     }
 }
 
@@ -67,7 +67,7 @@ impl Output {
         self.files_left > 0
     }
 
-    /// Takes the name of a file, or more of its content; `None` if it has no business to come.
+    /// Takes the name of a file, or more of its content; `None` if it was not expected.
     pub(crate) fn take_file(
         &mut self,
         kind: Kind,
@@ -94,8 +94,8 @@ impl Output {
         let to_head = (self.limits.head - stream.head.len()).min(bytes.len());
         let (head, rest) = bytes.split_at(to_head);
         stream.head.extend_from_slice(head);
-        if let Some(Watch(tell)) = self.watch.as_ref().filter(|_| !head.is_empty()) {
-            tell(head);
+        if let Some(Watch(on_output)) = self.watch.as_ref().filter(|_| !head.is_empty()) {
+            on_output(head);
         }
         let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
         stream.tail.extend_from_slice(&rest[..to_tail]);

@@ -1,4 +1,4 @@
-//! What is to be run in a sandbox.
+//! A request to run a program.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,9 +29,9 @@ pub struct RunRequest {
     pub resources: Resources,
     /// How much output is kept.
     pub output: OutputLimits,
-    /// What to tell of the files that it creates or changes in the workspace, if anything.
+    /// Which of the files that it creates or changes are returned, if any.
     pub files: Option<WantedFiles>,
-    /// Told of the output's beginning while the program runs.
+    /// Callback for the beginning of the output while the program runs.
     pub watch: Option<Watch>,
 }
 

@@ -38,7 +38,7 @@ pub enum FileError {
     /// The name starts at the root.
     #[error("{} is absolute; file names are relative to the workspace", quoted(.0))]
     Absolute(String),
-    /// The name climbs.
+    /// The name contains `..`.
     #[error("{} contains \"..\"; file names stay inside the workspace", quoted(.0))]
     ParentDir(String),
     /// The name holds a NUL character.
@@ -48,16 +48,16 @@ pub enum FileError {
     #[error("{} names a directory, not a file", quoted(.0))]
     Directory(String),
     /// A part of the name, or all of it, is too long.
-    #[error("{} is too long: at most {MAX_COMPONENT} bytes a part and {MAX_PATH} in all", quoted(.0))]
+    #[error("{} is too long: a part may have {MAX_COMPONENT} bytes, and the whole path {MAX_PATH}", quoted(.0))]
     TooLong(String),
-    /// The name lies in too many folders.
-    #[error("{} lies deeper than {MAX_DEPTH} folders", quoted(.0))]
+    /// The name is nested in too many folders.
+    #[error("{} is nested more than {MAX_DEPTH} folders deep", quoted(.0))]
     TooDeep(String),
     /// Two files have the same name.
     #[error("{} is given twice", quoted(.0))]
     Duplicate(String),
     /// A file would have to be a directory too.
-    #[error("{} is a file, so {} can't lie beneath it", quoted(.file), quoted(.beneath))]
+    #[error("{} is a file, so {} can't be inside it", quoted(.file), quoted(.beneath))]
     BeneathFile {
         /// The file.
         file: String,
@@ -65,10 +65,10 @@ pub enum FileError {
         beneath: String,
     },
     /// There are more files than allowed.
-    #[error("more than {0} files")]
+    #[error("there are more than {0} files")]
     TooMany(usize),
     /// The contents are larger than allowed.
-    #[error("the files hold more than {0} bytes together")]
+    #[error("the files are larger than {0} bytes together")]
     TooLarge(u64),
 }
 

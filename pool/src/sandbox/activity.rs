@@ -1,8 +1,8 @@
-//! ActivityGate for requests that have just begun.
+//! Delays background work while requests have just begun.
 //!
-//! Most programs are over within milliseconds, and making a sandbox keeps an engine and a core busy for
-//! hundreds. So what is made ahead waits a moment for what is under way. On two cores this takes two
-//! thirds off the time of a hot start.
+//! Most programs end within milliseconds, and making a sandbox keeps the engine and a core busy for hundreds.
+//! So background work waits a moment for new requests. On two cores this cuts the time of a hot start by two
+//! thirds.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,30 +10,29 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long a request is waited for. One that takes longer no longer notices.
-const SHORT: Duration = Duration::from_millis(50);
+/// How long background work waits for a request. One that takes longer hardly notices the work.
+const SHORT_REQUEST: Duration = Duration::from_millis(50);
 
-/// How long the answer to one is given to leave. The engine's work would be in its way.
-const LEAVING: Duration = Duration::from_millis(5);
+/// Extra wait after a request, so that its answer can be sent undisturbed.
+const ANSWER_GRACE: Duration = Duration::from_millis(5);
 
-/// How long all of them together are. Sandboxes are needed the more the more requests come.
-const PATIENCE: Duration = Duration::from_millis(150);
+/// Longest wait for all requests together: the more requests come, the more sandboxes are needed.
+const MAX_WAIT: Duration = Duration::from_millis(150);
 
-/// After this long without a request none is expected soon. What takes a second of a core and is of use
-/// to few programs is left until then: while requests keep coming, it would take from each as much as
-/// the rest of a sandbox does many times over.
-const CALM: Duration = Duration::from_millis(500);
+/// After this long without a request, none is expected soon. Importing modules, which takes a second of a
+/// core and helps few programs, waits until then.
+const CALM_AFTER: Duration = Duration::from_millis(500);
 
-/// Knows of the requests that have just begun.
+/// Tracks the requests that have just begun.
 #[derive(Debug)]
 pub(crate) struct ActivityGate(watch::Sender<Requests>);
 
 #[derive(Debug, Default)]
 struct Requests {
     begun: usize,
-    /// When the last answer has left.
+    /// When the last answer will have been sent.
     left: Option<Instant>,
-    /// When one began the last time, or was over.
+    /// When a request last began or ended.
     last: Option<Instant>,
 }
 
@@ -42,11 +41,11 @@ impl ActivityGate {
         Self(watch::Sender::default())
     }
 
-    /// Does what a request needs to have quiet for.
+    /// Runs the work of a request, and delays background work meanwhile.
     pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
-        let begun = Begun::new(self);
-        match tokio::time::timeout(SHORT, &mut work).await {
+        let begun = ActiveRequest::new(self);
+        match tokio::time::timeout(SHORT_REQUEST, &mut work).await {
             Ok(done) => {
                 begun.answer();
                 done
@@ -58,19 +57,19 @@ impl ActivityGate {
         }
     }
 
-    /// Waits until it is over.
-    pub(crate) async fn over(&self) {
+    /// Waits until no request has just begun.
+    pub(crate) async fn settled(&self) {
         // Whichever ends the wait, it was long enough.
-        let _ = tokio::time::timeout(PATIENCE, self.all_left()).await;
+        let _ = tokio::time::timeout(MAX_WAIT, self.all_answered()).await;
     }
 
-    /// How long it takes until it is calm, if no request comes; nothing if it is.
+    /// The time until it is calm, if no request comes; `None` if it is calm now.
     pub(crate) fn until_calm(&self) -> Option<Duration> {
-        let calm = self.0.borrow().last? + CALM;
+        let calm = self.0.borrow().last? + CALM_AFTER;
         Some(calm.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
-    async fn all_left(&self) {
+    async fn all_answered(&self) {
         let mut requests = self.0.subscribe();
         loop {
             // The sender is in `self`.
@@ -87,24 +86,24 @@ impl ActivityGate {
 }
 
 /// A request that has just begun.
-struct Begun<'a>(&'a ActivityGate);
+struct ActiveRequest<'a>(&'a ActivityGate);
 
-impl<'a> Begun<'a> {
-    fn new(quiet: &'a ActivityGate) -> Self {
-        quiet.0.send_modify(|requests| {
+impl<'a> ActiveRequest<'a> {
+    fn new(activity: &'a ActivityGate) -> Self {
+        activity.0.send_modify(|requests| {
             requests.begun += 1;
             requests.last = Some(Instant::now());
         });
-        Self(quiet)
+        Self(activity)
     }
 
-    /// It is over and not given up: somebody waits for what came of it.
+    /// The request has ended with an answer, which somebody waits for.
     fn answer(self) {
-        self.0.0.send_modify(|requests| requests.left = Some(Instant::now() + LEAVING));
+        self.0.0.send_modify(|requests| requests.left = Some(Instant::now() + ANSWER_GRACE));
     }
 }
 
-impl Drop for Begun<'_> {
+impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
         self.0.0.send_modify(|requests| {
             requests.begun -= 1;
@@ -119,57 +118,57 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_short_request_is_waited_for_and_a_long_one_is_not() {
-        let quiet = ActivityGate::new();
+        let activity = ActivityGate::new();
         let began = tokio::time::Instant::now();
-        let request = |time| quiet.during(tokio::time::sleep(Duration::from_millis(time)));
-        tokio::join!(request(5), quiet.over());
+        let request = |time| activity.during(tokio::time::sleep(Duration::from_millis(time)));
+        tokio::join!(request(5), activity.settled());
         assert_eq!(began.elapsed(), Duration::from_millis(10));
         let waits = async {
-            quiet.over().await;
+            activity.settled().await;
             assert_eq!(began.elapsed(), Duration::from_millis(60));
         };
         tokio::join!(request(500), waits);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_calm_unless_requests_came_lately() {
-        let quiet = ActivityGate::new();
-        assert_eq!(quiet.until_calm(), None);
-        quiet.during(tokio::time::sleep(Duration::from_millis(5))).await;
-        assert_eq!(quiet.until_calm(), Some(CALM));
-        tokio::time::advance(CALM).await;
-        assert_eq!(quiet.until_calm(), None);
+    async fn it_is_calm_unless_requests_came_recently() {
+        let activity = ActivityGate::new();
+        assert_eq!(activity.until_calm(), None);
+        activity.during(tokio::time::sleep(Duration::from_millis(5))).await;
+        assert_eq!(activity.until_calm(), Some(CALM_AFTER));
+        tokio::time::advance(CALM_AFTER).await;
+        assert_eq!(activity.until_calm(), None);
         // One that takes long does not keep everything else from being done.
         let waits = async {
-            tokio::time::sleep(SHORT + CALM).await;
-            assert_eq!(quiet.until_calm(), None);
+            tokio::time::sleep(SHORT_REQUEST + CALM_AFTER).await;
+            assert_eq!(activity.until_calm(), None);
         };
-        tokio::join!(quiet.during(tokio::time::sleep(CALM * 3)), waits);
+        tokio::join!(activity.during(tokio::time::sleep(CALM_AFTER * 3)), waits);
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_never_stop_coming_are_not_waited_for_for_ever() {
-        let quiet = ActivityGate::new();
+        let activity = ActivityGate::new();
         let flood = async {
             loop {
-                let request = quiet.during(tokio::time::sleep(Duration::from_millis(10)));
-                let next = quiet.during(tokio::time::sleep(Duration::from_millis(15)));
+                let request = activity.during(tokio::time::sleep(Duration::from_millis(10)));
+                let next = activity.during(tokio::time::sleep(Duration::from_millis(15)));
                 tokio::join!(request, next);
             }
         };
         tokio::select! {
-            () = quiet.over() => {}
+            () = activity.settled() => {}
             () = flood => {}
         }
     }
 
     #[tokio::test]
-    async fn a_request_that_goes_away_leaves_quiet() {
-        let quiet = ActivityGate::new();
-        let mut request = Box::pin(quiet.during(std::future::pending::<()>()));
+    async fn a_canceled_request_is_no_longer_waited_for() {
+        let activity = ActivityGate::new();
+        let mut request = Box::pin(activity.during(std::future::pending::<()>()));
         assert!(futures_util::poll!(&mut request).is_pending());
-        assert_eq!(quiet.0.borrow().begun, 1);
+        assert_eq!(activity.0.borrow().begun, 1);
         drop(request);
-        assert_eq!(quiet.0.borrow().begun, 0);
+        assert_eq!(activity.0.borrow().begun, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The conversation with one runner, from the server's side.
+//! The server's side of the connection to one runner.
 //!
 //! A task of its own reads the stream, so that a sandbox that dies while it is parked is noticed
 //! when it happens and not when it is needed.
@@ -14,8 +14,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::{Channel, EngineError};
 
-/// Frames read ahead of whoever listens. A flood beyond that waits in the engine and in the
-/// runner's pipe, where the sandbox's own limits hold.
+/// Frames that are read ahead. More of them wait in the engine and in the runner's pipe, where the
+/// sandbox's limits apply.
 const READ_AHEAD: usize = 16;
 
 /// A frame: its kind and its payload.
@@ -70,7 +70,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Lets the runner start an interpreter, and waits until that waits.
+    /// Tells the runner to start an interpreter, and waits until it is ready.
     pub(crate) async fn preload(
         &mut self,
         preload: &Preload,
@@ -82,7 +82,7 @@ impl Connection {
         self.expect(Kind::Preloaded).await
     }
 
-    /// The message that has to be next.
+    /// Receives the next message, which must be of this kind.
     async fn expect<T: DeserializeOwned>(&mut self, expected: Kind) -> Result<T, ConnectionError> {
         match self.frames.recv().await {
             Some(Ok((kind, payload))) if kind == expected => {
@@ -99,13 +99,13 @@ impl Connection {
         self.frames.is_closed()
     }
 
-    /// Splits into the way in and the way out, which a run uses at the same time.
+    /// Splits into the two halves, which a run uses at the same time.
     pub(crate) fn split(&mut self) -> (Sender<'_>, Receiver<'_>) {
         (Sender(&mut self.input), Receiver(&mut self.frames))
     }
 }
 
-/// The way to the runner.
+/// The sending half.
 pub(crate) struct Sender<'a>(&'a mut (dyn AsyncWrite + Send + Unpin));
 
 impl Sender<'_> {
@@ -115,7 +115,7 @@ impl Sender<'_> {
     }
 }
 
-/// The way from the runner.
+/// The receiving half.
 pub(crate) struct Receiver<'a>(&'a mut mpsc::Receiver<Result<Frame, ConnectionError>>);
 
 impl Receiver<'_> {

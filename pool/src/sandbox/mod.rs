@@ -1,11 +1,11 @@
 //! A sandbox, whose state is in its type.
 //!
-//! `create` → [`Sandbox<Armed>`] ⇄ [`Sandbox<Paused>`], and `run` takes an armed one for good.
+//! `create` → `Sandbox<Armed>` ⇄ `Sandbox<Paused>`, and `run` takes an armed one for good.
 //! Every step takes the sandbox by value, so calls to the engine on one sandbox come in series; a
 //! step that fails, or whose future is dropped, drops the lease, and the reaper removes it.
 //!
-//! There is one step that others need not wait for: a job can be on its way while a sandbox is being
-//! thawed, because an engine takes some time to notice that it has done so.
+//! With one exception: a job can be sent while a sandbox is being thawed, because an engine takes some time
+//! to report that it is thawed.
 
 pub(crate) mod activity;
 pub(crate) mod connection;
@@ -26,19 +26,19 @@ use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounde
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
 
-/// How often, and how far apart, a sandbox is looked at until its state is believed.
+/// How often, and at what interval, the state of a sandbox is checked until it is believed.
 const SETTLE_CHECKS: u32 = 5;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The runner is parked and the sandbox thawed, or about to be: a job can be sent at once.
 pub(crate) struct Armed {
-    /// What shall wait in the sandbox and does not yet, the next first.
+    /// The next thing that should wait in the sandbox and does not yet.
     missing: Option<Missing>,
     /// The engine's answer to the call that thaws it.
     thawing: Option<oneshot::Receiver<Result<(), EngineError>>>,
 }
 
-/// What shall wait in a sandbox and does not yet.
+/// Something that should wait in a sandbox and does not yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// The interpreter, which takes the time of its start.
@@ -47,7 +47,7 @@ pub(crate) enum Missing {
     Modules,
 }
 
-/// The runner is parked, everything is in the sandbox that shall wait there, and it is frozen.
+/// The runner is parked, everything that should wait in the sandbox is there, and it is frozen.
 pub(crate) struct Paused;
 
 /// A sandbox that can serve one request.
@@ -67,7 +67,7 @@ pub enum SandboxError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The runner failed.
-    #[error("the sandbox did not get ready: {0}")]
+    #[error("the sandbox did not become ready: {0}")]
     Runner(#[from] ConnectionError),
     /// The sandbox was ended by somebody else.
     #[error("the sandbox was removed, stopped or paused from outside")]
@@ -78,8 +78,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Whether the engine may have refused because something that all sandboxes are made from is
-    /// not there any more.
+    /// Whether the engine may have failed because something that all sandboxes are made from has been removed.
     pub(crate) fn may_be_outdated(&self) -> bool {
         matches!(self, Self::Engine(EngineError::Refused { .. } | EngineError::NoSuchImage(_)))
     }
@@ -113,7 +112,7 @@ impl Sandbox<Armed> {
     ) -> Result<Self, SandboxError> {
         bounded(Call::Create, engine.create(lease.name(), &spec)).await?;
         // The runner's word that it is ready belongs to the call: pausing before it was heard
-        // would freeze the engine's own helper inside the sandbox and lock the container for ever.
+        // would freeze the engine's own helper inside the sandbox and lock the container forever.
         let connection = bounded(Call::Arm, async {
             let channel = engine.arm(lease.name()).await?;
             Ok(Connection::open(channel, tasks, on_close).await)
@@ -125,12 +124,12 @@ impl Sandbox<Armed> {
         Ok(Self { lease, engine, spec, connection, created: Instant::now(), state })
     }
 
-    /// What shall wait in the sandbox and does not yet, the next first.
+    /// The next thing that should wait in the sandbox and does not yet.
     pub(crate) fn missing(&self) -> Option<Missing> {
         self.state.missing
     }
 
-    /// Starts the next of what is missing. Tells what became of all of it so far.
+    /// Starts the next missing interpreter. Returns the state of all interpreters so far.
     pub(crate) async fn preload(&mut self) -> Result<PreloadStatus, SandboxError> {
         let (Some(preload), Some(missing)) = (&self.spec.preload, self.state.missing) else {
             return Ok(PreloadStatus::default());
@@ -213,7 +212,7 @@ impl Sandbox<Paused> {
         tasks.spawn(async move {
             let answer = bounded(Call::Resume, engine.resume(lease.name())).await;
             drop(lease);
-            // Who has gone does not need to know.
+            // The receiver may be gone, which is fine.
             let _ = sender.send(answer);
         });
         self.into_state(Armed { missing: None, thawing: Some(thawing) })

@@ -1,10 +1,10 @@
-//! The reaper: removes what nobody holds any more.
+//! The reaper: removes sandboxes that nobody leases anymore.
 //!
 //! A sandbox is held through a [`Lease`], which exists before the engine is asked to make the
 //! sandbox. Dropping the lease never blocks: it hands the name over, and removal happens in the
 //! background, with retries, a few at a time, when the answer of the request that had the sandbox has
 //! left. Leases are bounded by the pools and by admission, and what was dropped and is not removed yet by
-//! [`BACKLOG`]: until the engine gets rid of some, none is made.
+//! [`MAX_BACKLOG`]: until the engine gets rid of some, none is made.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -18,17 +18,17 @@ use crate::engine::{Call, Engine, SandboxName, bounded};
 use crate::lock::lock;
 use crate::sandbox::activity::ActivityGate;
 
-/// Removals under way at once. More of them only wait for each other inside the engine.
-const AT_ONCE: usize = 4;
+/// Removals at the same time. More would only wait for each other inside the engine.
+const PARALLEL_REMOVALS: usize = 4;
 
 /// First and longest pause before a failed removal is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 
 /// How many sandboxes may wait to be removed before no new ones are made. A burst leaves some dozens;
 /// more of them mean that the engine does not get rid of any.
-const BACKLOG: usize = 64;
+const MAX_BACKLOG: usize = 64;
 
-/// The right to a sandbox, and the duty to remove it.
+/// The ownership of a sandbox. Dropping it has the reaper remove the sandbox.
 #[derive(Debug)]
 pub(crate) struct Lease {
     name: SandboxName,
@@ -49,7 +49,7 @@ impl Drop for Lease {
     }
 }
 
-/// Hands leases out and removes what they named.
+/// Issues leases, and removes the sandboxes whose lease was dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaper {
     queue: mpsc::UnboundedSender<SandboxName>,
@@ -67,7 +67,7 @@ struct Known {
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     known: usize,
-    /// Those of them that nobody holds any more.
+    /// Those of them whose lease was dropped.
     leaving: usize,
 }
 
@@ -89,13 +89,14 @@ impl Known {
 impl Reaper {
     pub(crate) fn start(
         engine: Arc<dyn Engine>,
-        quiet: Arc<ActivityGate>,
+        activity: Arc<ActivityGate>,
         tasks: &TaskTracker,
     ) -> Self {
         let (queue, names) = mpsc::unbounded_channel();
         let known = Arc::new(Known { names: Mutex::default(), counts: watch::Sender::default() });
         let hurry = CancellationToken::new();
-        let reaping = reap(engine, quiet, names, Arc::clone(&known), hurry.clone(), tasks.clone());
+        let reaping =
+            reap(engine, activity, names, Arc::clone(&known), hurry.clone(), tasks.clone());
         tasks.spawn(reaping);
         Self { queue, known, hurry }
     }
@@ -123,14 +124,14 @@ impl Reaper {
         self.known.wait_for(|counts| counts.known == 0).await;
     }
 
-    /// Has what could not be removed tried again at once, and as if for the first time: somebody waits for it.
+    /// Retries failed removals at once, and with the shortest pause again: the server is shutting down.
     pub(crate) fn hurry(&self) {
         self.hurry.cancel();
     }
 
     /// Waits until so few sandboxes are waiting to be removed that another may be made.
     pub(crate) async fn has_room(&self) {
-        self.known.wait_for(|counts| counts.leaving < BACKLOG).await;
+        self.known.wait_for(|counts| counts.leaving < MAX_BACKLOG).await;
     }
 
     /// How many sandboxes are waiting to be removed.
@@ -141,29 +142,29 @@ impl Reaper {
 
 async fn reap(
     engine: Arc<dyn Engine>,
-    quiet: Arc<ActivityGate>,
+    activity: Arc<ActivityGate>,
     mut names: mpsc::UnboundedReceiver<SandboxName>,
     known: Arc<Known>,
     hurry: CancellationToken,
     tasks: TaskTracker,
 ) {
-    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    let slots = Arc::new(Semaphore::new(PARALLEL_REMOVALS));
     while let Some(name) = names.recv().await {
         let engine = Arc::clone(&engine);
-        let quiet = Arc::clone(&quiet);
+        let activity = Arc::clone(&activity);
         let known = Arc::clone(&known);
         let slots = Arc::clone(&slots);
         let hurry = hurry.clone();
         tasks.spawn(async move {
-            // The answer of the request that had it is on its way.
-            quiet.over().await;
+            // The answer of the request that had it is still being sent.
+            activity.settled().await;
             // Nobody closes the semaphore. The slot is given back while waiting: one sandbox that
             // can't be removed must not hold up the others.
             let mut slot = slots.acquire_owned().await.ok();
             let mut pause = RETRY.0;
             let mut is_hurried = false;
             while let Err(error) = bounded(Call::Remove, engine.remove(&name)).await {
-                tracing::warn!(sandbox = %name, %error, "a sandbox could not be removed yet");
+                tracing::warn!(sandbox = %name, %error, "a sandbox could not be removed, trying again");
                 slot.take();
                 tokio::select! {
                     () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY.1),

@@ -1,4 +1,4 @@
-//! Sweeping: what dead instances left on the engine.
+//! Sweeping: removes what dead instances left on the engine.
 
 use std::time::Duration;
 
@@ -14,41 +14,41 @@ pub struct Swept {
     pub shared: usize,
 }
 
-/// Removes what belongs to instances that are proven dead. Whatever is not proven stays.
+/// Removes what belongs to instances that are proven dead, and nothing else.
 ///
 /// # Errors
 ///
-/// The engine's; what was not removed then is left to the next sweep.
-pub async fn sweep(engine: &dyn Engine, owner: &Instance) -> Result<Swept, EngineError> {
-    let swept = remove_where(engine, &|labels| owner.is_dead(labels)).await?;
-    if let Err(error) = owner.sweep_locks() {
+/// The engine's; the next sweep removes what is left.
+pub async fn sweep(engine: &dyn Engine, instance: &Instance) -> Result<Swept, EngineError> {
+    let swept = remove_where(engine, &|labels| instance.is_dead(labels)).await?;
+    if let Err(error) = instance.sweep_locks() {
         tracing::warn!(%error, "lock files of dead instances could not be removed");
     }
     Ok(swept)
 }
 
-/// Removes whatever this instance still has on the engine. For the end of its life.
+/// Removes everything that this instance still has on the engine, at shutdown.
 ///
 /// # Errors
 ///
 /// The engine's.
-pub async fn sweep_own(engine: &dyn Engine, owner: &Instance) -> Result<Swept, EngineError> {
-    remove_where(engine, &|labels| owner.owns(labels)).await
+pub async fn sweep_own(engine: &dyn Engine, instance: &Instance) -> Result<Swept, EngineError> {
+    remove_where(engine, &|labels| instance.owns(labels)).await
 }
 
-/// How often, and how far apart, is swept again while something is still made of what is to be removed.
-const ROUNDS: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(500);
+/// How often, and at what interval, a sweep is repeated while the engine refuses a removal.
+const SWEEP_ATTEMPTS: u32 = 5;
+const SWEEP_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Removes what it can; what it can't is logged, and the last such error is returned.
+/// Removes what it can. Failures are logged, and the last one is returned.
 ///
-/// A server that is killed in the midst of making a sandbox leaves an engine that goes on with it: it appears
-/// after the others were listed, and holds what they shared. So the engine's refusal is not believed at once.
+/// If a server is killed while it makes a sandbox, the engine goes on: the sandbox may appear after the others
+/// were listed, and keep shared volumes in use. So a refused removal is tried again.
 async fn remove_where(engine: &dyn Engine, ours: LabelFilter<'_>) -> Result<Swept, EngineError> {
     let mut swept = Swept::default();
-    for _ in 1..ROUNDS {
+    for _ in 1..SWEEP_ATTEMPTS {
         match remove_once(engine, ours, &mut swept).await {
-            Err(EngineError::Refused { .. }) => tokio::time::sleep(PAUSE).await,
+            Err(EngineError::Refused { .. }) => tokio::time::sleep(SWEEP_RETRY_INTERVAL).await,
             removed => return removed.map(|()| swept),
         }
     }
@@ -68,7 +68,7 @@ async fn remove_once(
         match bounded(Call::Remove, engine.remove(&found.name)).await {
             Ok(()) => swept.sandboxes += 1,
             Err(error) => {
-                tracing::warn!(sandbox = %found.name, %error, "a leftover could not be removed");
+                tracing::warn!(sandbox = %found.name, %error, "a leftover sandbox could not be removed");
                 failed = Some(error);
             }
         }

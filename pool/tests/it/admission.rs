@@ -1,4 +1,4 @@
-//! The gate: how many run, how many wait, and that each of them is answered once.
+//! Admission: how many requests run, how many wait, and that each of them is answered once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

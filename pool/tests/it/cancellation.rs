@@ -1,4 +1,4 @@
-//! Requests that go away: at every point where they wait, and at every moment.
+//! Requests that are cancelled, at every await and at any other moment.
 
 use crate::fake::{Setup, World, ms, poll_times, request, run_for, secs, settle, started, until};
 use isolator_pool::engine::Call;

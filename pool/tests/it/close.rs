@@ -1,4 +1,4 @@
-//! The end of a server: whatever happens just then, nothing is left.
+//! Shutdown: whatever happens at that moment, nothing is left behind.
 
 use crate::fake::{Fault, Setup, World, ms, request, run_for, secs, settle, started, until};
 use isolator_pool::engine::Call;

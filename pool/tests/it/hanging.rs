@@ -1,4 +1,4 @@
-//! An engine that does not answer: everybody else goes on, and everything ends in time.
+//! An engine that does not answer: other requests go on, and every request ends in time.
 
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ async fn an_engine_that_removes_nothing_is_not_filled_up() {
             Ok(_) => assert_eq!(refusals, 0, "none is removed, and so none is made any more"),
             Err(error) => {
                 refusals += 1;
-                assert!(error.to_string().contains("wait to be removed"), "{error}");
+                assert!(error.to_string().contains("waiting to be removed"), "{error}");
             }
         }
         assert!(world.engine.live() <= 80, "{}", world.describe());

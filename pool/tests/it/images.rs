@@ -1,4 +1,4 @@
-//! How a pool comes by its image.
+//! How a pool gets its image.
 
 use crate::fake::{Fault, IMAGE, Setup, World, ms, run_for, secs, started, until};
 use isolator_pool::engine::Call;

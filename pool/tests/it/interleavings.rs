@@ -1,5 +1,4 @@
-//! Random sequences of everything that may happen to a server, with the invariants checked after
-//! each step.
+//! Random sequences of everything that can happen to a server. The invariants are checked after each step.
 
 use crate::fake::{Fault, Park, Setup, World, ms, request, run_for, secs, until};
 use isolator_pool::engine::Call;

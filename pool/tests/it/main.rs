@@ -1,4 +1,4 @@
-//! The pools' interleavings on a scripted engine, the store of images, and the runner.
+//! Tests of the pools on a scripted engine, of the image store, and of the runner.
 
 mod fake;
 

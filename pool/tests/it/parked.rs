@@ -1,4 +1,4 @@
-//! Sandboxes that wait: they die, and they grow old.
+//! Sandboxes that wait in the pool: they can die, and they grow old.
 
 use std::time::Duration;
 

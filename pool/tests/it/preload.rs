@@ -1,4 +1,4 @@
-//! Interpreters that are started ahead, and what is not done ahead while requests wait.
+//! Preloaded interpreters, and what is not done ahead of time while requests wait.
 
 use crate::fake::{Preloading, Setup, World, ms, run_for, secs, started, until};
 use isolator_pool::engine::Call;

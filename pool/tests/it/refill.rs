@@ -1,4 +1,4 @@
-//! How a shelf is filled again, and how an engine that fails is spared.
+//! How a pool is refilled, and how an engine that fails gets time to recover.
 
 use crate::fake::{Fault, Setup, World, ms, run_for, secs, settle, started, until};
 use isolator_pool::engine::Call;

@@ -1,4 +1,4 @@
-//! Runners that do not behave: what a request is told, and what it costs the others.
+//! Runners that misbehave: what the request is told, and how others are affected.
 
 use crate::fake::{Done, Fault, Park, Setup, World, ms, request, run_for, secs, started};
 use isolator_pool::engine::Call;

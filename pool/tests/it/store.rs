@@ -1,4 +1,4 @@
-//! The store of images: what comes in, what is refused, and what is left afterwards.
+//! The image store: what it accepts, what it refuses, and what is left afterwards.
 
 mod hostile;
 mod layers;

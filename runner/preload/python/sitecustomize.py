@@ -1,4 +1,4 @@
-"""Parks a Python that was started ahead of its program.
+"""Stops a preloaded Python until its program comes.
 
 Python imports a module of this name by itself before it looks for the program. This one stands in
 front of the image's own: it imports what was asked for, tells the runner that it is ready, and waits.
@@ -6,8 +6,8 @@ Then it takes back everything by which it could be noticed and returns, and Pyth
 program exactly as in any other start. So nothing of the way in which Python runs a program, reports its
 errors, or ends, is done again here.
 
-What the runner says in ISOLATOR_PRELOAD: the descriptor to talk on, a colon, the modules with commas.
-What is said there: ``ready`` and the modules that the image does not have, in one line; then the runner sends
+ISOLATOR_PRELOAD, set by the runner, has the number of the channel's descriptor, a colon, and the modules,
+separated by commas. On the channel, this module sends ``ready`` and the modules that the image does not have, in one line; then the runner sends
 ``go`` and the program's arguments, each ended by a NUL, and shuts its side. The answer is ``.`` if the program
 can run here; anything else, and an end without an answer, means that it needs a plain start.
 """

@@ -1,6 +1,6 @@
-//! `isolator bench`: starts and throughput on this machine, beside the plain Docker API.
+//! `isolator bench`: measures starts and throughput on this machine, and the plain Docker API to compare.
 //!
-//! What is measured is made of the configuration here; `isolator_bench` measures it.
+//! This module derives what to measure from the configuration; `isolator_bench` measures it.
 
 pub mod settings;
 pub mod targets;
@@ -22,7 +22,7 @@ use isolator_bench::throughput::Throughput;
 
 use crate::commands::cli::BenchArguments;
 use crate::commands::signals::stop_signal;
-use crate::commands::{complain, say};
+use crate::commands::{Work, complain, say};
 use crate::config::Config;
 use targets::Targets;
 
@@ -34,14 +34,16 @@ struct Deadlines {
 }
 
 /// Measures and shows what was measured.
-pub async fn bench(config: Config, arguments: BenchArguments) -> anyhow::Result<ExitCode> {
-    match measure_and_show(&config, &arguments).await {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => {
-            complain(&format!("isolator: {error:#}"));
-            Ok(ExitCode::FAILURE)
+pub fn bench(config: Config, arguments: BenchArguments) -> Work {
+    Box::pin(async move {
+        match measure_and_show(&config, &arguments).await {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => {
+                complain(&format!("isolator: {error:#}"));
+                Ok(ExitCode::FAILURE)
+            }
         }
-    }
+    })
 }
 
 async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow::Result<()> {
@@ -54,7 +56,7 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
         refuse_unless_writable(file)?;
     }
     let workloads = workloads::choose(config, &arguments.languages)?;
-    let program = std::env::current_exe().context("this program does not find itself")?;
+    let program = std::env::current_exe().context("can't find this program's own file")?;
     let Targets { found: targets, left_out } = Targets::find(config, &program, &workloads).await?;
     tell_left_out(&left_out);
 
@@ -78,7 +80,7 @@ fn tell_left_out(left_out: &[String]) {
     }
 }
 
-/// Finds out before anything is measured. What is in the file is kept until there are results.
+/// Checks this before anything is measured. The file keeps its content until there are results.
 fn refuse_unless_writable(file: &Path) -> anyhow::Result<()> {
     let was_there = file.exists();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
@@ -93,7 +95,7 @@ fn write(file: &Path, content: &str) -> anyhow::Result<()> {
     std::fs::write(file, content).with_context(|| file.display().to_string())
 }
 
-/// Measures. However that ends, what was made on the engines is removed.
+/// Measures, and removes what was created on the engines, even after an error.
 async fn measure(
     targets: Vec<Target>,
     program: &Path,

@@ -1,5 +1,5 @@
-//! The configuration of the servers that are measured: the operator's, with one engine, without fetching
-//! images, and with no language enabled yet.
+//! The configuration of the measured servers: the operator's, with one engine, without fetching images, and with
+//! no language enabled yet.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, EngineKind};
 
-/// The keys beside `promptsDir` whose values are paths, relative to the file.
+/// The keys besides `promptsDir` whose values are paths relative to the file.
 const PATHS: [&str; 4] =
     ["/policies/folder", "/http/tokens", "/http/tls/certificate", "/http/tls/key"];
 
@@ -25,12 +25,12 @@ pub fn for_servers(config: &Config, kind: EngineKind) -> anyhow::Result<Value> {
         let directory = std::path::absolute(file)?;
         resolve_paths(&mut settings, directory.parent().unwrap_or(Path::new("/")));
     }
-    // Without the key it is a folder beside the operator's file or in the user's directory.
+    // Without the key it is a folder next to the operator's file or in the user's directory.
     settings["promptsDir"] = json!(std::path::absolute(&config.prompts)?);
     settings["engine"]["kind"] = json!(kind);
     // The images are there; servers that fetch them again would not be quiescent for minutes.
     settings["images"]["policy"] = json!("never");
-    // Its language may not be among those that are measured.
+    // Its language may not be one of the measured ones.
     settings["tools"]["testCode"]["enabled"] = json!(false);
     for name in config.languages.keys() {
         settings["languageSettings"][name]["enabled"] = json!(false);
@@ -38,7 +38,7 @@ pub fn for_servers(config: &Config, kind: EngineKind) -> anyhow::Result<Value> {
     Ok(settings)
 }
 
-/// Makes paths absolute that start at `directory`.
+/// Makes relative paths, which start at `directory`, absolute.
 fn resolve_paths(settings: &mut Value, directory: &Path) {
     for key in PATHS {
         if let Some(Value::String(path)) = settings.pointer_mut(key) {

@@ -1,4 +1,4 @@
-//! The engines that are measured: those that are there, and on each the programs whose images it has.
+//! The engines to measure: those that are available, each with the programs whose images it has.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use isolator_pool::engine::{Call, bounded};
 
 use super::settings;
 use crate::app::{App, engine_address};
+use crate::commands::isolator;
 use crate::config::{Config, EngineKind};
 
 /// What can be measured on this machine.
@@ -24,9 +25,8 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// Looks for the configured engine, and for every one where the configuration leaves the choice. The
-    /// plain Docker API is looked for beside the embedded engine too, to compare it with. `program` is the
-    /// binary.
+    /// Looks for the configured engine, or for every engine if the configuration leaves the choice. With the
+    /// embedded engine it also looks for the plain Docker API, to compare. `program` is the binary.
     ///
     /// # Errors
     ///
@@ -73,13 +73,13 @@ impl Targets {
             checked.context("nothing can be measured; isolator doctor says what to do")?;
         if kind == EngineKind::Embedded && !embedded::shows_sandboxes() {
             bail!(
-                "nothing can be measured where there are no control groups: without them nobody can see \
-                 whether a server's pool is full; isolator doctor says what to do"
+                "nothing can be measured without control groups, which show when a server's pool is \
+                 full; isolator doctor says what to do"
             );
         }
         let mut measured = Vec::new();
         for workload in workloads {
-            match require_image(&app, workload, config.engine.kind).await {
+            match require_image(&app, workload, config).await {
                 Ok(()) => measured.push(Arc::clone(workload)),
                 Err(error) if config.engine.kind == kind => return Err(error),
                 Err(error) => {
@@ -95,7 +95,7 @@ impl Targets {
         self.found.push(Target {
             kind,
             engine: app.engine,
-            instance: app.owner,
+            instance: app.instance,
             description,
             docker,
             settings: settings::for_servers(config, app.kind)?,
@@ -106,21 +106,17 @@ impl Targets {
     }
 }
 
-async fn require_image(
-    app: &App,
-    workload: &Workload,
-    configured: EngineKind,
-) -> anyhow::Result<()> {
+async fn require_image(app: &App, workload: &Workload, config: &Config) -> anyhow::Result<()> {
     let image = &workload.sandbox.image.name;
     if app.images.find(image).await?.is_none() {
         let how = if app.images.is_built(image) { "build" } else { "pull" };
-        let on = match app.kind {
-            kind if kind == configured => "",
-            EngineKind::Embedded => "--engine embedded ",
-            _ => "--engine docker ",
+        let isolator = match app.kind {
+            kind if kind == config.engine.kind => isolator(config),
+            EngineKind::Embedded => "isolator --engine embedded",
+            _ => "isolator --engine docker",
         };
         let language = workload.program.language;
-        bail!("image {image} is missing: isolator {on}image {how} {language}");
+        bail!("image {image} is missing: {isolator} image {how} {language}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The programs that are measured, each in its language as the configuration has it.
+//! The programs to measure, each with its language's configuration.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::config::{Config, Language};
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LanguageError {
     /// It is not configured.
-    #[error("{name:?} is not a language here: use some of {}", .measured.join(", "))]
+    #[error("{name:?} is not a configured language: use some of {}", .measured.join(", "))]
     Unknown {
         /// What was asked for.
         name: String,
@@ -20,7 +20,7 @@ pub enum LanguageError {
         measured: Vec<&'static str>,
     },
     /// There is no program in it.
-    #[error("there is no program in {name} to measure: use some of {}", .measured.join(", "))]
+    #[error("there is no benchmark program in {name}: use some of {}", .measured.join(", "))]
     NoProgram {
         /// What was asked for.
         name: String,
@@ -28,7 +28,7 @@ pub enum LanguageError {
         measured: Vec<&'static str>,
     },
     /// The configuration has no language with a program.
-    #[error("the configuration enables no language that has a program to measure: {}", .0.join(", "))]
+    #[error("the configuration enables none of the languages with a benchmark program: {}", .0.join(", "))]
     Nothing(Vec<&'static str>),
 }
 

@@ -1,5 +1,5 @@
-//! Changes one entry in the text of a host's configuration and leaves every other character, comments
-//! included, where it is. No I/O.
+//! Changes one entry in the text of a host's configuration and leaves every other character, including comments,
+//! as it is. No I/O.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstObject, CstObjectProp, CstRootNode};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::entry::Entry;
 
-/// Some editors on Windows begin a file with it.
+/// Some editors on Windows put it at the beginning of a file.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// What a host accepts beyond JSON.
@@ -25,7 +25,7 @@ pub enum Dialect {
 pub(crate) enum Other {
     /// Leave it and say so.
     Refuse,
-    /// Put the new one in its place, or take it out.
+    /// Replace or remove it.
     Replace,
 }
 
@@ -33,18 +33,18 @@ pub(crate) enum Other {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EditError {
     /// It is not what the host reads.
-    #[error("it can't be read: {0}; mend that first")]
+    #[error("it can't be read: {0}; fix that first")]
     Syntax(String),
     /// A part is not an object.
-    #[error("{0} is not an object there; mend that first")]
+    #[error("{0} is not an object; fix that first")]
     NotAnObject(String),
-    /// Which of two is meant is not known.
-    #[error("{0} is there twice; take one of them out first")]
+    /// A key occurs twice, and only one of the two can be meant.
+    #[error("{0} is there twice; remove one of them first")]
     Twice(String),
     /// Another server has the name.
     #[error(
-        "there is another server called {name}: {found}; replace it with --force, or choose another \
-         name with --name"
+        "there is already a different server called {name}: {found}; replace it with --force, or choose \
+         another name with --name"
     )]
     Taken {
         /// The name.
@@ -53,16 +53,16 @@ pub(crate) enum EditError {
         found: Value,
     },
     /// The server with the name is not this one.
-    #[error("the server called {name} is not Isolator: {found}; take it out anyway with --force")]
+    #[error("the server called {name} is not Isolator: {found}; remove it anyway with --force")]
     NotOurs {
         /// The name.
         name: String,
         /// Its entry.
         found: Value,
     },
-    /// The result would not be what was meant.
+    /// The result would differ in more than the entry.
     #[error(
-        "the change would have touched more than its entry; please add the entry by hand (--print)"
+        "the edit would have changed more than the entry; change the entry by hand (--print shows it)"
     )]
     Unsafe,
 }
@@ -138,11 +138,11 @@ impl Document {
             Some(text) => ("\u{feff}", text),
             None => ("", text),
         };
-        // What has been created and not yet written to counts as an object without anything.
+        // An empty file counts as an empty object.
         let text = if text.trim().is_empty() { "{}\n" } else { text };
         let root = parse(text, dialect)?;
         if root.value().is_some() && root.object_value().is_none() {
-            return Err(EditError::NotAnObject("all of it".to_owned()));
+            return Err(EditError::NotAnObject("the whole file".to_owned()));
         }
         let before = root.to_serde_value().unwrap_or_else(|| Value::Object(Default::default()));
         Ok(Self { mark, root, before })
@@ -156,7 +156,7 @@ impl Document {
         servers.map(Some).ok_or_else(|| EditError::NotAnObject(quoted(key)))
     }
 
-    /// The text as it is now, once it is certain that it says what it said before but for the one entry.
+    /// The new text, after checking that nothing but the one entry has changed.
     fn changed(
         self,
         dialect: Dialect,
@@ -182,7 +182,7 @@ impl Document {
     }
 }
 
-/// Takes an entry out. Servers of which there are none are as good as not there.
+/// Removes an entry, and the object with the servers if it becomes empty.
 fn take(document: &mut Value, key: &str, name: &str) -> Option<Value> {
     let servers = document.get_mut(key)?.as_object_mut()?;
     let entry = servers.remove(name);
@@ -192,7 +192,7 @@ fn take(document: &mut Value, key: &str, name: &str) -> Option<Value> {
     entry
 }
 
-/// The property of that name, if there is one, and no second one: which of two counts differs by reader.
+/// The property of that name, if there is one. Two are an error, because readers differ in which one counts.
 fn only(object: &CstObject, name: &str) -> Result<Option<CstObjectProp>, EditError> {
     let has_name = |property: &CstObjectProp| property.decoded_name().as_deref() == Some(name);
     let mut named = object.properties().into_iter().filter(has_name);
@@ -208,15 +208,17 @@ fn parse(text: &str, dialect: Dialect) -> Result<CstRootNode, EditError> {
     let root = CstRootNode::parse(text, &OPTIONS);
     let root = root.map_err(|error| EditError::Syntax(error.to_string()))?;
     if dialect == Dialect::Strict {
-        // The library overlooks comments around the whole.
+        // The library allows comments before and after the document.
         serde_json::from_str::<IgnoredAny>(text).map_err(|error| {
-            EditError::Syntax(format!("comments and spare commas are not for this host: {error}"))
+            EditError::Syntax(format!(
+                "this host accepts no comments and no trailing commas: {error}"
+            ))
         })?;
     }
     Ok(root)
 }
 
-/// Nothing of what the library takes besides comments and commas is known to hosts.
+/// Hosts accept nothing else that the library accepts besides comments and commas.
 const OPTIONS: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,

@@ -1,4 +1,4 @@
-//! What a host is told: the command that starts this server.
+//! The entry in a host's configuration: the command that starts this server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::{OwnCommand, Profile, Transport};
 
-/// Longest name that hosts are known to take.
+/// Longest name that all hosts accept.
 const LONGEST_NAME: usize = 64;
 
-/// A name for the server that every host takes.
+/// Checks a name for the server, which every host must accept.
 ///
 /// # Errors
 ///
@@ -19,9 +19,7 @@ const LONGEST_NAME: usize = 64;
 pub(crate) fn server_name(name: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_plain) {
-        return Err(format!(
-            "hosts take names of 1 to {LONGEST_NAME} letters, digits, hyphens and underscores"
-        ));
+        return Err(format!("use 1 to {LONGEST_NAME} letters, digits, hyphens and underscores"));
     }
     Ok(name.to_owned())
 }
@@ -41,7 +39,7 @@ impl Entry {
         Self { transport: profile.transport, command, args, timeout: profile.timeout }
     }
 
-    /// It, as JSON to be inserted.
+    /// The entry as JSON to insert.
     pub(super) fn to_input(&self) -> CstInputValue {
         let mut fields = Vec::new();
         if self.transport == Transport::Named {
@@ -56,8 +54,8 @@ impl Entry {
         CstInputValue::Object(fields)
     }
 
-    /// Whether another entry starts the same. What else it has, such as a timeout or which tools need no
-    /// question, is the user's or the host's.
+    /// Whether another entry starts the same command. Its other keys, such as a timeout, belong to the user or the
+    /// host.
     pub(crate) fn starts_as(&self, other: &Value) -> bool {
         let args = other.get("args").and_then(Value::as_array);
         let kind = other.get("type").and_then(Value::as_str).unwrap_or("stdio");
@@ -66,7 +64,7 @@ impl Entry {
             && args.is_some_and(|args| args.iter().eq(&self.args))
     }
 
-    /// Whether another entry starts this server, if perhaps another copy or with other arguments.
+    /// Whether another entry starts this server, perhaps another copy of it or with other arguments.
     pub(crate) fn is_of_same_server(&self, other: &Value) -> bool {
         let own = Path::new(&self.command).file_name();
         let command = other.get("command").and_then(Value::as_str).map(Path::new);
@@ -75,7 +73,7 @@ impl Entry {
             .is_some_and(|name| Some(name) == own || name == "isolator")
     }
 
-    /// The host's own command that adds it, for a shell.
+    /// The host's own command that adds the entry, for a shell.
     pub(crate) fn command_of_host(&self, command: OwnCommand, name: &str) -> String {
         match command {
             OwnCommand::ClaudeMcpAdd => {
@@ -94,7 +92,7 @@ impl Entry {
     }
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

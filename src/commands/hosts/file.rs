@@ -1,17 +1,17 @@
-//! A host's configuration on the disk: read, kept a copy of, and replaced in one step or not at all.
+//! A host's configuration file: read, backed up, and replaced in one step or not at all.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
-/// What the copy's name ends with.
-const COPY: &str = "before-isolator";
+/// What the name of a backup ends with.
+const BACKUP: &str = "before-isolator";
 
 /// A file as it was read.
 #[derive(Debug)]
 pub(crate) struct Original {
-    /// Where it really is, whatever links lead there.
+    /// Its path, with symbolic links resolved.
     path: PathBuf,
     /// What it says; nothing if it is not there.
     content: Option<Vec<u8>>,
@@ -28,14 +28,14 @@ pub(crate) enum FileError {
         /// The system's error.
         source: io::Error,
     },
-    /// It is a link to nothing.
-    #[error("{} is a symbolic link to a file that is not there; make that file first", .0.display())]
+    /// It is a link to a file that does not exist.
+    #[error("{} is a symbolic link to a file that does not exist; create that file first", .0.display())]
     Dangling(PathBuf),
-    /// It is a folder or the like.
+    /// It is a folder or something else that is no file.
     #[error("{} is not a file", .0.display())]
     NotAFile(PathBuf),
     /// It is not text.
-    #[error("{} is not UTF-8, as JSON has to be; save it as that first", .0.display())]
+    #[error("{} is not UTF-8, which JSON requires; save it as UTF-8 first", .0.display())]
     NotText(PathBuf),
     /// It can't be written.
     #[error("{}: {what}: {source}; nothing was changed", .path.display())]
@@ -49,8 +49,8 @@ pub(crate) enum FileError {
     },
     /// Somebody else writes it at the same time.
     #[error(
-        "{} was changed by another program in the meantime, and so left as it is; stop the host and \
-         try again",
+        "another program changed {} at the same time, so it was left as it is; stop the host and try \
+         again",
         .0.display()
     )]
     Changed(PathBuf),
@@ -67,7 +67,7 @@ impl Original {
         match fs::metadata(path) {
             Ok(metadata) if !metadata.is_file() => Err(FileError::NotAFile(path.to_owned())),
             Ok(_) => {
-                // Whoever keeps the file elsewhere, under version control perhaps, keeps the link to it.
+                // Some users link to a file elsewhere, perhaps under version control. The link stays.
                 let path = fs::canonicalize(path).map_err(failed)?;
                 let content = Some(fs::read(&path).map_err(failed)?);
                 Ok(Self { path, content })
@@ -102,25 +102,26 @@ impl Original {
         str::from_utf8(content).map_err(|_| FileError::NotText(self.path.clone()))
     }
 
-    /// Replaces it, in one step, and returns the path of the copy that was made before.
+    /// Replaces it in one step, and returns the path of the backup.
     ///
     /// # Errors
     ///
     /// See [`FileError`]. The file is then as it was.
     pub(crate) fn replace(&self, text: &str) -> Result<Option<PathBuf>, FileError> {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
-        create_folders(folder).map_err(self.failed("its folder can't be made"))?;
+        create_folders(folder).map_err(self.failed("its folder can't be created"))?;
         let Some(content) = &self.content else {
             let like = fs::metadata(folder).map_err(self.failed("its folder can't be read"))?;
             self.put(folder, text, &like, false)?;
             return Ok(None);
         };
-        let like = fs::metadata(&self.path).map_err(self.failed("it can't be looked at"))?;
-        let copy = self.copy(content, &like).map_err(self.failed("no copy of it can be kept"))?;
+        let like = fs::metadata(&self.path).map_err(self.failed("its metadata can't be read"))?;
+        let copy =
+            self.copy(content, &like).map_err(self.failed("no backup of it can be written"))?;
         match self.put(folder, text, &like, true) {
             Ok(()) => Ok(Some(copy)),
             Err(error) => {
-                // A copy of what has not changed is of no use. That it stays does no harm.
+                // Nothing changed, so the backup is useless. If it stays, it does no harm.
                 let _ = fs::remove_file(copy);
                 Err(error)
             }
@@ -131,21 +132,21 @@ impl Original {
         move |source| FileError::Write { path: self.path.clone(), what, source }
     }
 
-    /// Keeps a copy beside it, under a name that nothing has.
+    /// Writes a backup next to it, under a new name.
     fn copy(&self, content: &[u8], like: &Metadata) -> io::Result<PathBuf> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         for number in 1_u64.. {
             let copy = self.path.with_file_name(match number {
-                1 => format!("{name}.{COPY}"),
-                _ => format!("{name}.{COPY}.{number}"),
+                1 => format!("{name}.{BACKUP}"),
+                _ => format!("{name}.{BACKUP}.{number}"),
             });
-            // Such files hold keys; nobody else reads one even for a moment.
+            // Such files hold keys; nobody else must be able to read one, even for a moment.
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy);
             let mut file = match made {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 made => made?,
             };
-            let kept = give_away(&file, like)
+            let kept = copy_owner(&file, like)
                 .and_then(|()| file.write_all(content))
                 .and_then(|()| file.set_permissions(like.permissions()))
                 .and_then(|()| file.sync_all());
@@ -157,7 +158,7 @@ impl Original {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Writes the text beside the file and gives it the file's name.
+    /// Writes the text to a temporary file and renames that.
     fn put(
         &self,
         folder: &Path,
@@ -171,11 +172,11 @@ impl Original {
             .suffix(".tmp")
             .tempfile_in(folder)
             .map_err(failed())?;
-        give_away(new.as_file(), like)
+        copy_owner(new.as_file(), like)
             .and_then(|()| new.write_all(text.as_bytes()))
             .and_then(|()| match replaces {
                 true => new.as_file().set_permissions(like.permissions()),
-                // A new one is for nobody else: hosts keep keys in these files.
+                // Only the owner can read a new file: hosts keep keys in it.
                 false => Ok(()),
             })
             .and_then(|()| new.as_file().sync_all())
@@ -184,15 +185,15 @@ impl Original {
             return Err(FileError::Changed(self.path.clone()));
         }
         new.persist(&self.path).map_err(|error| failed()(error.error))?;
-        // The name has changed already; if that can't be made sure of now, the system will do it later.
+        // The rename is done already; if this sync fails, the system writes it later.
         let _ = File::open(folder).and_then(|folder| folder.sync_all());
         Ok(())
     }
 }
 
-/// Gives a new file to whom the one before belonged, where that is somebody else: root may install for a
-/// user, whose host has to be able to write the file afterwards.
-fn give_away(file: &File, like: &Metadata) -> io::Result<()> {
+/// Gives a new file the owner of the old one: root may install for a user, whose host must be able to write the
+/// file later.
+fn copy_owner(file: &File, like: &Metadata) -> io::Result<()> {
     let own = file.metadata()?;
     if own.uid() == like.uid() {
         return Ok(());
@@ -200,7 +201,7 @@ fn give_away(file: &File, like: &Metadata) -> io::Result<()> {
     fchown(file, Some(like.uid()), Some(like.gid()))
 }
 
-/// Makes the folders that are missing. They belong to whom the one above belongs.
+/// Creates missing folders. They get the owner of their parent.
 fn create_folders(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());

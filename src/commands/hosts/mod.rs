@@ -1,7 +1,7 @@
-//! The hosts that can start this server: where each keeps its configuration, and what that looks like.
+//! The hosts that can start this server: where each keeps its configuration, and its format.
 //!
-//! The table is all that differs between them. [`place`] finds the file, [`entry`] is what is put into it,
-//! [`edit`] changes its text and nothing but the one entry, [`file`](mod@file) puts that on the disk.
+//! The profiles are all that differs between them. [`place`] finds the file, [`entry`] is the entry to add, [`edit`]
+//! changes that one entry in the text, and [`file`](mod@file) writes the file.
 
 pub(super) mod edit;
 pub(super) mod entry;
@@ -33,29 +33,29 @@ pub enum Host {
     Cline,
 }
 
-/// What is to know about a host.
+/// What Isolator knows about a host.
 #[derive(Debug)]
 pub struct Profile {
-    /// Its name for people.
+    /// Its name in messages.
     pub title: &'static str,
-    /// Variables by which the host itself finds its configuration, with the path below each. The first that
+    /// Environment variables by which the host finds its configuration, with the path below each. The first that
     /// is set counts.
     pub named_by: &'static [(&'static str, &'static str)],
-    /// Where the file lies otherwise, the usual place first.
+    /// Where the file is otherwise, the usual place first.
     pub places: &'static [Place],
     /// Which of the places is meant.
     pub choice: Choice,
-    /// Key of the object that has the servers.
+    /// Key of the object with the servers.
     pub key: &'static str,
     /// What the host accepts beyond JSON.
     pub dialect: Dialect,
-    /// Whether an entry says that the server speaks on standard input and output.
+    /// Whether an entry names its transport.
     pub transport: Transport,
-    /// Longest call to write into the entry, where the host has a key for it.
+    /// Timeout of calls to write into the entry, if the host has a key for it.
     pub timeout: Option<Duration>,
-    /// A command of the host's that adds a server too.
+    /// The host's own command that adds a server.
     pub command: Option<OwnCommand>,
-    /// What makes the host notice.
+    /// What the user does next, so that the host notices.
     pub next: &'static str,
 }
 
@@ -68,7 +68,7 @@ pub enum Transport {
     Implied,
 }
 
-/// A command of a host's that adds a server.
+/// A host's own command that adds a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnCommand {
     /// `claude mcp add`
@@ -77,11 +77,11 @@ pub enum OwnCommand {
     CodeAddMcp,
 }
 
-/// A program may run for a minute by default, and its call may have to wait for its turn before.
+/// A program can run for a minute by default, and its call may have to wait for a slot before.
 const LONGER_THAN_ANY_DEFAULT: Duration = Duration::from_secs(120);
 
 impl Host {
-    /// What is to know about it.
+    /// What Isolator knows about it.
     pub fn profile(self) -> &'static Profile {
         match self {
             Self::ClaudeDesktop => &CLAUDE_DESKTOP,
@@ -104,10 +104,10 @@ static CLAUDE_DESKTOP: Profile = Profile {
     transport: Transport::Implied,
     timeout: None,
     command: None,
-    next: "quit Claude Desktop, its icon in the tray included, and start it again",
+    next: "quit Claude Desktop, also from the tray, and start it again",
 };
 
-/// The same file has the user's projects and much that the program writes by itself.
+/// The same file has the user's projects, and the program itself writes much to it.
 static CLAUDE_CODE: Profile = Profile {
     title: "Claude Code",
     named_by: &[("CLAUDE_CONFIG_DIR", ".claude.json")],
@@ -131,10 +131,10 @@ static CURSOR: Profile = Profile {
     transport: Transport::Named,
     timeout: None,
     command: None,
-    next: "switch the server on in Cursor's settings, under MCP, if it is not",
+    next: "turn the server on in Cursor's settings, under MCP, if it is off",
 };
 
-/// The last two are on the machine that is worked on from elsewhere, over SSH or in a container.
+/// The last two places are on machines that are used remotely, over SSH or in a container.
 static VS_CODE: Profile = Profile {
     title: "VS Code",
     named_by: &[],
@@ -154,7 +154,7 @@ static VS_CODE: Profile = Profile {
     next: "VS Code notices by itself; \"MCP: List Servers\" shows the server and starts it",
 };
 
-/// The pointer is a file with the folder's path. The last place is that of installations from before 2025.
+/// The pointer is a file with the folder's path. The last place is for installations from before 2025.
 static LM_STUDIO: Profile = Profile {
     title: "LM Studio",
     named_by: &[],
@@ -169,12 +169,11 @@ static LM_STUDIO: Profile = Profile {
     transport: Transport::Implied,
     timeout: None,
     command: None,
-    next: "switch the server on in LM Studio's side bar, under Program",
+    next: "turn the server on in LM Studio's side bar, under Program",
 };
 
-/// Cline moved its file from the extension's storage to a folder of its own in 2026, and copies the old one
-/// when it first starts, unless there are servers in the new one. So an old file without a new one is where
-/// the servers belong, and an old one beside a new one is a leftover.
+/// Cline moved its file from the extension's storage to a folder of its own in 2026. When it first starts, it copies
+/// the old file, unless the new one has servers. So the old file counts only if there is no new one.
 static CLINE: Profile = Profile {
     title: "Cline",
     named_by: &[

@@ -1,4 +1,4 @@
-//! Finds a host's configuration, and does not guess.
+//! Finds a host's configuration file, without guessing.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,7 +15,7 @@ pub struct Place(pub Base, pub &'static str);
 pub enum Base {
     /// The user's home.
     Home,
-    /// Where applications keep what they are told.
+    /// Where applications keep their configuration.
     Applications,
     /// The folder whose path is in this file in the user's home, if there is such a file.
     PointedToBy(&'static str),
@@ -24,17 +24,17 @@ pub enum Base {
 /// Which of several places is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// There is but one.
+    /// There is only one.
     First,
     /// The first that has the file already, or else the first.
     FirstFile,
     /// The first whose folder is there, or else the first.
     FirstFolder,
-    /// The one whose folder is there, or else the first. With several, the user has to say.
+    /// The one whose folder is there, or else the first. If there are several, the user must choose.
     TheOnlyFolder,
 }
 
-/// What decides where files are.
+/// What decides where files are: the system and the environment.
 pub(crate) struct Surroundings<'a> {
     /// The system.
     pub system: System,
@@ -63,8 +63,8 @@ impl System {
 pub(crate) enum PlaceError {
     /// There is no home to look in.
     #[error(
-        "{value}, so where {host} has its configuration is not known; set HOME, or name the file \
-         with --file"
+        "{value}, so the configuration of {host} can't be found; set HOME, or name the file with \
+         --file"
     )]
     NoHome {
         /// The host.
@@ -72,9 +72,9 @@ pub(crate) enum PlaceError {
         /// What is wrong with the variable.
         value: String,
     },
-    /// A variable that the host goes by is no place.
+    /// A variable of the host is not an absolute path.
     #[error(
-        "{variable} is {}, which is no absolute path; set it right, or name the file with --file",
+        "{variable} is {}, which is not an absolute path; correct it, or name the file with --file",
         .value.display()
     )]
     Relative {
@@ -83,8 +83,8 @@ pub(crate) enum PlaceError {
         /// What it says.
         value: PathBuf,
     },
-    /// More than one place may be meant.
-    #[error("{host} is here more than once; name the file that is meant with --file:\n{}", list(.places))]
+    /// There are several places.
+    #[error("{host} has several configurations here; choose one with --file:\n{}", list(.places))]
     Several {
         /// The host.
         host: &'static str,
@@ -98,7 +98,7 @@ fn list(places: &[PathBuf]) -> String {
     places.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The host's configuration file, which need not be there yet.
+/// The host's configuration file, which may not exist yet.
 ///
 /// # Errors
 ///
@@ -132,7 +132,7 @@ pub(crate) fn find(profile: &Profile, around: &Surroundings<'_>) -> Result<PathB
     };
     found.or_else(first).ok_or_else(|| PlaceError::NoHome {
         host: profile.title,
-        value: "there is no usual place".to_owned(),
+        value: "it has no usual place".to_owned(),
     })
 }
 
@@ -141,10 +141,10 @@ fn home(profile: &Profile, around: &Surroundings<'_>) -> Result<PathBuf, PlaceEr
     let home = (around.variable)("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let home = home.ok_or_else(|| wrong("HOME is not set".to_owned()))?;
     if home.is_relative() {
-        return Err(wrong(format!("HOME is {}, which is no absolute path", home.display())));
+        return Err(wrong(format!("HOME is {}, which is not an absolute path", home.display())));
     }
     if !home.is_dir() {
-        return Err(wrong(format!("HOME is {}, which is no folder", home.display())));
+        return Err(wrong(format!("HOME is {}, which is not a folder", home.display())));
     }
     Ok(home)
 }
@@ -155,7 +155,7 @@ fn base(base: Base, home: &Path, around: &Surroundings<'_>) -> Option<PathBuf> {
         (Base::Applications, System::MacOs) => home.join("Library/Application Support"),
         (Base::Applications, System::Linux) => (around.variable)("XDG_CONFIG_HOME")
             .map(PathBuf::from)
-            // A relative one does not count, says the specification.
+            // The specification says that a relative path does not count.
             .filter(|path| path.is_absolute())
             .unwrap_or_else(|| home.join(".config")),
         (Base::PointedToBy(file), _) => {
@@ -173,7 +173,7 @@ mod tests {
     use crate::commands::hosts::Host;
 
     /// Looks with these variables, of which `HOME` is the directory.
-    fn look(
+    fn find_with(
         host: Host,
         home: &Path,
         system: System,
@@ -205,7 +205,7 @@ mod tests {
                 ".cline/data/settings/cline_mcp_settings.json".to_owned(),
             ),
         ] {
-            let found = |system| look(host, home.path(), system, &[]).unwrap();
+            let found = |system| find_with(host, home.path(), system, &[]).unwrap();
             assert_eq!(found(System::Linux), home.path().join(linux));
             assert_eq!(found(System::MacOs), home.path().join(macos));
         }
@@ -215,7 +215,7 @@ mod tests {
     fn variables_that_the_host_goes_by_come_first() {
         let home = tempfile::tempdir().unwrap();
         let found =
-            |host, variables: &[_]| look(host, home.path(), System::Linux, variables).unwrap();
+            |host, variables: &[_]| find_with(host, home.path(), System::Linux, variables).unwrap();
         assert_eq!(
             found(Host::ClaudeDesktop, &[("XDG_CONFIG_HOME", "/x")]),
             Path::new("/x/Claude/claude_desktop_config.json")
@@ -242,13 +242,13 @@ mod tests {
     #[test]
     fn no_home_is_guessed() {
         let home = tempfile::tempdir().unwrap();
-        for (value, hint) in [("", "not set"), ("home", "absolute"), ("/no/such", "no folder")] {
-            let error = look(Host::Cursor, home.path(), System::Linux, &[("HOME", value)]);
+        for (value, hint) in [("", "not set"), ("home", "absolute"), ("/no/such", "not a folder")] {
+            let error = find_with(Host::Cursor, home.path(), System::Linux, &[("HOME", value)]);
             let message = error.unwrap_err().to_string();
             assert!(message.contains(hint) && message.contains("--file"), "{message}");
         }
         let relative = [("CLAUDE_CONFIG_DIR", "x")];
-        let error = look(Host::ClaudeCode, home.path(), System::Linux, &relative);
+        let error = find_with(Host::ClaudeCode, home.path(), System::Linux, &relative);
         assert!(error.unwrap_err().to_string().contains("CLAUDE_CONFIG_DIR"));
     }
 
@@ -257,7 +257,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let remote = home.path().join(".vscode-server/data/User");
         fs::create_dir_all(&remote).unwrap();
-        let found = |host| look(host, home.path(), System::Linux, &[]);
+        let found = |host| find_with(host, home.path(), System::Linux, &[]);
         assert_eq!(found(Host::VsCode).unwrap(), remote.join("mcp.json"));
 
         fs::create_dir_all(home.path().join(".config/VSCodium/User")).unwrap();
@@ -286,7 +286,7 @@ mod tests {
         for (index, expected) in [(1, 1), (0, 0)] {
             fs::create_dir_all(place(index).parent().unwrap()).unwrap();
             fs::write(place(index), "{}").unwrap();
-            let found = look(Host::Cline, home.path(), System::Linux, &[]).unwrap();
+            let found = find_with(Host::Cline, home.path(), System::Linux, &[]).unwrap();
             assert_eq!(found, place(expected));
         }
     }

@@ -1,4 +1,4 @@
-//! `isolator://languages`: what a program finds in a sandbox, and what it may ask for.
+//! `isolator://languages`: what each language has, and what a request can ask for.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ struct OneLanguage<'a> {
     limits: Limits,
 }
 
-/// What a program may use if its request says nothing.
+/// What a program can use by default.
 #[derive(Serialize)]
 struct Limits {
     timeout_seconds: f64,
@@ -43,7 +43,7 @@ struct Limits {
     tmp_mb: u64,
 }
 
-/// What a request may ask for, whatever the language.
+/// What a request can ask for, in any language.
 #[derive(Serialize)]
 struct Requests {
     max_timeout_seconds: f64,

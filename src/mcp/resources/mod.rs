@@ -1,7 +1,6 @@
-//! What hosts can read beside calling tools. Nothing is kept for it: each answer is made when it is asked for.
+//! The resources that hosts can read. Nothing is cached: each answer is made when it is requested.
 //!
-//! A new kind of resource is one more [`Address`], and a file beside this one if there is more to say of it
-//! than a line.
+//! A new kind of resource needs a variant of [`Address`], and a file in this folder if it is more than a line.
 
 mod languages;
 mod pool;
@@ -72,14 +71,12 @@ impl Resources {
     pub(crate) fn list(&self) -> Vec<Resource> {
         let languages = Resource::new(LANGUAGES, "languages")
             .with_title("Languages")
-            .with_description(
-                "What each language has: what is installed, its image, limits and policies.",
-            )
+            .with_description("Each language: what is installed, its image, limits and policies.")
             .with_mime_type(JSON);
         let pool = Resource::new(POOL, "pool")
             .with_title("Pools")
             .with_description(
-                "How the server is: sandboxes that wait, programs that run and wait, kinds of start.",
+                "State of the server: sandboxes that wait, programs that run and wait, kinds of start.",
             )
             .with_mime_type(JSON);
         let snippet = |snippet: Listed| {
@@ -101,8 +98,8 @@ impl Resources {
         let results = ResourceTemplate::new(kept::TEMPLATE, "result")
             .with_title("Result of a run")
             .with_description(
-                "What a program left: a file, or output longer than an answer holds. The answer has the \
-                 addresses; they are its caller's alone, and expire.",
+                "What a program left: a file, or output too long for the answer. The answer has the \
+                 addresses. They expire, and only its caller can use them.",
             );
         vec![snippets, results]
     }
@@ -111,7 +108,7 @@ impl Resources {
     ///
     /// # Errors
     ///
-    /// Words for the caller, if nothing is there or it can't be read.
+    /// A message for the caller, if nothing is there or it can't be read.
     pub(crate) fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
         let (text, mime_type) = match Address::parse(uri) {
             Some(Address::Languages) => (as_json(&languages::of(&self.config, &self.pools))?, JSON),
@@ -127,31 +124,30 @@ impl Resources {
         Ok(ReadResourceResult::new(vec![contents]))
     }
 
-    /// Whether it is told when what is at an address changes. The pools change with every call: who wants to
-    /// know of them reads them then.
+    /// Checks that clients can subscribe to an address. The pools change with every call, so they can only be read.
     ///
     /// # Errors
     ///
-    /// Words for the caller, if it is not.
-    pub(crate) fn is_told_of(&self, uri: &str) -> Result<(), ErrorData> {
+    /// A message for the caller, if they can't.
+    pub(crate) fn check_subscribable(&self, uri: &str) -> Result<(), ErrorData> {
         match Address::parse(uri) {
             Some(Address::Snippet(name)) => match self.snippets.get(name) {
-                // It can be mended, which is a change.
+                // Fixing it is a change.
                 Ok(_) | Err(SnippetError::Ambiguous { .. } | SnippetError::Unreadable { .. }) => {
                     Ok(())
                 }
                 Err(error) => Err(not_found(uri, &error)),
             },
             Some(Address::Languages | Address::Pool) => {
-                let message = format!("changes of {uri} are not told: read it when it is needed");
+                let message =
+                    format!("changes of {uri} are not announced: read it when you need it");
                 Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))
             }
             None => Err(not_found(uri, "there is no such resource")),
         }
     }
 
-    /// Values for a template's variable that begin with what is there of it. Nothing is suggested for what is
-    /// not known.
+    /// Completes a template's variable: the values that start with `begun`.
     pub(crate) fn complete(&self, template: &str, variable: &str, begun: &str) -> CompletionInfo {
         if (template, variable) != (SNIPPET_TEMPLATE, NAME) {
             return CompletionInfo::default();
@@ -177,7 +173,7 @@ impl Resources {
     }
 }
 
-/// The protocol's implementation gives it the code that the caller's revision wants.
+/// The error for an address where nothing is. rmcp gives it the code of the caller's revision.
 fn not_found(uri: &str, why: impl std::fmt::Display) -> ErrorData {
     let message = format!("{}: {why}", quoted(uri));
     ErrorData::resource_not_found(message, Some(json!({ "uri": uri })))
@@ -198,7 +194,7 @@ pub(super) fn part_of_run(uri: &str, part: Part) -> ResourceContents {
     contents.with_mime_type(part.media_type).with_meta(MetaObject(meta))
 }
 
-/// What a host needs to show a source as one.
+/// The media type of a source, so that hosts highlight it.
 fn mime_type(file_name: &str) -> &'static str {
     match file_name.rsplit_once('.').map_or("", |(_, extension)| extension) {
         "py" => "text/x-python",

@@ -1,4 +1,4 @@
-//! `isolator://pool`: how the server is at this moment.
+//! `isolator://pool`: the current state of the server.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) struct Status<'a> {
     running: usize,
     /// Those that wait for their turn.
     waiting: usize,
-    /// Sandboxes that are done with and not removed yet.
+    /// Used sandboxes that are not removed yet.
     leaving: usize,
     pools: BTreeMap<&'a str, OnePool>,
 }
@@ -40,7 +40,7 @@ struct Starts {
     cold: u64,
 }
 
-/// What is known of the interpreters that wait.
+/// The state of the preloaded interpreters.
 #[derive(Serialize)]
 struct Preload {
     memory_bytes: u64,

@@ -11,9 +11,9 @@ use crate::request::syntax::Syntax;
 /// The tool's name.
 pub(crate) const CHECK_SYNTAX: &str = "check_syntax";
 
-const DESCRIPTION: &str = "Tells whether a program is valid in its language, without running it: valid, or \
-    the first error with its line, its place in the line, and the line's text. Names and types are \
-    not checked; execute_code tells of those.";
+const DESCRIPTION: &str = "Says whether a program is valid in its language, without running it: valid, or \
+    the first error with its line, its offset in the line, and the line's text. Names and types are \
+    not checked; run the program for those.";
 
 /// The tool's definition.
 pub(super) fn check_syntax(config: &Config) -> Tool {

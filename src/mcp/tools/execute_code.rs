@@ -1,4 +1,4 @@
-//! The tool `execute_code` as hosts see it: its schemas and what its description tells a model.
+//! The tool `execute_code`: its schemas, and its description for the model.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ fn description(config: &Config) -> String {
     let mut text = String::from(
         "Runs a program in a new, empty sandbox without network and returns its standard output, \
          standard error and exit status. Print results. Files that it creates in its working directory are \
-         listed; pictures come back as images, and what output_files names comes back, too. All else \
-         vanishes after the call. Nothing can be installed.",
+         listed; pictures come back as images, and files that match output_files come back, too. All \
+         else is gone after the call. Nothing can be installed.",
     );
     for language in config.languages.values() {
         text.push_str(&format!("\n- {}", language.name));
@@ -44,12 +44,12 @@ fn description(config: &Config) -> String {
     }
     let timeout = humantime::format_duration(config.limits.default_timeout);
     let most = humantime::format_duration(config.limits.max_timeout);
-    text.push_str(&format!("\nA program may run for {timeout}, or for up to {most} with timeout."));
+    text.push_str(&format!("\nA program can run for {timeout}, or up to {most} with timeout."));
     let held: Vec<_> = config.languages.keys().filter(|l| config.policies.apply_to(l)).collect();
     if !held.is_empty() {
         let held = held.into_iter().cloned().collect::<Vec<_>>().join(", ");
         text.push_str(&format!(
-            "\nThe operator forbids some calls or imports in {held}; a program that has one is refused."
+            "\nThe operator forbids some calls or imports in {held}; a program with one is refused."
         ));
     }
     text
@@ -62,13 +62,13 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
     let snippets = snippets.list();
     if let Some(snippet) = properties["snippet_name"].as_object_mut() {
         let mut description = String::from(
-            "Name of a stored program to run instead of entrypoint_code; its arguments are args.",
+            "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.",
         );
         for Listed { name, language, description: about, .. } in &snippets {
             description.push_str(&format!("\n- {name} ({language}): {about}"));
         }
         snippet.insert("description".to_owned(), Value::String(description));
-        // No value at all would fit an empty list.
+        // An empty list would allow no value at all.
         if !snippets.is_empty() {
             let names = snippets.into_iter().map(|snippet| snippet.name).collect();
             snippet.insert("enum".to_owned(), names);

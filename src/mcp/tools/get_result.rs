@@ -16,9 +16,9 @@ pub(super) fn get_result(config: &Config) -> Tool {
     let wait = humantime::format_duration(config.results.detach_after);
     let keep = humantime::format_duration(config.results.keep_for);
     let description = format!(
-        "Returns the result of a program for which execute_code answered with a handle, because it ran \
-         for longer than {wait}. Waits for up to {wait}; if the program still runs, call it again. A handle \
-         expires {keep} after the end of its program or later."
+        "Returns the result of a program for which execute_code returned a handle because it ran longer \
+         than {wait}. Waits for up to {wait}; if the program is still running, call it again. A handle is \
+         valid for at least {keep} after the program's end."
     );
     let mut input = schemars::schema_for!(GetResult).to_value();
     input["required"] = json!(["handle"]);

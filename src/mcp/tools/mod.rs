@@ -1,4 +1,4 @@
-//! The tools as hosts see them: their names, their schemas, and what their descriptions tell a model.
+//! The tools as hosts see them: names, schemas, and descriptions for the model.
 
 mod check_syntax;
 mod execute_code;
@@ -30,8 +30,7 @@ pub(crate) fn instructions(config: &Config) -> String {
     )
 }
 
-/// The tools of a configuration, always in the same order. They are made anew for each listing, because
-/// snippets change.
+/// The tools of a configuration, always in the same order. Each listing builds them again, because snippets change.
 pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
     let mut tools =
         vec![execute_code::execute_code(config, snippets), check_syntax::check_syntax(config)];
@@ -47,7 +46,7 @@ pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
 fn object(schema: Value) -> Arc<JsonObject> {
     match schema {
         Value::Object(mut object) => {
-            // The title is the name of a type here, which is nothing to a host.
+            // The title is the name of a Rust type, which means nothing to a host.
             object.remove("title");
             Arc::new(object)
         }

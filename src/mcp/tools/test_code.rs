@@ -1,4 +1,4 @@
-//! The tool `test_code`, and what it answers.
+//! The tool `test_code`, and its answers.
 
 use isolator_pool::run::outcome::Outcome;
 use rmcp::model::{Tool, ToolAnnotations};
@@ -16,7 +16,7 @@ use crate::result::report::text;
 /// The tool's name.
 pub(crate) const TEST_CODE: &str = "test_code";
 
-/// How far a program came. Each form is a promise to callers, and so is what it does not have.
+/// How far a program came. Callers rely on each form, including which fields it lacks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Tested {
@@ -66,7 +66,7 @@ pub(crate) enum Tested {
 struct AnyTested {
     /// How far the program came.
     phase: Phase,
-    /// false, if it was not run.
+    /// false if it was not run.
     #[serde(default)]
     valid: bool,
     /// What is wrong with its syntax.
@@ -75,13 +75,13 @@ struct AnyTested {
     /// The line of the error, from 1.
     #[serde(default)]
     line: u64,
-    /// The place in the line, from 1.
+    /// The offset in the line, from 1.
     #[serde(default)]
     offset: u64,
     /// The line's text, without the space around it.
     #[serde(default)]
     context: String,
-    /// What the operator forbids and the program has; the first 20.
+    /// The first 20 violations of what the operator forbids.
     #[serde(default)]
     violations: Vec<Violation>,
     /// What it printed on standard output.
@@ -90,7 +90,7 @@ struct AnyTested {
     /// What it printed on standard error.
     #[serde(default)]
     stderr: String,
-    /// Its exit code; 124 after a timeout, 128 and the number of the signal that ended it.
+    /// Its exit code; 124 after a timeout, 128 plus the number of a signal that ended it.
     #[serde(default)]
     exit_code: i32,
 }
@@ -142,7 +142,7 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
     let mut output = schemars::schema_for!(AnyTested).to_value();
     output["required"] = json!(["phase"]);
     let description = format!(
-        "Tests a {} program: checks its syntax, then whether it has what the operator forbids, \
+        "Tests a {} program: checks its syntax, then looks for what the operator forbids, \
          then runs it in a new, empty sandbox without network. phase says how far it came: \
          syntax_check (error, line, offset, context), security_check (violations), or execution \
          (stdout, stderr, exit_code; 124 after a timeout).",

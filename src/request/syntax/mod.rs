@@ -1,7 +1,7 @@
-//! Checks of a program's syntax: what a sandbox is asked, and what its answer means.
+//! Syntax checks: the request for a sandbox, and how its answer is read.
 //!
-//! The code is only ever read inside a sandbox, by the language's own tools. What comes back is
-//! somebody else's text: it is taken apart strictly, and what does not fit is no verdict.
+//! The code is only read inside a sandbox, by the language's own tools. Their answer is not trusted: it is parsed
+//! strictly, and anything unexpected is no verdict.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(crate) struct Syntax {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64", range(min = 1))]
     pub line: Option<u64>,
-    /// The place in the line, from 1, as the language's own tools count.
+    /// The offset in the line, from 1, as the language's own tools count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64", range(min = 1))]
     pub offset: Option<u64>,
@@ -55,12 +55,10 @@ pub(crate) struct Syntax {
 /// Why there is no verdict.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoVerdict {
-    /// The checker did not come to its end.
-    #[error(
-        "the checker did not come to its end ({0}); is the program very large or deeply nested?"
-    )]
+    /// The checker did not finish.
+    #[error("the checker did not finish ({0}); is the program very large or deeply nested?")]
     Ended(String),
-    /// The checker said something else than it should.
+    /// The checker's answer is not as expected.
     #[error("the checker's answer can't be read: {0}")]
     Unreadable(String),
 }
@@ -88,7 +86,7 @@ pub(crate) fn request<'l>(
     let Some(check) = &language.syntax else {
         let name = &language.name;
         let message = format!(
-            "{name} has no syntax check: the operator can give it one in \
+            "{name} has no syntax check: the operator can add one in \
              languageSettings.{name}.syntaxCheck"
         );
         return Err(InvalidArgument::new("language", message));
@@ -100,7 +98,7 @@ pub(crate) fn request<'l>(
     };
     let wrong = |message: String| InvalidArgument::new("code", message);
     if code.len() as u64 > config.limits.files.total {
-        let message = format!("holds more than {} bytes", config.limits.files.total);
+        let message = format!("is longer than {} bytes", config.limits.files.total);
         return Err(wrong(message));
     }
     let mut limits = config.limits.files;
@@ -130,7 +128,7 @@ pub(crate) fn request<'l>(
 ///
 /// # Errors
 ///
-/// When it came to no end, or said something else than it should.
+/// When it did not finish, or its answer is not as expected.
 pub(crate) fn verdict(
     check: &SyntaxCheck,
     outcome: &Outcome,
@@ -174,7 +172,7 @@ fn from_json(exit: i32, outcome: &Outcome) -> Result<Answer, NoVerdict> {
         return Err(unreadable("it is too long"));
     }
     let answer: Answer = serde_json::from_slice(&outcome.stdout.head)
-        .map_err(|error| unreadable(&format!("it is not the JSON that was asked for ({error})")))?;
+        .map_err(|error| unreadable(&format!("it is not the expected JSON ({error})")))?;
     let is_whole = match &answer.error {
         Some(error) => !answer.valid && !error.trim().is_empty(),
         None => answer.valid && answer.line.is_none() && answer.offset.is_none(),

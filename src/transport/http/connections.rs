@@ -1,5 +1,5 @@
-//! Connections: accepted up to a number, with TLS where there is a certificate, closed when they keep
-//! everybody waiting, and let go in peace when the server stops.
+//! HTTP connections: limited in number, with TLS if there is a certificate, closed when they are idle or too slow, and
+//! shut down gracefully.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,25 +28,24 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// For the headers of a request, from the moment in which a connection waits for one. A client that keeps
-/// a connection for longer without using it opens another.
-const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+/// For the headers of a request, from when a connection begins to wait for one. Idle connections are closed after
+/// this, and clients open new ones.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// For a TLS handshake.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a request's line and headers; more is answered with 431.
 const MAX_HEADERS: usize = 64 * 1024;
 
-/// After accepting has failed, which is most likely for want of descriptors.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// After accepting failed, most likely because there are no file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The address a request came from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
-/// Accepts connections until `stop` is cancelled, then waits until `end` is for those that are there to be
-/// done with what they do.
+/// Accepts connections until `stop` is cancelled, then waits for the open ones to finish, until `end` is cancelled.
 pub(super) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -55,18 +54,18 @@ pub(super) async fn serve(
     stop: CancellationToken,
     end: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(most));
+    let slots = Arc::new(Semaphore::new(most));
     let connections =
         Connections { router, tls: tls.map(TlsAcceptor::from), graceful: GracefulShutdown::new() };
     let tasks = TaskTracker::new();
     loop {
-        // A connection waits in the kernel's queue for as long as there is no place for it.
+        // A connection waits in the kernel's queue until there is a slot for it.
         let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &slots) => accepted,
             () = stop.cancelled() => break,
         };
         match accepted {
-            Ok((stream, peer, place)) => {
+            Ok((stream, peer, slot)) => {
                 let served = connections.serve(stream, Peer(peer));
                 let end = end.clone();
                 tasks.spawn(async move {
@@ -74,12 +73,12 @@ pub(super) async fn serve(
                         () = served => {}
                         () = end.cancelled() => {}
                     }
-                    drop(place);
+                    drop(slot);
                 });
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
@@ -94,14 +93,14 @@ pub(super) async fn serve(
 
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
+    slots: &Arc<Semaphore>,
 ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
-    // An answer is written in more than one piece; without this the last waits for the client's word that
-    // it has the first, for 40 ms.
+    // An answer is written in several pieces. Without this, the last one waits 40 ms for the client's
+    // acknowledgement of the first.
     stream.set_nodelay(true)?;
-    Ok((stream, peer, place))
+    Ok((stream, peer, slot))
 }
 
 struct Connections {
@@ -111,7 +110,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// What becomes of one connection.
+    /// Serves one connection.
     fn serve(&self, stream: TcpStream, peer: Peer) -> impl Future<Output = ()> + Send + 'static {
         let router = self.router.clone();
         let watcher = self.graceful.watcher();
@@ -122,24 +121,27 @@ impl Connections {
                     let connection = connection(TokioIo::new(stream), router, peer);
                     watcher.watch(connection).await
                 }
-                Some(tls) => match tokio::time::timeout(HANDSHAKE_WITHIN, tls.accept(stream)).await
-                {
-                    Ok(Ok(stream)) => {
-                        let connection = connection(TokioIo::new(stream), router, peer);
-                        watcher.watch(connection).await
+                Some(tls) => {
+                    match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => {
+                            let connection = connection(TokioIo::new(stream), router, peer);
+                            watcher.watch(connection).await
+                        }
+                        Ok(Err(error)) => {
+                            return tracing::debug!(%error, ?peer, "the TLS handshake failed");
+                        }
+                        Err(_) => return tracing::debug!(?peer, "the TLS handshake timed out"),
                     }
-                    Ok(Err(error)) => return tracing::debug!(%error, ?peer, "no TLS"),
-                    Err(_) => return tracing::debug!(?peer, "no TLS in time"),
-                },
+                }
             };
             if let Err(error) = ended {
-                tracing::debug!(%error, ?peer, "a connection has failed");
+                tracing::debug!(%error, ?peer, "a connection failed");
             }
         }
     }
 }
 
-/// HTTP/1.1 alone: what newer versions are faster at, many requests at once, agents do not have.
+/// Only HTTP/1.1: newer versions are faster with many requests at once, which agents don't send.
 fn connection<Stream>(
     stream: TokioIo<Stream>,
     router: Router,
@@ -163,7 +165,7 @@ where
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_WITHIN)
+        .header_read_timeout(HEADERS_TIMEOUT)
         .max_buf_size(MAX_HEADERS)
         .serve_connection(stream, service)
 }
@@ -172,10 +174,10 @@ where
 pub(super) fn tls(certificate: &Path, key: &Path) -> anyhow::Result<Arc<ServerConfig>> {
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .with_context(|| format!("{} is no certificate in PEM", certificate.display()))?;
+        .with_context(|| format!("{} is not a certificate in PEM", certificate.display()))?;
     let key_shown = key.display();
     let key = PrivateKeyDer::from_pem_file(key)
-        .with_context(|| format!("{key_shown} is no private key in PEM"))?;
+        .with_context(|| format!("{key_shown} is not a private key in PEM"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

@@ -1,5 +1,5 @@
-//! What every request goes through before it is looked at as one of the protocol: who calls, whether the
-//! session is the caller's, and a body that is neither too large nor too slow.
+//! Checks every HTTP request before rmcp sees it: its client, whether the session is the client's, and a body that is
+//! neither too large nor too slow.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -32,32 +32,32 @@ use crate::mcp::server::{Caller, MAX_MESSAGE};
 /// Bytes of bodies that are being received, of all clients and of one.
 const BODIES: (usize, usize) = (4 * MAX_MESSAGE, 2 * MAX_MESSAGE);
 
-/// For the next piece of a body.
-const PIECE_WITHIN: Duration = Duration::from_secs(10);
+/// For the next frame of a body.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For all of it.
-const BODY_WITHIN: Duration = Duration::from_secs(60);
+/// For the whole body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much longer a body that is refused is read.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long the rest of a refused body is read.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a call goes on whose client has gone, if the client could come back to its session for the
+/// How long a call goes on after its client disconnected, if the client could come back to its session for the
 /// answer.
-const ABSENCE: Duration = Duration::from_secs(10);
+const RECONNECT_GRACE: Duration = Duration::from_secs(10);
 
-/// Where the session is named.
+/// The header that names the session.
 const SESSION: &str = "mcp-session-id";
 
-/// What requests go through.
+/// Checks requests.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// Those who may call; everybody if there is no such list.
+    /// The clients that can call; anybody if there are no tokens.
     tokens: Option<Tokens>,
     sessions: Sessions,
     bodies: Budget,
-    /// Clients that have gone and may come back.
+    /// Waits for clients that disconnected and may come back.
     absences: TaskTracker,
-    /// Answers that are not with their clients yet.
+    /// Answers that are still being sent.
     answers: TaskTracker,
 }
 
@@ -71,7 +71,7 @@ impl Guard {
         &self.sessions
     }
 
-    /// Without tokens clients are told apart by where they call from.
+    /// The client of a request. Without tokens, clients are told apart by their IP addresses.
     fn client(&self, request: &Request) -> Result<Client, Refused> {
         let Some(tokens) = &self.tokens else {
             let peer = request.extensions().get::<Peer>();
@@ -83,6 +83,7 @@ impl Guard {
         tokens.client(token).map_err(|refusal| {
             let message = match refusal {
                 Refusal::Unknown => "the token is not known",
+                Refusal::Unreadable => "the server can't read its tokens; tell its operator",
                 Refusal::Expired => "the token has expired",
             };
             unauthorized(message, Some("invalid_token")).into()
@@ -122,7 +123,7 @@ impl Guard {
             None if request.method() != Method::POST || self.sessions.has_room(&client).await => {}
             None => {
                 return Err(
-                    busy("there are too many sessions; end those that are not needed").into()
+                    busy("there are too many sessions; end those that you don't need").into()
                 );
             }
         }
@@ -132,7 +133,7 @@ impl Guard {
         let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         let is_json = essence.trim().eq_ignore_ascii_case("application/json");
         let (body, _share) = self.receive(&parts.headers, body, &client).await?;
-        // What is asked for by GET is a stream that has no end.
+        // The answer to a GET is a stream that has no end.
         let answer = (parts.method == Method::POST).then(|| self.answers.token());
         let gone = CancellationToken::new();
         parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
@@ -146,12 +147,12 @@ impl Guard {
         if let Some(id) = id(response.headers()) {
             self.sessions.add(&id, &client);
         }
-        // Without a session the protocol's implementation notices by itself.
+        // Without a session rmcp notices by itself.
         let absence = session.map(|session| Absence { guard: self, session, gone });
         Ok(response.map(|body| Body::new(Watched { body, absence, _answer: answer })))
     }
 
-    /// The whole body, and what it takes of the memory for bodies.
+    /// Receives the whole body, and counts it against the memory for bodies.
     async fn receive(
         &self,
         headers: &HeaderMap,
@@ -168,13 +169,13 @@ impl Guard {
             }
             collect(body.as_mut(), &mut share).await
         };
-        let received = tokio::time::timeout(BODY_WITHIN, received).await;
+        let received = tokio::time::timeout(BODY_TIMEOUT, received).await;
         match received.unwrap_or_else(|_| Err(too_slow().into())) {
             Ok(bytes) => Ok((bytes, share)),
             Err(refused) => {
                 drop(share);
-                // A client that is still sending when the connection is closed does not get to read why.
-                let _ = tokio::time::timeout(LINGER, discard(body)).await;
+                // A client that is still sending when the connection closes could not read why.
+                let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(body)).await;
                 Err(refused)
             }
         }
@@ -189,9 +190,9 @@ async fn collect(mut body: Pin<&mut Body>, share: &mut Share) -> Result<Bytes, R
     let mut bytes = Vec::new();
     loop {
         let piece = poll_fn(|context| body.as_mut().poll_frame(context));
-        let piece = tokio::time::timeout(PIECE_WITHIN, piece).await.map_err(|_| too_slow())?;
+        let piece = tokio::time::timeout(FRAME_TIMEOUT, piece).await.map_err(|_| too_slow())?;
         let Some(frame) = piece else { return Ok(bytes.into()) };
-        // Who does not send what was announced does not wait for an answer either.
+        // A client that sends less than announced does not wait for an answer.
         let frame =
             frame.map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()).into_response())?;
         let Ok(data) = frame.into_data() else { continue };
@@ -199,7 +200,7 @@ async fn collect(mut body: Pin<&mut Body>, share: &mut Share) -> Result<Bytes, R
             return Err(too_large().into());
         }
         if !share.grow(data.len()) {
-            return Err(busy("the requests being received hold too much together").into());
+            return Err(busy("the requests being received take too much memory; try again").into());
         }
         bytes.extend_from_slice(&data);
     }
@@ -211,7 +212,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// RFC 6750 has the header's form: no error code where there was no token.
+/// RFC 6750 defines the header: without a token there is no error code.
 fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response {
     let challenge = match error {
         Some(error) => {
@@ -226,7 +227,7 @@ fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response 
     response
 }
 
-/// The answer to a body that is no message, for which the protocol's implementation blames its type.
+/// The answer to a body that is not a message. rmcp would blame its content type.
 fn no_message(body: &[u8]) -> Response {
     let (id, error) = match serde_json::from_slice::<Value>(body) {
         Err(error) => {
@@ -235,7 +236,7 @@ fn no_message(body: &[u8]) -> Response {
         }
         Ok(message) => {
             let id = serde_json::from_value::<RequestId>(message["id"].clone()).ok();
-            (id, ErrorData::invalid_request("this is no message of the protocol", None))
+            (id, ErrorData::invalid_request("this is not an MCP message", None))
         }
     };
     let body = serde_json::to_vec(&JsonRpcError::new(id, error)).unwrap_or_default();
@@ -248,7 +249,7 @@ fn too_large() -> Response {
 }
 
 fn too_slow() -> Response {
-    (StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n").into_response()
+    (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n").into_response()
 }
 
 fn busy(message: &str) -> Response {
@@ -259,7 +260,7 @@ fn busy(message: &str) -> Response {
 /// The answer to a request.
 struct Watched {
     body: Body,
-    /// What to do if nobody reads it to its end.
+    /// What to do if the client does not read it to its end.
     absence: Option<Absence>,
     _answer: Option<TaskTrackerToken>,
 }
@@ -303,7 +304,7 @@ impl Drop for Watched {
         let tracker = guard.absences.clone();
         let then = Instant::now();
         tracker.spawn(async move {
-            tokio::time::sleep(ABSENCE).await;
+            tokio::time::sleep(RECONNECT_GRACE).await;
             if !guard.sessions.is_in_use_since(&session, then) {
                 gone.cancel();
             }

@@ -1,8 +1,7 @@
-//! MCP over streamable HTTP, at `/mcp`, and what tells others how the server is.
+//! MCP over streamable HTTP, at `/mcp`, and health checks, at `/healthz` and `/readyz`.
 //!
-//! A request comes in by [`connections`], goes through [`guard`] and is then the protocol's, which checks
-//! where it was sent to and from which page. Revision 2026-07-28 has no sessions, so that any of several
-//! servers can answer any request; older clients get one.
+//! A request comes in by [`connections`] and passes [`guard`]. Then rmcp checks its host and origin and handles it.
+//! Revision 2026-07-28 has no sessions, so any of several servers can answer any request; older clients get a session.
 
 mod connections;
 mod guard;
@@ -34,7 +33,7 @@ use self::tokens::Tokens;
 use crate::config::{Config, HttpConfig};
 use crate::mcp::server::{MAX_MESSAGE, Server};
 
-/// Pages that may call, wherever they are served from on this machine.
+/// Origins that can call: pages on this machine.
 const LOCAL_ORIGINS: [&str; 6] = [
     "http://localhost:*",
     "http://127.0.0.1:*",
@@ -47,9 +46,8 @@ const LOCAL_ORIGINS: [&str; 6] = [
 /// Names of this machine for itself.
 const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// An answer that nothing is added to is followed by a sign of life, before somebody between here and there
-/// takes the connection for dead.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+/// A silent answer is kept alive at this interval, before a proxy takes the connection for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A listener that is ready to serve.
 pub(crate) struct Http {
@@ -60,17 +58,16 @@ pub(crate) struct Http {
     settings: HttpConfig,
 }
 
-/// When a server ends, in steps.
+/// The steps in which a server ends.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ending {
-    /// No more calls are taken, which `/readyz` tells.
+    /// No more calls are taken, and `/readyz` says so.
     pub draining: CancellationToken,
-    /// The answers that are on their way. A stream is cut short when connections end, whatever is still to be
-    /// said on it.
+    /// The answers that are still being sent. When connections end, their streams are cut.
     pub answers: TaskTracker,
-    /// No more connections are; what is left to be said is said.
+    /// No more connections are accepted; open ones finish their answers.
     pub stop: CancellationToken,
-    /// Now.
+    /// All connections end now.
     pub end: CancellationToken,
 }
 
@@ -79,15 +76,14 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// When the address can't be listened at, a file can't be used, or others than this machine could call
-    /// without a token.
+    /// When it can't listen on the address, a file can't be used, or other machines could call without a token.
     pub(crate) async fn bind(address: SocketAddr, config: &Config) -> anyhow::Result<Self> {
         let settings = config.http.clone();
         if settings.tokens.is_none() && !address.ip().is_loopback() {
             bail!(
-                "{address} can be reached from other machines, and whoever reaches it can run programs: \
-                 make a token with `isolator token NAME`, put its line into a file and name that as \
-                 http.tokens in the configuration, or listen at 127.0.0.1"
+                "other machines can reach {address}, and anyone who reaches it can run programs: create \
+                 a token with `isolator token NAME`, put its line into a file and set http.tokens to that \
+                 file, or listen on 127.0.0.1"
             );
         }
         let tokens =
@@ -95,16 +91,16 @@ impl Http {
         let tls = settings.tls.as_ref().map(|tls| connections::tls(&tls.certificate, &tls.key));
         let tls = tls.transpose().context("http.tls")?;
         if tls.is_none() && tokens.is_some() && !address.ip().is_loopback() {
-            tracing::warn!("tokens and programs cross the network unencrypted without http.tls");
+            tracing::warn!("without http.tls, tokens and programs cross the network unencrypted");
         }
         let listener = TcpListener::bind(address)
             .await
-            .with_context(|| format!("{address} can't be listened at"))?;
+            .with_context(|| format!("can't listen on {address}"))?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address, tls, tokens, settings })
     }
 
-    /// Where clients find it.
+    /// The URL for clients.
     pub(crate) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}/mcp", self.address)
@@ -121,7 +117,7 @@ impl Http {
         let sessions = Sessions::new(config.limits.max_timeout);
         let guard = Guard::new(self.tokens, sessions, ending.answers.clone());
         let protocol = StreamableHttpServerConfig::default()
-            .with_sse_keep_alive(Some(SIGN_OF_LIFE))
+            .with_sse_keep_alive(Some(KEEP_ALIVE))
             .with_max_request_body_bytes(MAX_MESSAGE)
             .with_allowed_hosts(hosts(self.address.ip(), &self.settings.allowed_hosts))
             .with_allowed_origins(origins(&self.settings.allowed_origins))
@@ -146,8 +142,8 @@ fn hosts(bound: IpAddr, allowed: &[String]) -> Vec<String> {
     let own = (!bound.is_unspecified()).then(|| bound.to_string());
     if own.is_none() && allowed.is_empty() {
         tracing::warn!(
-            "only requests to localhost are answered: name what clients call this machine in \
-             http.allowedHosts"
+            "only requests to localhost are answered: list the names by which clients call this machine \
+             in http.allowedHosts"
         );
     }
     LOCAL_HOSTS.iter().map(|host| (*host).to_owned()).chain(own).chain(allowed.to_vec()).collect()
@@ -177,7 +173,7 @@ async fn ready(State(health): State<Arc<Health>>) -> (StatusCode, String) {
     }
 }
 
-/// A pool that is empty because its sandboxes are in use is ready: calls get the next.
+/// Whether a pool can serve calls. One whose sandboxes are all in use can: calls get the next.
 fn is_ready(pool: &PoolStatus) -> bool {
     let served: u64 = pool.starts.iter().sum();
     pool.size == 0 || pool.hot + pool.paused > 0 || (served > 0 && pool.last_error.is_none())

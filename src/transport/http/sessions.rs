@@ -1,5 +1,5 @@
-//! Sessions of clients that speak a revision before 2026-07-28: whose they are, how many there may be, and
-//! when somebody has left one for good.
+//! Sessions of clients with a revision before 2026-07-28: whose they are, how many there can be, and when they were
+//! last used.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,14 +9,14 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 
-/// Sessions of all clients.
-const MOST: usize = 1024;
+/// Most sessions of all clients.
+const MAX_SESSIONS: usize = 1024;
 
-/// Sessions of one.
-const MOST_OF_ONE: usize = 256;
+/// Most sessions of one client.
+const MAX_PER_CLIENT: usize = 256;
 
-/// A session lives for this much longer than the longest run, in which a client need not say anything.
-const KEPT_FOR: Duration = Duration::from_secs(10 * 60);
+/// A session is kept for this much longer than the longest run, during which a client may send nothing.
+const EXTRA_KEEP_ALIVE: Duration = Duration::from_secs(10 * 60);
 
 /// The sessions of this server.
 #[derive(Debug)]
@@ -28,32 +28,32 @@ pub(super) struct Sessions {
 #[derive(Debug)]
 struct Known {
     client: Client,
-    /// When it was last heard of.
+    /// When it was last used.
     last: Instant,
 }
 
 impl Sessions {
-    /// Of a server on which a program may run for `longest`.
+    /// The sessions of a server on which a program can run for `longest`.
     pub(super) fn new(longest: Duration) -> Self {
         let mut manager = LocalSessionManager::default();
         let mut config = SessionConfig::default();
-        config.keep_alive = Some(longest + KEPT_FOR);
+        config.keep_alive = Some(longest + EXTRA_KEEP_ALIVE);
         manager.session_config = config;
         Self { manager: Arc::new(manager), known: Mutex::default() }
     }
 
-    /// What the protocol's implementation keeps of them.
+    /// rmcp's session manager.
     pub(super) fn manager(&self) -> Arc<LocalSessionManager> {
         Arc::clone(&self.manager)
     }
 
-    /// Whether a client may have one more.
+    /// Whether a client can open another one.
     pub(super) async fn has_room(&self, client: &Client) -> bool {
         let open = self.manager.sessions.read().await;
         let mut known = self.known();
         known.retain(|id, _| open.contains_key(id.as_str()));
-        known.len() < MOST
-            && known.values().filter(|known| known.client == *client).count() < MOST_OF_ONE
+        known.len() < MAX_SESSIONS
+            && known.values().filter(|known| known.client == *client).count() < MAX_PER_CLIENT
     }
 
     /// Notes that a client has a new one.
@@ -62,8 +62,8 @@ impl Sessions {
         self.known().insert(id.to_owned(), known);
     }
 
-    /// Whether a client may use a session, which is heard of by that. One that is not known here is left to
-    /// the protocol's implementation, which does not know it either.
+    /// Whether a client can use a session, which counts as a use. An unknown one is left to rmcp, which does not know
+    /// it either.
     pub(super) fn may_use(&self, id: &str, client: &Client) -> bool {
         match self.known().get_mut(id) {
             Some(known) if known.client == *client => {
@@ -75,7 +75,7 @@ impl Sessions {
         }
     }
 
-    /// Whether something was heard of a session since then.
+    /// Whether a session was used after `then`.
     pub(super) fn is_in_use_since(&self, id: &str, then: Instant) -> bool {
         self.known().get(id).is_some_and(|known| known.last > then)
     }
@@ -105,7 +105,7 @@ mod tests {
     async fn sessions_that_are_closed_make_room() {
         let sessions = Sessions::new(Duration::from_secs(60));
         let client = Client::named("one");
-        for number in 0..MOST_OF_ONE {
+        for number in 0..MAX_PER_CLIENT {
             sessions.add(&number.to_string(), &client);
         }
         // None of them is open.

@@ -1,8 +1,8 @@
-//! Who may call over HTTP: bearer tokens, kept as digests in a file.
+//! Bearer tokens of HTTP clients, kept as digests in a file.
 //!
 //! A token is 32 random bytes, so its SHA-256 gives nothing away and needs neither salt nor slow hashing.
-//! The file is read again whenever it has changed: a token that is taken out of it is refused from then on.
-//! While it can't be read nobody is let in, because nobody knows who may be.
+//! The file is read again whenever it has changed: a token that was removed from it is refused from then on.
+//! While it can't be read, all requests are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::hex::hex;
 
-/// What tokens begin with, for those who look for secrets where none should be.
+/// What tokens begin with, so that secret scanners find them.
 const PREFIX: &str = "isolator_";
 
 /// Random bytes of a token.
@@ -44,8 +44,10 @@ pub(crate) struct Token {
 pub(super) enum Refusal {
     /// No token like it is in the file.
     Unknown,
-    /// Its time is over.
+    /// It has expired.
     Expired,
+    /// The server can't read the file.
+    Unreadable,
 }
 
 /// Why the file can't be used.
@@ -59,8 +61,8 @@ pub(crate) enum TokensError {
         /// Why.
         source: std::io::Error,
     },
-    /// A line is not as it should be.
-    #[error("{path}, line {line}: {problem}; `isolator token NAME` prints lines that are right")]
+    /// A line is wrong.
+    #[error("{path}, line {line}: {problem}; `isolator token NAME` prints valid lines")]
     Line {
         /// The file.
         path: String,
@@ -69,8 +71,8 @@ pub(crate) enum TokensError {
         /// What is wrong with it.
         problem: String,
     },
-    /// It is larger than any list of tokens.
-    #[error("{0} is larger than a file of tokens can be")]
+    /// It is larger than [`MAX_FILE`].
+    #[error("{0} is too large for a token file")]
     TooLarge(String),
     /// There is none in it.
     #[error("{0} has no tokens; `isolator token NAME` makes one")]
@@ -78,7 +80,7 @@ pub(crate) enum TokensError {
 }
 
 impl Token {
-    /// Makes a token; returns it, too, which nobody can find out later.
+    /// Creates a token, and returns its secret, which is stored nowhere.
     ///
     /// # Errors
     ///
@@ -116,12 +118,15 @@ impl FromStr for Token {
             None => None,
             Some(word) => {
                 let time = word.strip_prefix("expires=").and_then(|time| parse_rfc3339(time).ok());
-                let problem = || format!("{} is no expires=2027-01-31T00:00:00Z", quoted(word));
+                let problem =
+                    || format!("{} is not of the form expires=2027-01-31T00:00:00Z", quoted(word));
                 Some(time.ok_or_else(problem)?)
             }
         };
         match words.next() {
-            Some(word) => Err(format!("nothing may follow, not {}", quoted(word))),
+            Some(word) => {
+                Err(format!("nothing can follow the expiry, but there is {}", quoted(word)))
+            }
             None => Ok(Self { name: name.to_owned(), digest, expires }),
         }
     }
@@ -131,7 +136,7 @@ fn check_name(name: &str) -> Result<(), String> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_fine) {
         return Err(format!(
-            "{} is no name: it must be of letters, digits, -, _, . and @, {MAX_NAME} at most",
+            "{} is not a valid name: use up to {MAX_NAME} letters, digits, -, _, . and @",
             quoted(name)
         ));
     }
@@ -147,12 +152,13 @@ pub(super) struct Tokens {
 
 #[derive(Debug)]
 struct Known {
-    tokens: Vec<Token>,
+    /// `None` if the file can't be read.
+    tokens: Option<Vec<Token>>,
     /// `None` if there is no file.
     version: Option<Version>,
 }
 
-/// What changes with the file.
+/// Differs after each change of the file.
 type Version = (SystemTime, u64);
 
 impl Tokens {
@@ -161,14 +167,14 @@ impl Tokens {
         Ok(Self { path, known: Mutex::new(known) })
     }
 
-    /// Who has the token.
+    /// The client with this token.
     pub(super) fn client(&self, token: &str) -> Result<Client, Refusal> {
         let digest = digest(token);
         let mut known = lock(&self.known);
         self.read_again(&mut known);
-        // All of them are looked at, so that the time tells nothing.
+        // All tokens are compared, so that the time gives nothing away.
         let mut found = None;
-        for token in &known.tokens {
+        for token in known.tokens.as_ref().ok_or(Refusal::Unreadable)? {
             if bool::from(token.digest.ct_eq(&digest)) {
                 found = Some(token);
             }
@@ -187,12 +193,15 @@ impl Tokens {
         }
         *known = match read(&self.path) {
             Ok(now) => {
-                tracing::info!(tokens = now.tokens.len(), "the file of tokens has changed");
+                tracing::info!(
+                    tokens = now.tokens.as_ref().map_or(0, Vec::len),
+                    "the token file has changed"
+                );
                 now
             }
             Err(error) => {
-                tracing::error!(%error, "nobody is let in until the file of tokens is mended");
-                Known { tokens: Vec::new(), version }
+                tracing::error!(%error, "all requests are refused until the token file is fixed");
+                Known { tokens: None, version }
             }
         };
     }
@@ -206,7 +215,7 @@ fn version(path: &Path) -> std::io::Result<Version> {
 fn read(path: &Path) -> Result<Known, TokensError> {
     let shown = path.display().to_string();
     let unreadable = |source| TokensError::Unreadable { path: shown.clone(), source };
-    // Before it is read: what changes meanwhile is read once more.
+    // Before reading, so that a change meanwhile leads to another read.
     let version = version(path).map_err(unreadable)?;
     if version.1 > MAX_FILE {
         return Err(TokensError::TooLarge(shown));
@@ -222,14 +231,14 @@ fn read(path: &Path) -> Result<Known, TokensError> {
             |problem| TokensError::Line { path: shown.clone(), line: number + 1, problem };
         let token: Token = line.parse().map_err(problem)?;
         if tokens.iter().any(|other| other.digest == token.digest) {
-            return Err(problem("this token is there already".to_owned()));
+            return Err(problem("this token is in the file already".to_owned()));
         }
         tokens.push(token);
     }
     if tokens.is_empty() {
         return Err(TokensError::Empty(shown));
     }
-    Ok(Known { tokens, version: Some(version) })
+    Ok(Known { tokens: Some(tokens), version: Some(version) })
 }
 
 fn digest(token: &str) -> [u8; 32] {
@@ -284,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_file_counts_at_once_and_a_broken_one_lets_nobody_in() {
+    fn a_changed_file_takes_effect_at_once_and_a_broken_one_refuses_everybody() {
         let (first, one) = Token::new("one", None).unwrap();
         let (second, two) = Token::new("twotwo", None).unwrap();
         let (_directory, path) = file(&[&first.to_string()]);
@@ -293,11 +302,11 @@ mod tests {
         assert_eq!(tokens.client(&one), Err(Refusal::Unknown));
         assert_eq!(tokens.client(&two), Ok(Client::named("twotwo")));
         fs::write(&path, "nonsense").unwrap();
-        assert_eq!(tokens.client(&two), Err(Refusal::Unknown));
+        assert_eq!(tokens.client(&two), Err(Refusal::Unreadable));
         fs::write(&path, second.to_string()).unwrap();
         assert_eq!(tokens.client(&two), Ok(Client::named("twotwo")));
         fs::remove_file(&path).unwrap();
-        assert_eq!(tokens.client(&two), Err(Refusal::Unknown));
+        assert_eq!(tokens.client(&two), Err(Refusal::Unreadable));
     }
 
     #[test]
@@ -308,15 +317,16 @@ mod tests {
             (vec!["# only words"], "has no tokens"),
             (vec!["", "a"], "line 2: sha256:"),
             (vec!["a sha256:abc"], "line 1: sha256:"),
-            (vec!["a/b sha256:"], "is no name"),
+            (vec!["a/b sha256:"], "is not a valid name"),
         ] {
             let (_directory, path) = file(&lines);
             let error = Tokens::read(path).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
         }
-        for (more, problem) in
-            [("expires=tomorrow", "is no expires="), ("expires=2027-01-31T00:00:00Z x", "follow")]
-        {
+        for (more, problem) in [
+            ("expires=tomorrow", "is not of the form expires="),
+            ("expires=2027-01-31T00:00:00Z x", "follow"),
+        ] {
             let error = format!("a sha256:{digest} {more}").parse::<Token>().unwrap_err();
             assert!(error.contains(problem), "{error}");
         }

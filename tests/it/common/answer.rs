@@ -1,4 +1,4 @@
-//! An answer to a call, held to everything that is promised of every answer.
+//! An answer to a call, checked for everything that every answer must have.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What the tests of the binary share: a running server with a client, and a look at the engine.
+//! What the tests of the binary share: a running server with a client, and a view of the engine.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod answer;

@@ -1,4 +1,4 @@
-//! Processes as the kernel tells of them.
+//! Reads processes from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The real binary's server, with the official client on its standard input and output.
+//! Runs the real binary's server, with the official client on its standard input and output.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

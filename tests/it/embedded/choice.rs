@@ -1,4 +1,4 @@
-//! When sandboxes are made by this engine.
+//! When the embedded engine is used.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Processes of the engine are killed at any moment: the kernel ends what they had, and what is left on
-//! disk and in the control groups is collected.
+//! Processes of the engine are killed at any moment. The kernel ends everything that they started, and what is left
+//! on disk and in the control groups is collected.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! What the engine `embedded` promises, read back from outside, through the files of the kernel, and what
-//! becomes of it when its processes are killed.
+//! What the engine `embedded` promises, read from outside through the files of the kernel, and what happens when
+//! its processes are killed.
 
 mod choice;
 mod crashes;

@@ -1,4 +1,4 @@
-//! What a sandbox is, as the host sees it.
+//! The restrictions of a sandbox, read from the host.
 
 use std::collections::BTreeSet;
 use std::process::Command;

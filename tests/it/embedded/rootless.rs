@@ -1,4 +1,4 @@
-//! Sandboxes of somebody who is not root.
+//! Sandboxes made without root.
 
 use std::env;
 use std::fs;

@@ -1,4 +1,4 @@
-//! After hundreds of requests everything is where it was.
+//! After hundreds of requests, nothing has piled up on the host.
 
 use std::collections::BTreeMap;
 use std::fs;

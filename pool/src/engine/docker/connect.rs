@@ -1,5 +1,5 @@
-//! Where the engine is: an address that the operator gives, the environment's, the current docker
-//! context's, or one of the usual sockets, in this order.
+//! The address of the engine: the configured one, that of the environment, that of the current docker
+//! context, or one of the default sockets, in this order.
 //!
 //! Hosts start their MCP servers with almost no environment, so `DOCKER_HOST` alone is not enough.
 
@@ -15,18 +15,18 @@ use serde::Deserialize;
 use super::error::Translate;
 use crate::engine::{Call, EngineError};
 
-/// Seconds after which the client library gives a call up. Ours are shorter but for the fetching
-/// of images, which is the longest.
+/// Seconds after which the client library gives up a call. It equals our longest timeout, that of
+/// fetching an image; all others are shorter.
 const LIBRARY_TIMEOUT_S: u64 = Call::FetchImage.deadline().as_secs();
 
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 
-/// Where an engine is reached.
+/// The address of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineAddress {
     /// A socket on this machine.
     Unix(PathBuf),
-    /// Plain TCP, `host:port`. Whoever reaches the port owns the machine.
+    /// Plain TCP, `host:port`. Anyone who reaches the port controls the machine.
     Tcp(String),
     /// TCP with TLS, `host:port`, with `ca.pem`, `cert.pem` and `key.pem` in the directory.
     Tls {
@@ -37,7 +37,7 @@ pub enum EngineAddress {
     },
 }
 
-/// Why no engine's address is known.
+/// Why the address of an engine could not be found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The address is of a kind that is not supported.
@@ -46,10 +46,10 @@ pub enum ConnectError {
          tunnel to one of these"
     )]
     Unsupported(String),
-    /// None of the usual places has a socket.
-    #[error("no container engine found: none of these is a socket: {}", .0.join(", "))]
+    /// None of the default paths is a socket.
+    #[error("no container engine was found; there is no socket at any of these paths: {}", .0.join(", "))]
     NotFound(Vec<String>),
-    /// The docker context that is selected can't be read.
+    /// The selected docker context can't be used.
     #[error("docker context {name:?} can't be used: {message}")]
     Context {
         /// Its name.
@@ -60,7 +60,7 @@ pub enum ConnectError {
 }
 
 impl Default for EngineAddress {
-    /// Where an engine is after an ordinary installation.
+    /// The socket of an ordinary installation.
     fn default() -> Self {
         Self::Unix(DEFAULT_SOCKET.into())
     }
@@ -92,14 +92,14 @@ impl EngineAddress {
         if let Some(address) = from_context()? {
             return Ok(address);
         }
-        let usual = usual_sockets();
+        let candidates = default_sockets();
         let is_socket = |path: &&PathBuf| {
             fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
         };
-        match usual.iter().find(is_socket) {
+        match candidates.iter().find(is_socket) {
             Some(path) => Ok(Self::Unix(path.clone())),
             None => Err(ConnectError::NotFound(
-                usual.iter().map(|path| path.display().to_string()).collect(),
+                candidates.iter().map(|path| path.display().to_string()).collect(),
             )),
         }
     }
@@ -125,7 +125,7 @@ impl EngineAddress {
     }
 }
 
-/// The directory of certificates, where the environment asks for TLS as the docker client does.
+/// The directory of certificates, if the environment asks for TLS as it would ask the docker client.
 fn tls_from_environment() -> Option<PathBuf> {
     let verify = env::var("DOCKER_TLS_VERIFY").is_ok_and(|value| !value.is_empty());
     verify.then(|| {
@@ -144,7 +144,7 @@ fn home() -> Option<PathBuf> {
     env::var_os("HOME").map(PathBuf::from)
 }
 
-fn usual_sockets() -> Vec<PathBuf> {
+fn default_sockets() -> Vec<PathBuf> {
     let mut sockets = vec![PathBuf::from(DEFAULT_SOCKET)];
     if let Some(home) = home() {
         sockets.push(home.join(".docker/run/docker.sock"));
@@ -181,7 +181,7 @@ struct ContextEndpoint {
     host: Option<String>,
 }
 
-/// The address of the selected docker context; `None` if there is none but the default.
+/// The address of the selected docker context; `None` if that is the default one.
 fn from_context() -> Result<Option<EngineAddress>, ConnectError> {
     let directory = docker_directory();
     let selected = env::var("DOCKER_CONTEXT").ok().or_else(|| {

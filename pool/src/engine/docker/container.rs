@@ -1,4 +1,4 @@
-//! The container that is a sandbox: every promise about it is made here.
+//! The request that creates a sandbox's container. It sets every limit and every protection.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use bollard::models::{
     MountVolumeOptions, ResourcesUlimits,
 };
 
-use isolator_runner::place;
+use isolator_runner::paths;
 
 use super::dialect::{Dialect, TmpfsOptions};
 use crate::engine::SandboxSpec;
 use crate::engine::limits::ByteSize;
 
-/// The request that makes the container.
+/// The request that creates the container.
 pub(super) fn body(
     spec: &SandboxSpec,
     volume: &str,
@@ -23,13 +23,13 @@ pub(super) fn body(
     let (uid, gid) = spec.user;
     ContainerCreateBody {
         image: Some(spec.image.digest.clone()),
-        // Process 1 waits for ever. There is no init: nothing lives long enough to need one.
-        entrypoint: Some(vec![place::RUNNER.to_owned(), "hold".to_owned()]),
+        // Process 1 only waits. No zombies need an init: the sandbox does not live long enough.
+        entrypoint: Some(vec![paths::RUNNER.to_owned(), "hold".to_owned()]),
         cmd: Some(Vec::new()),
         user: Some(format!("{uid}:{gid}")),
         working_dir: Some(spec.workdir.clone()),
         hostname: Some("sandbox".to_owned()),
-        // Process 1 does not listen to any other, and an engine that is stopped would wait for ten seconds.
+        // Process 1 ignores every other signal, and an engine that shuts down would wait ten seconds for it.
         stop_signal: Some("SIGKILL".to_owned()),
         // An image's own health check would start processes beside the program.
         healthcheck: Some(HealthConfig {
@@ -42,24 +42,24 @@ pub(super) fn body(
     }
 }
 
-/// What may be done with the runner's volume.
+/// How the runner's volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// In a sandbox.
     ReadOnly,
-    /// In the container through which it is filled.
+    /// In the helper container through which it is filled.
     ReadWrite,
 }
 
-/// The runner's volume in a container. It carries the labels too: an engine makes a volume that has
-/// gone anew, and what it makes must be found by the sweep.
+/// The runner's volume in a container. It has the labels, too: an engine recreates a missing volume, and
+/// the sweep must find that one as well.
 pub(super) fn runner_mount(
     volume: &str,
     labels: &HashMap<String, String>,
     access: Access,
 ) -> Mount {
     Mount {
-        target: Some(place::DIRECTORY.to_owned()),
+        target: Some(paths::DIRECTORY.to_owned()),
         source: Some(volume.to_owned()),
         typ: Some(MountType::VOLUME),
         read_only: Some(access == Access::ReadOnly),
@@ -72,9 +72,8 @@ pub(super) fn runner_mount(
     }
 }
 
-/// What can't be written in `/proc`: what Docker says by itself, and the pressure on the machine. Whoever opens
-/// that for writing is told of it, by a watch that takes the kernel a moment to remove: thousands of them keep a
-/// killed container alive for minutes.
+/// Read-only paths in `/proc`: Docker's own list and `/proc/pressure`. Opening that for writing creates a
+/// trigger that the kernel removes slowly: thousands of them keep a killed container alive for minutes.
 const READ_ONLY: [&str; 6] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -122,8 +121,8 @@ fn ulimit(name: &str, limit: i64) -> ResourcesUlimits {
     ResourcesUlimits { name: Some(name.to_owned()), soft: Some(limit), hard: Some(limit) }
 }
 
-/// The places that can be written. Programs are started from both (a compiled program lies in
-/// `/tmp`), so both are executable.
+/// The writable directories. Programs start from both (a compiled program is in `/tmp`), so both are
+/// executable.
 fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
     let (uid, gid) = spec.user;
     let more = match dialect.tmpfs {
@@ -135,7 +134,7 @@ fn tmpfs(spec: &SandboxSpec, dialect: &Dialect) -> HashMap<String, String> {
         format!("rw,exec,nosuid,nodev,mode=1777,size={size}{more}")
     };
     let mut tmpfs = HashMap::new();
-    // A volume that the image declares would be disk without a limit.
+    // Otherwise a volume that the image declares would be disk space without a limit.
     for path in &spec.image.volumes {
         tmpfs.insert(path.clone(), options(spec.limits.tmp));
     }

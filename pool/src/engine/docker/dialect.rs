@@ -1,4 +1,4 @@
-//! What engines that speak Docker's API want said differently.
+//! Differences between the engines that speak Docker's API.
 
 use std::path::PathBuf;
 
@@ -12,23 +12,23 @@ use crate::engine::instance::Instance;
 use crate::engine::seccomp;
 use crate::engine::{Call, EngineError};
 
-/// How this engine takes what all containers have in common.
+/// How this engine expects the options that all containers have in common.
 #[derive(Debug)]
 pub(super) struct Dialect {
     /// The security option that carries the seccomp profile.
     pub(super) seccomp: String,
-    /// What can be said of a tmpfs.
+    /// Which options a tmpfs can have.
     pub(super) tmpfs: TmpfsOptions,
-    /// Limit on the processes of the user on the whole machine, where the engine would otherwise
-    /// set one that it may not be allowed to set.
+    /// Limit on the user's processes on the whole machine, for an engine that would otherwise set one
+    /// that it may not be allowed to set.
     pub(super) user_processes: Option<i64>,
 }
 
-/// Low enough for every service to set, and high enough never to be met: a sandbox's own limit is
-/// far below.
+/// Low enough for every service to set, and high enough never to be reached: a sandbox's own limit is
+/// far lower.
 const USER_PROCESSES: i64 = 30_000;
 
-/// What can be said of a tmpfs.
+/// Which options a tmpfs can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TmpfsOptions {
     /// Size, number of files, owner.
@@ -39,21 +39,22 @@ pub(super) enum TmpfsOptions {
 }
 
 /// Finds the engine's dialect when the first container is made.
-pub(super) struct Interpreter {
-    dialect: OnceCell<Dialect>,
-    /// Where the profile goes if the engine wants a file.
+pub(super) struct DialectProbe {
+    found: OnceCell<Dialect>,
+    /// Where the profile is written if the engine reads it from a file.
     file: PathBuf,
     address: EngineAddress,
 }
 
-impl Interpreter {
-    pub(super) fn new(owner: &Instance, address: &EngineAddress) -> Self {
-        Self { dialect: OnceCell::new(), file: owner.side_file(), address: address.clone() }
+impl DialectProbe {
+    pub(super) fn new(instance: &Instance, address: &EngineAddress) -> Self {
+        Self { found: OnceCell::new(), file: instance.side_file(), address: address.clone() }
     }
 
-    /// The engine's dialect. Without a way to pass the profile there is none, and no sandbox.
+    /// The engine's dialect, or an error if the profile can't be passed to this engine: without it no sandbox
+    /// is made.
     pub(super) async fn dialect(&self, docker: &Docker) -> Result<&Dialect, EngineError> {
-        let dialect = self.dialect.get_or_try_init(|| async {
+        let dialect = self.found.get_or_try_init(|| async {
             if self.is_podman(docker).await? { self.podman() } else { Ok(self.docker()) }
         });
         dialect.await
@@ -67,14 +68,14 @@ impl Interpreter {
         }
     }
 
-    /// Podman takes the profile as the path of a file, and neither the owner nor the number of files
-    /// of a tmpfs.
+    /// Podman takes the profile as the path of a file. It can't limit the number of files of a tmpfs, nor set
+    /// its owner.
     fn podman(&self) -> Result<Dialect, EngineError> {
         let refused = |message| EngineError::Refused { call: Call::Create, message };
         if !matches!(self.address, EngineAddress::Unix(_)) {
             return Err(refused(
-                "Podman takes the seccomp profile as a file, which it can't find on another \
-                 machine: use its Unix socket"
+                "Podman reads the seccomp profile from a file on its own machine: connect to its \
+                 Unix socket, not over TCP"
                     .to_owned(),
             ));
         }
@@ -95,7 +96,7 @@ impl Interpreter {
     }
 }
 
-/// Whether an engine that is made of these parts is Podman.
+/// Whether an engine with these components is Podman.
 pub(super) fn is_podman(components: &[SystemVersionComponents]) -> bool {
     components.iter().any(|component| component.name.contains("Podman"))
 }

@@ -1,8 +1,9 @@
-//! What the client library's errors mean.
+//! Translation of the client library's errors.
 
 use bollard::errors::Error;
 
 use crate::engine::{Call, EngineError};
+use crate::error_chain::error_chain;
 
 /// Turns the library's errors into ours.
 pub(super) struct Translate<'a> {
@@ -22,16 +23,16 @@ impl Translate<'_> {
                     let message = first_cause(&error);
                     return EngineError::Unreachable { address: self.address.to_owned(), message };
                 }
-                refused(call, whole_story(&error))
+                refused(call, error_chain(&error))
             }
         }
     }
 }
 
-/// Most of an engine's words that are passed on, in bytes. Some engines repeat the whole request.
+/// Longest part of an engine's message that is passed on, in bytes. Some engines repeat the whole request.
 const MAX_MESSAGE: usize = 500;
 
-/// The engine's own answer, sorted by what can be done about it.
+/// The error for an engine's own message.
 pub(super) fn refused(call: Call, message: String) -> EngineError {
     let message = shorten(message);
     if message.contains("no space left on device") || message.contains("disk quota exceeded") {
@@ -62,22 +63,7 @@ pub(super) fn is_no_such_image(message: &str) -> bool {
     message.contains("no such image") || message.contains("image not known")
 }
 
-/// An error with the chain of its causes: the library's outer message alone says little.
-fn whole_story(error: &Error) -> String {
-    let mut story = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !story.contains(&message) {
-            story.push_str(": ");
-            story.push_str(&message);
-        }
-        cause = error.source();
-    }
-    story
-}
-
-/// What the system said, which is at the bottom of what the library makes of it.
+/// The innermost cause: what the system said.
 fn first_cause(error: &Error) -> String {
     let mut first: &dyn std::error::Error = error;
     while let Some(cause) = first.source() {

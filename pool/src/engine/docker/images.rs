@@ -91,14 +91,14 @@ impl DockerEngine {
             std::pin::pin!(self.docker().await?.build_image(options, None, Some(context)));
         while let Some(line) = lines.next().await {
             let line = line.map_err(|e| self.translate(Call::FetchImage).error(e))?;
-            let said = line.stream.unwrap_or_default();
-            said.lines().filter(|line| !line.trim().is_empty()).for_each(progress);
-            fail_if_told(line.error_detail)?;
+            let output = line.stream.unwrap_or_default();
+            output.lines().filter(|line| !line.trim().is_empty()).for_each(progress);
+            check_error(line.error_detail)?;
         }
         Ok(())
     }
 
-    /// Makes an image of a root file system that comes as a tar.
+    /// Makes an image from a tar of a root file system.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl DockerEngine {
     }
 }
 
-/// The label of what this software has built, images that a build left on its way among them.
+/// The label of all images that Isolator has built, intermediate ones included.
 const LABEL: &str = "isolator.image";
 
 #[async_trait]
@@ -143,9 +143,9 @@ impl ImageStore for DockerEngine {
             error::refused(Call::FetchImage, format!("{}: {error}", file.display()))
         };
         let open = async || tokio::fs::File::open(file).await.map(ReaderStream::new);
-        if !holds_images(file.to_owned()).await.map_err(unreadable)? {
+        if !contains_images(file.to_owned()).await.map_err(unreadable)? {
             let name = name.ok_or_else(|| {
-                let message = "it is a root file system, which has no name: give it one";
+                let message = "it is a root file system, which has no name of its own: give it one with --name";
                 error::refused(Call::FetchImage, format!("{}: {message}", file.display()))
             })?;
             self.import_image(name, open().await.map_err(unreadable)?, progress).await?;
@@ -162,7 +162,10 @@ impl ImageStore for DockerEngine {
                 Ok(vec![name.to_owned()])
             }
             (Some(_), images) => {
-                let message = format!("{} images can't have one name: {images:?}", images.len());
+                let message = format!(
+                    "the archive holds {} images, and --name can name only one: {images:?}",
+                    images.len()
+                );
                 Err(error::refused(Call::FetchImage, message))
             }
         }
@@ -188,8 +191,10 @@ impl ImageStore for DockerEngine {
                     pruned.images += 1;
                     pruned.bytes += u64::try_from(image.size).unwrap_or(0);
                 }
-                // Another one is made of it, or it went with another.
-                Err(EngineError::Refused { message, .. }) => tracing::debug!(message, "kept"),
+                // Another image is based on it.
+                Err(EngineError::Refused { message, .. }) => {
+                    tracing::debug!(message, "the engine kept an image")
+                }
                 Err(EngineError::NoSuchImage(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -198,7 +203,7 @@ impl ImageStore for DockerEngine {
     }
 }
 
-/// Images with our label, and with what else they are filtered by.
+/// Images that have our label and match the other filters.
 async fn labelled(
     engine: &DockerEngine,
     filters: &[(&str, &str)],
@@ -210,7 +215,7 @@ async fn labelled(
     listed.map_err(|e| engine.translate(Call::FindImage).error(e))
 }
 
-/// Hands an archive of images to the engine; returns what it calls them.
+/// Loads an archive of images into the engine; returns their names.
 async fn load(
     engine: &DockerEngine,
     archive: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
@@ -223,18 +228,18 @@ async fn load(
     let mut loaded = Vec::new();
     while let Some(line) = lines.next().await {
         let line = line.map_err(|e| engine.translate(Call::FetchImage).error(e))?;
-        fail_if_told(line.error_detail)?;
-        for said in line.stream.unwrap_or_default().lines() {
-            progress(said);
-            let name = LOADED.into_iter().find_map(|words| said.strip_prefix(words));
+        check_error(line.error_detail)?;
+        for output in line.stream.unwrap_or_default().lines() {
+            progress(output);
+            let name = LOADED.into_iter().find_map(|words| output.strip_prefix(words));
             loaded.extend(name.map(|name| name.trim().to_owned()));
         }
     }
     Ok(loaded)
 }
 
-/// Whether an archive, which may be compressed with gzip, is one of images and not of a root file system.
-async fn holds_images(file: PathBuf) -> std::io::Result<bool> {
+/// Whether an archive, which may be gzipped, contains images rather than a root file system.
+async fn contains_images(file: PathBuf) -> std::io::Result<bool> {
     let look = move || {
         let mut reader = std::io::BufReader::new(std::fs::File::open(&file)?);
         let is_compressed = reader.fill_buf()?.starts_with(&[0x1f, 0x8b]);
@@ -258,8 +263,8 @@ async fn holds_images(file: PathBuf) -> std::io::Result<bool> {
     tokio::task::spawn_blocking(look).await.map_err(std::io::Error::other)?
 }
 
-/// Reads an engine's report to its end. Each change of status is a line; the steps of a download
-/// are not.
+/// Reads an engine's progress report to its end. Each change of status is passed on as a line; the
+/// progress of a download is not.
 async fn follow(
     engine: &DockerEngine,
     lines: impl Stream<Item = Result<CreateImageInfo, bollard::errors::Error>>,
@@ -270,7 +275,7 @@ async fn follow(
     while let Some(line) =
         lines.try_next().await.map_err(|e| engine.translate(Call::FetchImage).error(e))?
     {
-        fail_if_told(line.error_detail)?;
+        check_error(line.error_detail)?;
         let status = line.status.unwrap_or_default();
         if status != last && !status.is_empty() {
             progress(&status);
@@ -280,7 +285,7 @@ async fn follow(
     Ok(())
 }
 
-fn fail_if_told(detail: Option<ErrorDetail>) -> Result<(), EngineError> {
+fn check_error(detail: Option<ErrorDetail>) -> Result<(), EngineError> {
     match detail.and_then(|detail| detail.message) {
         Some(message) => Err(error::refused(Call::FetchImage, message)),
         None => Ok(()),
@@ -292,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_what_follows_the_last_colon_behind_the_last_slash() {
+    fn a_tag_follows_the_last_colon_after_the_last_slash() {
         assert_eq!(split_name("isolator/python"), ("isolator/python", "latest"));
         assert_eq!(split_name("python:3.13-slim"), ("python", "3.13-slim"));
         assert_eq!(split_name("registry:5000/team/image"), ("registry:5000/team/image", "latest"));

@@ -1,4 +1,4 @@
-//! The engine `docker`: sandboxes are containers of a Docker engine, or of what speaks its API.
+//! The engine `docker`: sandboxes are containers of a Docker engine, or of Podman, which speaks the same API.
 
 mod connect;
 mod container;
@@ -20,11 +20,11 @@ use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
 };
 use futures_util::{StreamExt, TryStreamExt};
-use isolator_runner::place;
+use isolator_runner::paths;
 use tokio::sync::OnceCell;
 
 pub use self::connect::{ConnectError, EngineAddress, connect};
-use self::dialect::Interpreter;
+use self::dialect::DialectProbe;
 use self::error::Translate;
 pub use self::images::ImageBuild;
 use self::volume::RunnerVolume;
@@ -36,22 +36,22 @@ use crate::engine::{
     SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
 };
 
-/// How often a pause is tried, and how long it is waited between. The freezer gives up, and lets everything
-/// go on, when a process gets no CPU time for a while.
-const PAUSES: u32 = 4;
-const BETWEEN_PAUSES: Duration = Duration::from_millis(100);
+/// How often a pause is tried, and the time between attempts. The freezer gives up, and thaws everything,
+/// when a process gets no CPU time for a while.
+const PAUSE_ATTEMPTS: u32 = 4;
+const PAUSE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often, and how far apart, a container that somebody else removes is looked for.
+/// How often, and at what interval, to check whether a container that somebody else removes is gone.
 const GONE_CHECKS: u32 = 40;
-const GONE_PAUSE: Duration = Duration::from_millis(250);
+const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A connection to a Docker engine.
 pub struct DockerEngine {
-    /// Opened by the first call that finds the engine, so that a server may start before it.
+    /// Opened by the first call that reaches the engine, so the server may start before the engine does.
     docker: OnceCell<Docker>,
-    interpreter: Interpreter,
+    dialect: DialectProbe,
     address: EngineAddress,
-    /// The address as errors show it.
+    /// The address, as shown in errors.
     shown: String,
     labels: Labels,
     volume: RunnerVolume,
@@ -61,14 +61,14 @@ impl DockerEngine {
     /// An engine at an address; the first call connects. `runner` is the static binary that waits
     /// in every sandbox; it reaches them on a volume of this instance, filled when the first
     /// sandbox is made.
-    pub fn new(address: EngineAddress, owner: &Instance, runner: &'static [u8]) -> Self {
+    pub fn new(address: EngineAddress, instance: &Instance, runner: &'static [u8]) -> Self {
         Self {
             docker: OnceCell::new(),
-            interpreter: Interpreter::new(owner, &address),
+            dialect: DialectProbe::new(instance, &address),
             shown: address.to_string(),
             address,
-            labels: owner.labels().clone(),
-            volume: RunnerVolume::new(owner, runner),
+            labels: instance.labels().clone(),
+            volume: RunnerVolume::new(instance, runner),
         }
     }
 
@@ -87,7 +87,8 @@ impl DockerEngine {
 
 #[async_trait]
 impl Engine for DockerEngine {
-    /// What a network or a runtime is called is known by the daemon alone, which refuses the first sandbox.
+    /// Always: only the daemon knows the names of networks and runtimes. It refuses the first sandbox if one is
+    /// wrong.
     fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
         Ok(())
     }
@@ -117,7 +118,7 @@ impl Engine for DockerEngine {
         for component in version.components.unwrap_or_default() {
             if component.name == "runc" && has_stuck_execs(&component.version) {
                 warnings.get_or_insert_default().push(format!(
-                    "runc {} can leave an exec stuck for ever; 1.3.6 and later do not",
+                    "runc {} can leave an exec stuck forever; upgrade to 1.3.6 or later",
                     component.version
                 ));
             }
@@ -141,11 +142,11 @@ impl Engine for DockerEngine {
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
         let translate = self.translate(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
-        let dialect = self.interpreter.dialect(self.docker().await?).await?;
+        let dialect = self.dialect.dialect(self.docker().await?).await?;
         let body = container::body(spec, self.volume.name(), self.all_labels(), dialect);
         self.docker().await?.create_container(Some(options), body).await.map_err(|error| {
             match translate.error(error) {
-                // A 404 here is about the image: nothing else is looked up.
+                // Only the image is looked up here, so a 404 is about the image.
                 EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
                     EngineError::NoSuchImage(spec.image.name.clone())
                 }
@@ -162,7 +163,7 @@ impl Engine for DockerEngine {
             attach_stdin: Some(true),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
-            cmd: Some(vec![place::RUNNER.to_owned(), "park".to_owned()]),
+            cmd: Some(vec![paths::RUNNER.to_owned(), "park".to_owned()]),
             ..CreateExecOptions::default()
         };
         let exec = self.docker().await?.create_exec(name.as_str(), options).await;
@@ -185,7 +186,8 @@ impl Engine for DockerEngine {
             }
             StartExecResults::Detached => Err(EngineError::Refused {
                 call: Call::Arm,
-                message: "the engine detached an exec that was to be attached".to_owned(),
+                message: "the engine started the runner without its input and output streams"
+                    .to_owned(),
             }),
         }
     }
@@ -196,10 +198,10 @@ impl Engine for DockerEngine {
         let error = loop {
             match docker.pause_container(name.as_str()).await {
                 Ok(()) => return Ok(()),
-                Err(error) if tries < PAUSES && error::status(&error) == Some(500) => {
-                    tracing::debug!(sandbox = %name, %error, "pausing again");
+                Err(error) if tries < PAUSE_ATTEMPTS && error::status(&error) == Some(500) => {
+                    tracing::debug!(sandbox = %name, %error, "could not pause the sandbox, trying again");
                     tries += 1;
-                    tokio::time::sleep(BETWEEN_PAUSES).await;
+                    tokio::time::sleep(PAUSE_RETRY_INTERVAL).await;
                 }
                 Err(error) => break error,
             }
@@ -233,7 +235,7 @@ impl Engine for DockerEngine {
         };
         let state = inspected.state.unwrap_or_default();
         Ok(match state.status {
-            // One that was started again is not what it was.
+            // A container that was restarted has lost its runner.
             _ if has_ended(&state) => SandboxState::Stopped,
             Some(ContainerStateStatusEnum::RUNNING) => SandboxState::Running,
             Some(ContainerStateStatusEnum::PAUSED) => SandboxState::Paused,
@@ -246,7 +248,9 @@ impl Engine for DockerEngine {
         match self.docker().await?.remove_container(name.as_str(), Some(options)).await {
             Err(error) if error::status(&error) == Some(404) => Ok(()),
             // Somebody else is removing it, and it is not gone yet.
-            Err(error) if error::status(&error) == Some(409) => self.until_gone(name, error).await,
+            Err(error) if error::status(&error) == Some(409) => {
+                self.wait_until_gone(name, error).await
+            }
             removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
         }
     }
@@ -273,7 +277,7 @@ impl Engine for DockerEngine {
 }
 
 impl DockerEngine {
-    async fn until_gone(
+    async fn wait_until_gone(
         &self,
         name: &SandboxName,
         error: bollard::errors::Error,
@@ -282,13 +286,13 @@ impl DockerEngine {
             if self.state(name).await? == SandboxState::Gone {
                 return Ok(());
             }
-            tokio::time::sleep(GONE_PAUSE).await;
+            tokio::time::sleep(GONE_CHECK_INTERVAL).await;
         }
         Err(self.translate(Call::Remove).error(error))
     }
 
-    /// Engines answer a pause of a paused container, and a resume of a running one, each with an
-    /// error of its own. What counts is the state.
+    /// Succeeds if the container is already in the wanted state: engines answer a pause of a paused container,
+    /// and a resume of a running one, with different errors.
     async fn unless_in_state(
         &self,
         name: &SandboxName,
@@ -303,13 +307,13 @@ impl DockerEngine {
     }
 }
 
-/// Whether a container's process 1 has ended, now or before a restart. Until then the time of its end is the first
-/// of all times.
+/// Whether a container's process 1 has ended, now or before a restart. While it runs for the first time, the
+/// engine gives the year 1 as the time of its end.
 fn has_ended(state: &ContainerState) -> bool {
     state.finished_at.as_ref().is_some_and(|at| !at.is_empty() && !at.starts_with("0001-"))
 }
 
-/// Whether this runc is one of those that were seen to leave execs stuck: 1.3.0 to 1.3.5.
+/// Whether this version of runc is known to leave execs stuck: 1.3.0 to 1.3.5.
 fn has_stuck_execs(version: &str) -> bool {
     let patch = version.strip_prefix("1.3.").map(|rest| {
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>()
@@ -317,7 +321,7 @@ fn has_stuck_execs(version: &str) -> bool {
     matches!(patch, Some(Ok(0..=5)))
 }
 
-/// The runner's frames come on its standard output; what it says on standard error is for the log.
+/// Returns the runner's standard output, which carries its frames; its standard error goes to the log.
 fn standard_output(log: &mut RunnerLog, piece: LogOutput) -> Option<bytes::Bytes> {
     match piece {
         LogOutput::StdOut { message } => Some(message),
@@ -334,7 +338,7 @@ mod tests {
     use super::has_stuck_execs;
 
     #[test]
-    fn only_the_versions_with_the_mistake_are_warned_of() {
+    fn only_versions_with_the_bug_get_a_warning() {
         assert!(has_stuck_execs("1.3.0") && has_stuck_execs("1.3.5+ds1"));
         assert!(
             !has_stuck_execs("1.3.6") && !has_stuck_execs("1.1.5") && !has_stuck_execs("1.30.1")

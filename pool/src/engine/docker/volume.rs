@@ -1,4 +1,4 @@
-//! The volume that carries the runner and its files into every container of this instance.
+//! The volume that brings the runner and its files into every container of this instance.
 //!
 //! A volume works with any image and with an engine on another machine, where a bind mount would
 //! not. It is filled through a container that is never started.
@@ -11,7 +11,7 @@ use bollard::query_parameters::{
     UploadToContainerOptionsBuilder,
 };
 
-use isolator_runner::place;
+use isolator_runner::paths;
 
 use super::container::{self, Access};
 use super::{DockerEngine, error};
@@ -23,15 +23,15 @@ pub(super) struct RunnerVolume {
     name: String,
     filler: SandboxName,
     runner: &'static [u8],
-    /// When the volume that this process filled was made. Held while it is being filled.
+    /// Creation time of the volume that this process filled. Locked while the volume is being filled.
     filled: tokio::sync::Mutex<Option<String>>,
 }
 
 impl RunnerVolume {
-    pub(super) fn new(owner: &Instance, runner: &'static [u8]) -> Self {
+    pub(super) fn new(instance: &Instance, runner: &'static [u8]) -> Self {
         Self {
-            name: format!("isolator-{}-runner", owner.short_id()),
-            filler: SandboxName::new(format!("isolator-{}-filler", owner.short_id())),
+            name: format!("isolator-{}-runner", instance.short_id()),
+            filler: SandboxName::new(format!("isolator-{}-filler", instance.short_id())),
             runner,
             filled: tokio::sync::Mutex::new(None),
         }
@@ -41,7 +41,7 @@ impl RunnerVolume {
         &self.name
     }
 
-    /// Makes and fills the volume, unless it is there as this process filled it.
+    /// Creates and fills the volume, unless this process has done so and the volume still exists.
     pub(super) async fn fill(
         &self,
         engine: &DockerEngine,
@@ -60,8 +60,8 @@ impl RunnerVolume {
         };
         engine.docker().await?.create_volume(request).await.map_err(|e| translate.error(e))?;
         let uploaded = self.upload(engine, image).await;
-        // Whatever came of it, the helper goes. If this very call fails or is given up, the helper
-        // has our labels and no lease, and is removed as a sandbox that came too late.
+        // The helper is removed in any case. If even this call fails or is canceled, reconciliation finds
+        // the helper: it has our labels and no lease.
         let removed = engine.remove(&self.filler).await;
         uploaded?;
         removed?;
@@ -69,8 +69,8 @@ impl RunnerVolume {
         Ok(())
     }
 
-    /// When the volume was made, if it is there. One that was removed is made anew, and empty, by
-    /// the engine when a container mounts it; its time tells.
+    /// The volume's creation time, if it exists. If the volume was removed, the engine creates an empty one
+    /// when a container mounts it; the time shows that.
     async fn made(&self, engine: &DockerEngine) -> Result<Option<String>, EngineError> {
         match engine.docker().await?.inspect_volume(&self.name).await {
             Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
@@ -98,7 +98,7 @@ impl RunnerVolume {
         };
         let created = engine.docker().await?.create_container(Some(options), body).await;
         created.map_err(|e| translate.error(e))?;
-        let options = UploadToContainerOptionsBuilder::new().path(place::DIRECTORY).build();
+        let options = UploadToContainerOptionsBuilder::new().path(paths::DIRECTORY).build();
         let tar = bollard::body_full(self.tar().into());
         let uploaded = engine
             .docker()
@@ -110,7 +110,7 @@ impl RunnerVolume {
 
     fn tar(&self) -> Vec<u8> {
         let mut archive = tar::Builder::new(Vec::new());
-        for file in place::files(self.runner) {
+        for file in paths::files(self.runner) {
             let mut header = tar::Header::new_gnu();
             header.set_mode(file.mode);
             header.set_size(file.content.len() as u64);

@@ -1,7 +1,7 @@
-//! Building an image: a script runs in a copy of another image's root, which then becomes an image.
+//! Building an image: a script runs in a copy of another image's root, and the result becomes an image.
 //!
-//! The script is the operator's and works as root, with the network and most of what Docker gives a build.
-//! It is kept apart from the machine by namespaces, not held to a sandbox's limits.
+//! The script is the operator's. It runs as root, with the network and with most of what Docker gives a
+//! build. Namespaces separate it from the machine; a sandbox's limits don't apply.
 
 use std::fs;
 use std::io;
@@ -14,23 +14,23 @@ use super::cgroup::Cgroup;
 use super::host::Host;
 use super::launcher::{Created, Launcher};
 use super::layout::{CONTEXT, NETWORK};
-use super::protocol::{Devices, Kind, Places};
+use super::protocol::{Devices, Kind, LauncherPaths};
 use super::{EmbeddedEngine, live, refused, spec};
 use crate::engine::store::{Description, Stored};
 use crate::engine::{Call, EngineError, Progress};
 
-/// What the script's shell says when all went well.
+/// The last line that the script's shell prints if the script succeeded.
 const DONE: &str = "isolator: the script has ended well";
 
 /// A request to build an image.
 pub struct ImageBuild<'a> {
     /// Name of the image.
     pub name: &'a str,
-    /// The image to begin with.
+    /// The image that the build starts from.
     pub base: &'a Stored,
-    /// What is unpacked as `/build`: a tar archive, with `install.sh` in it.
+    /// A tar archive with `install.sh` in it, unpacked to `/build`.
     pub context: Vec<u8>,
-    /// What the image says of itself.
+    /// The description of the new image.
     pub description: Description,
 }
 
@@ -39,7 +39,7 @@ impl EmbeddedEngine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Refused`] without root, and if the script fails: what it said goes to `progress`.
+    /// [`EngineError::Refused`] without root, and if the script fails; its output goes to `progress`.
     /// Dropping the future ends the script and leaves no image.
     pub async fn build_image(
         &self,
@@ -50,33 +50,33 @@ impl EmbeddedEngine {
         let host = self.host()?;
         if host.grant.is_some() {
             return Err(failed(
-                &"images are built by root only: build them as root or with Docker, write them with \
-                  `docker save`, and run `isolator image import FILE`",
+                &"only root can build images: run this as root, or build the image with Docker, save it \
+                  with `docker save`, and run `isolator image import FILE`",
             ));
         }
         let staged = self.store.stage().await.map_err(|error| failed(&error))?;
         let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;
-        let place = staged.root().join(CONTEXT);
+        let context_folder = staged.root().join(CONTEXT);
         let ImageBuild { name, context, description, .. } = build;
         let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
-            let network = place.join(NETWORK);
+            let network = context_folder.join(NETWORK);
             fs::create_dir_all(&network)?;
             for (name, path) in spec::NETWORK_FILES {
                 fs::write(network.join(name), fs::read(path).unwrap_or_default())?;
             }
-            tar::Archive::new(context.as_slice()).unpack(&place)
+            tar::Archive::new(context.as_slice()).unpack(&context_folder)
         });
         unpacked.await.map_err(io::Error::other).flatten().map_err(|error| failed(&error))?;
 
         self.write_shared().map_err(|error| failed(&error))?;
-        let places = Places {
+        let paths = LauncherPaths {
             images: self.store.images(),
             shared: self.shared(),
-            groups: host.second_version.clone(),
+            groups: host.version_two_mount.clone(),
             building: Some(staged.root()),
             devices: Devices::Host,
         };
-        let launcher = Launcher::start(&self.settings.program, places, None, &self.tasks).await;
+        let launcher = Launcher::start(&self.settings.program, paths, None, &self.tasks).await;
         let launcher = launcher.map_err(|error| failed(&error))?;
         let sandbox = format!("isolator-build-{}", uuid::Uuid::new_v4().simple());
         let group = host.groups.as_ref().map(|groups| groups.of(&self.building(), &sandbox));
@@ -93,13 +93,13 @@ impl EmbeddedEngine {
         committed.map(|_| ()).map_err(|error| failed(&error))
     }
 
-    /// The instance under which builds have their groups: nobody leases them, and they are not sandboxes
-    /// that came too late.
+    /// The instance name for the control groups of builds. Nobody leases them, so they must not be mistaken for
+    /// forgotten sandboxes.
     pub(super) fn building(&self) -> String {
         format!("{}+build", self.instance)
     }
 
-    /// Passes on what the script says until it ends, and removes what it ran in.
+    /// Passes on the script's output until it ends, then removes its sandbox.
     async fn follow(
         &self,
         created: Created,
@@ -121,7 +121,7 @@ impl EmbeddedEngine {
     }
 }
 
-/// Passes lines on, and returns the last.
+/// Passes on lines, and returns the last one that is not blank.
 async fn pass_on(stream: OwnedFd, progress: Progress<'_>) -> io::Result<String> {
     let stream = std::os::unix::net::UnixStream::from(stream);
     stream.set_nonblocking(true)?;

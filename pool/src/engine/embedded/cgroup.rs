@@ -1,7 +1,7 @@
 //! Control groups of sandboxes: listed, limited, frozen, killed and removed, on version 1 and 2.
 //!
-//! `libcontainer` makes a sandbox's groups and puts its first process into them. Everything after that
-//! is a few writes to files, which the server does itself: thawing is on the way of every request.
+//! `libcontainer` creates a sandbox's groups and puts its first process into them. Everything after that
+//! is a few writes to files, which the server does itself, because every warm start has to wait for thawing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,37 +14,37 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::engine::SandboxState;
 use crate::engine::limits::Resources;
 
-/// Where control groups are usually mounted, and where launchers see those of version 2.
-pub(super) const PLACE: &str = "/sys/fs/cgroup";
+/// Where control groups are usually mounted, and where launchers mount version 2.
+pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
-/// The group below which those of all instances are.
-const ROOT: &str = "isolator";
+/// The parent group of all instances' groups.
+const INSTANCES_GROUP: &str = "isolator";
 
-/// The group of the server itself, where it had to leave the one that was delegated to it.
-const SERVER: &str = "isolator-server";
+/// The group that the server moves itself into if its own group was delegated to it.
+const SERVER_GROUP: &str = "isolator-server";
 
-/// What stands for the controller where version 2 is mounted beside version 1. It limits nothing there, but
-/// who is frozen by it can be killed: by the first version's freezer processes would be kept that the kernel
-/// ends with their launcher.
-const BESIDE: &str = "version 2";
+/// Our name for version 2 as a freezer, where it is mounted in addition to version 1. It limits nothing there,
+/// but processes that it freezes can be killed. With the freezer of version 1, frozen processes would survive
+/// the end of their launcher.
+const V2_FREEZER: &str = "version 2";
 
 /// The controllers that limit sandboxes.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
-/// How often a freezer that has not finished yet is asked again, and how often it is tried anew. A group
-/// in which processes are being forked may need a second try, as the kernel says of version 1.
-const LOOK: Duration = Duration::from_millis(1);
-const LOOKS: u32 = 50;
-const TRIES: u32 = 5;
+/// How often the state of the freezer is checked, and how often freezing is tried. A group in which
+/// processes are being forked may need a second attempt, as the kernel documents for version 1.
+const FREEZE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+const FREEZE_CHECKS: u32 = 50;
+const FREEZE_ATTEMPTS: u32 = 5;
 
-/// How often, and how far apart, a group is tried to be removed whose processes have just been killed.
-const REMOVALS: u32 = 200;
-const BETWEEN_REMOVALS: Duration = Duration::from_millis(5);
+/// How often, and at what interval, to try to remove a group whose processes have just been killed.
+const REMOVE_ATTEMPTS: u32 = 200;
+const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The period of CPU limits, the kernel's default.
+/// The period of CPU limits: the kernel's default.
 pub(super) const CPU_PERIOD: Duration = Duration::from_millis(100);
 
-/// The version of the groups that limit sandboxes. Where both are mounted, that is the first.
+/// The version of the groups that limit sandboxes. Where both are mounted, that is version 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     One,
@@ -57,7 +57,7 @@ pub(super) struct Hierarchies {
     pub(super) version: Version,
     /// Name of the controllers and where they are mounted; one entry without a name with version 2.
     mounts: Vec<(String, PathBuf)>,
-    /// The group below which [`ROOT`] is, without a slash in front.
+    /// The parent of [`INSTANCES_GROUP`], without a leading slash.
     base: PathBuf,
 }
 
@@ -70,42 +70,43 @@ pub(super) struct Cgroup {
 }
 
 /// Where version 2 is mounted.
-pub(super) fn second_version() -> io::Result<PathBuf> {
+pub(super) fn version_two_mount() -> io::Result<PathBuf> {
     let mounts = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
     let second = mounts.into_iter().find(|found| found.version == Version::Two);
-    second.and_then(|mut found| found.mounts.pop()).map(|(_, mount)| mount).ok_or_else(none)
+    second.and_then(|mut found| found.mounts.pop()).map(|(_, mount)| mount).ok_or_else(not_mounted)
 }
 
 impl Hierarchies {
-    /// Those of a machine on which this process may make groups where it likes.
+    /// The hierarchies of a machine on which this process may create groups anywhere.
     pub(super) fn of_machine() -> io::Result<Self> {
         parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?
             .first()
             .cloned()
-            .ok_or_else(none)
+            .ok_or_else(not_mounted)
     }
 
-    /// Those that were delegated to this process: its own group of version 2, if it may be written. A group
-    /// that hands controllers on may not have processes of its own, so this process moves into a group
-    /// beside those of its sandboxes, as the kernel's description of version 2 has it.
+    /// The hierarchy that was delegated to this process: its own group of version 2, if it is writable. A group
+    /// that enables controllers for its children must not contain processes, so this process moves into a
+    /// child group of its own.
     pub(super) fn delegated() -> io::Result<Self> {
         let mounts = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
         let second = mounts.into_iter().find(|found| found.version == Version::Two);
-        let mut second = second.ok_or_else(none)?;
+        let mut second = second.ok_or_else(not_mounted)?;
         let groups = fs::read_to_string("/proc/self/cgroup")?;
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(none)?;
+        let own =
+            groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(not_mounted)?;
         let own = Path::new(own);
-        let is_moved = own.file_name().is_some_and(|name| name == SERVER);
+        let is_moved = own.file_name().is_some_and(|name| name == SERVER_GROUP);
         second.base = if is_moved { own.parent().unwrap_or(own) } else { own }.to_owned();
         let base = second.mount("")?.join(&second.base);
-        let server = base.join(SERVER);
+        let server = base.join(SERVER_GROUP);
         fs::create_dir_all(&server)
             .and_then(|()| fs::write(server.join("cgroup.procs"), "0"))
             .map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", base.display()))
             })?;
         for controller in CONTROLLERS {
-            // What is not there, or not to be had, is found missing later.
+            // `missing` reports the controllers that could not be enabled.
             let _ = fs::write(base.join("cgroup.subtree_control"), format!("+{controller}"));
         }
         Ok(second)
@@ -116,8 +117,8 @@ impl Hierarchies {
         Cgroup { hierarchies: self.clone(), path: self.root().join(instance).join(name) }
     }
 
-    /// Whether buffers of sockets are counted apart from memory, and only if they have a limit: with version 1 as
-    /// long as the kernel does.
+    /// Whether the kernel counts socket buffers apart from memory, and only if they have a limit. Some kernels
+    /// do so with version 1.
     pub(super) fn count_sockets_apart(&self) -> bool {
         let file = |mount: &Path| mount.join("memory.kmem.tcp.limit_in_bytes");
         self.version == Version::One && self.mount("memory").is_ok_and(|mount| file(mount).exists())
@@ -127,13 +128,13 @@ impl Hierarchies {
     fn freezer(&self) -> (Version, &'static str) {
         match self.version {
             Version::Two => (Version::Two, ""),
-            Version::One if self.mount(BESIDE).is_ok() => (Version::Two, BESIDE),
+            Version::One if self.mount(V2_FREEZER).is_ok() => (Version::Two, V2_FREEZER),
             Version::One => (Version::One, "freezer"),
         }
     }
 
     fn root(&self) -> PathBuf {
-        self.base.join(ROOT)
+        self.base.join(INSTANCES_GROUP)
     }
 
     /// Where a controller is mounted.
@@ -147,11 +148,11 @@ impl Hierarchies {
         })
     }
 
-    /// Controllers whose limits sandboxes can't have. Makes the group in which those of all instances are.
+    /// The controllers that can't limit sandboxes. Creates the parent group of all instances.
     ///
     /// # Errors
     ///
-    /// When no groups can be made at all.
+    /// When no groups can be created at all.
     pub(super) fn missing(&self) -> io::Result<Vec<&'static str>> {
         let make = |mount: &Path| {
             let root = mount.join(self.root());
@@ -178,7 +179,7 @@ impl Hierarchies {
                 let available = fs::read_to_string(base.join("cgroup.controllers"))?;
                 let handed_on = fs::read_to_string(base.join("cgroup.subtree_control"))?;
                 let has = |list: &str, name: &str| list.split_whitespace().any(|n| n == name);
-                // Of the machine's own group they are handed on when the first sandbox is made.
+                // In the machine's root group they are enabled when the first sandbox is made.
                 let is_machine = self.base.as_os_str().is_empty();
                 missing.extend(CONTROLLERS.into_iter().filter(|controller| {
                     !has(&available, controller) || !(is_machine || has(&handed_on, controller))
@@ -188,7 +189,7 @@ impl Hierarchies {
         Ok(missing)
     }
 
-    /// Every sandbox that has groups: its instance and its name.
+    /// All sandboxes that have groups: instance and name of each.
     pub(super) fn list(&self) -> io::Result<BTreeSet<(String, String)>> {
         let mut found = BTreeSet::new();
         for (_, mount) in &self.mounts {
@@ -201,7 +202,7 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// Every instance that has groups, whether there are sandboxes in them or not.
+    /// All instances that have groups, with or without sandboxes in them.
     pub(super) fn instances(&self) -> io::Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         for (_, mount) in &self.mounts {
@@ -221,21 +222,20 @@ impl Hierarchies {
 }
 
 impl Cgroup {
-    /// The path in the words of an OCI runtime specification. It is absolute, which `libcontainer` takes
-    /// for one that systemd has no part in.
+    /// The path for an OCI runtime specification. It is absolute, so that `libcontainer` does not use systemd.
     pub(super) fn oci_path(&self) -> String {
         format!("/{}", self.path.display())
     }
 
-    /// What a sandbox may see of its groups: where its launcher sees them, and where below [`PLACE`] the
-    /// sandbox looks for them.
+    /// The groups that a sandbox may see: the path for its launcher, and the name below [`CGROUP_MOUNT`] in the
+    /// sandbox.
     pub(super) fn visible(&self) -> Vec<(PathBuf, &'static str)> {
         match self.hierarchies.version {
             Version::One => ["memory", "pids", "cpu"]
                 .into_iter()
                 .filter_map(|name| Some((self.file(name, "").ok()?, name)))
                 .collect(),
-            Version::Two => vec![(Path::new(PLACE).join(&self.path), "")],
+            Version::Two => vec![(Path::new(CGROUP_MOUNT).join(&self.path), "")],
         }
     }
 
@@ -253,24 +253,24 @@ impl Cgroup {
         fs::read_to_string(self.file(controller, name)?)
     }
 
-    /// The group of its freezer, where that is none of those that `libcontainer` makes.
-    pub(super) fn beside(&self) -> Option<PathBuf> {
-        let is_beside = self.hierarchies.freezer().1 == BESIDE;
-        is_beside.then(|| self.file(BESIDE, "").ok()).flatten()
+    /// The group of its freezer, if `libcontainer` does not create it.
+    pub(super) fn separate_freezer(&self) -> Option<PathBuf> {
+        let is_separate = self.hierarchies.freezer().1 == V2_FREEZER;
+        is_separate.then(|| self.file(V2_FREEZER, "").ok()).flatten()
     }
 
-    /// Freezes every process, and waits until they are.
+    /// Freezes every process, and waits until all are frozen.
     pub(super) async fn freeze(&self) -> io::Result<()> {
-        for _ in 0..TRIES {
+        for _ in 0..FREEZE_ATTEMPTS {
             match self.hierarchies.freezer() {
                 (Version::One, name) => self.write(name, "freezer.state", "FROZEN")?,
                 (Version::Two, name) => self.write(name, "cgroup.freeze", "1")?,
             }
-            for _ in 0..LOOKS {
+            for _ in 0..FREEZE_CHECKS {
                 if self.is_frozen()? {
                     return Ok(());
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(FREEZE_CHECK_INTERVAL).await;
             }
             self.thaw()?;
         }
@@ -295,17 +295,17 @@ impl Cgroup {
         })
     }
 
-    /// What the groups tell of a sandbox whose process 1 is not at hand.
+    /// The state of a sandbox of whose process 1 there is no descriptor.
     pub(super) fn state(&self) -> io::Result<SandboxState> {
         if self.pids()?.is_empty() {
             return Ok(SandboxState::Stopped);
         }
-        // It may be removed at this very moment, or not have joined its freezer yet.
+        // It may just be removed, or not have joined its freezer yet.
         let is_frozen = or_if_gone(self.is_frozen())?.unwrap_or_default();
         Ok(if is_frozen { SandboxState::Paused } else { SandboxState::Running })
     }
 
-    /// Changes the limits of those controllers that `has` is true of.
+    /// Changes the limits of the controllers for which `has` returns true.
     pub(super) fn limit(&self, resources: Resources, has: impl Fn(&str) -> bool) -> io::Result<()> {
         let memory = resources.memory.as_bytes().to_string();
         let quota = quota(resources).to_string();
@@ -325,8 +325,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// The sum of memory and swap may never be below the memory: which of the two comes first depends on
-    /// the way they change. Kernels that don't count swap have no such sum.
+    /// The limit of memory and swap together must never be below that of memory, so the order of the two writes
+    /// depends on whether they grow. Kernels that don't count swap have only the limit of memory.
     fn limit_memory_of_version_one(&self, memory: &str) -> io::Result<()> {
         const MEMORY: &str = "memory.limit_in_bytes";
         const SUM: &str = "memory.memsw.limit_in_bytes";
@@ -347,16 +347,18 @@ impl Cgroup {
             self.kill()?;
             let removed = self.hierarchies.each(&self.path, remove_directory);
             match removed {
-                Err(error) if tries < REMOVALS && error.kind() == io::ErrorKind::ResourceBusy => {
+                Err(error)
+                    if tries < REMOVE_ATTEMPTS && error.kind() == io::ErrorKind::ResourceBusy =>
+                {
                     tries += 1;
-                    std::thread::sleep(BETWEEN_REMOVALS);
+                    std::thread::sleep(REMOVE_RETRY_INTERVAL);
                 }
                 removed => return removed,
             }
         }
     }
 
-    /// Kills every process, frozen ones as well: with version 1 these die when they are thawed.
+    /// Kills every process. With version 1 frozen ones die only when thawed, so it thaws them.
     pub(super) fn kill(&self) -> io::Result<()> {
         let mut failed = None;
         let pids = self.pids()?;
@@ -373,7 +375,7 @@ impl Cgroup {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Every process.
+    /// The IDs of all processes.
     fn pids(&self) -> io::Result<BTreeSet<i32>> {
         let mut pids = BTreeSet::new();
         self.hierarchies.each(&self.path, |group| {
@@ -396,7 +398,7 @@ fn or_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // What a process that has just ended leaves of its file.
+        // Reading the file of a process that has just ended.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
             Ok(None)
         }
@@ -420,12 +422,12 @@ fn directories(path: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn none() -> io::Error {
+fn not_mounted() -> io::Error {
     io::Error::other("no control groups are mounted")
 }
 
-/// Reads `/proc/self/mountinfo`, of which proc(5) tells the fields. The hierarchies that limit memory come
-/// first, where both versions are mounted.
+/// Parses `/proc/self/mountinfo` (see proc(5)). If both versions are mounted, the one that limits memory comes
+/// first.
 fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
     let mut first = Vec::new();
     let mut second: Vec<(String, PathBuf)> = Vec::new();
@@ -446,13 +448,13 @@ fn parse_mounts(mountinfo: &str) -> io::Result<Vec<Hierarchies>> {
     let hierarchies = |version, mounts| Hierarchies { version, mounts, base: PathBuf::new() };
     let mut found = Vec::new();
     if is_first {
-        first.extend(second.iter().map(|(_, mount)| (BESIDE.to_owned(), mount.clone())));
+        first.extend(second.iter().map(|(_, mount)| (V2_FREEZER.to_owned(), mount.clone())));
         found.push(hierarchies(Version::One, first));
     }
     if !second.is_empty() {
         found.push(hierarchies(Version::Two, second));
     }
-    if found.is_empty() { Err(none()) } else { Ok(found) }
+    if found.is_empty() { Err(not_mounted()) } else { Ok(found) }
 }
 
 #[cfg(test)]
@@ -460,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_that_limits_memory_is_the_one_that_counts() {
+    fn the_version_that_limits_memory_is_used() {
         let first = "30 24 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
                      31 24 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
                      32 24 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
@@ -468,7 +470,7 @@ mod tests {
         let both = parse_mounts(&format!("{first}{second}")).unwrap();
         assert_eq!(both[0].version, Version::One);
         assert_eq!(both[0].mounts.len(), 3, "the one with a name limits nothing");
-        assert_eq!(both[0].freezer(), (Version::Two, BESIDE));
+        assert_eq!(both[0].freezer(), (Version::Two, V2_FREEZER));
         assert_eq!(parse_mounts(first).unwrap()[0].freezer(), (Version::One, "freezer"));
         assert_eq!(both[1].freezer(), (Version::Two, ""));
         assert_eq!(both[0].mount("cpu").unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct"));
@@ -479,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_cpu_time_is_never_less_than_the_kernel_takes() {
+    fn a_cpu_quota_is_never_below_the_kernel_s_minimum() {
         use crate::engine::limits::{ByteSize, CpuShare};
         let quota_of =
             |millis| quota(Resources { memory: ByteSize::mib(1), cpu: CpuShare::millis(millis) });

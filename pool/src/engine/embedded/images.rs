@@ -1,4 +1,4 @@
-//! The store, as an operator uses it through the engine.
+//! The operator's commands on images, done by the embedded engine's store.
 
 use std::path::Path;
 

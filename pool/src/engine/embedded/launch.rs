@@ -1,13 +1,13 @@
 //! The launcher: the process that makes sandboxes.
 //!
-//! Making one takes forks without an exec, which only a process of a single thread may do, so it is not
-//! the server that does it but a small program beside it: this one, the same binary. It comes in two
-//! steps. The outer one enters new process and mount namespaces and starts the inner one, which is
-//! process 1 in them and the parent of every sandbox's process 1.
+//! Making a sandbox takes forks without an exec, which only a process with a single thread may do. So the
+//! server starts its own binary again as the launcher, in two steps. The outer process enters new process
+//! and mount namespaces and starts the inner one, which is process 1 in them and the parent of every
+//! sandbox's process 1.
 //!
-//! So nothing has to be watched or cleaned up for a launcher that dies: the kernel ends what is in its
-//! process namespace with it, sandboxes that are being made included, and the mounts go with the mount
-//! namespace. It dies itself when the server's end of its socket is closed, however that came about.
+//! When a launcher dies, nothing has to be cleaned up: the kernel kills everything in its process namespace,
+//! unfinished sandboxes included, and its mounts go with the mount namespace. The launcher ends when the
+//! server's end of their socket is closed, whatever the reason.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -35,40 +35,39 @@ use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 use serde_json::Value;
 
-use super::cgroup::PLACE;
-use super::guest::Guest;
+use super::cgroup::CGROUP_MOUNT;
+use super::joined_group::JoinedGroup;
 use super::layout::{BUILDING, IMAGES, ROOTS, SHARED};
 use super::loopback;
-use super::protocol::{self, Answer, Devices, Kind, Places, Request};
+use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Request};
 use super::root::Mounted;
 use crate::engine::seccomp;
-use crate::error_chain::chain;
+use crate::error_chain::error_chain;
 
-/// The hidden subcommand of the binary that is the launcher.
+/// The hidden subcommand that makes the binary a launcher.
 pub const SUBCOMMAND: &str = "launcher";
 
-/// The argument that makes it one without root.
+/// The argument of a launcher without root.
 pub(super) const ROOTLESS: &str = "rootless";
 
-/// The argument that makes it the inner one.
+/// The argument of the inner process.
 const INNER: &str = "inner";
 
-/// Where the launcher sees what sandboxes are made from. Its mount namespace is its own, and what was there
-/// is of no use to it; every system has the directory.
+/// Where the launcher mounts what sandboxes are made from. Every system has this directory, and the launcher,
+/// which has its own mount namespace, does not need what was in it.
 const VIEW: &str = "/tmp";
 
-/// What `libcontainer` keeps of its containers.
+/// Where `libcontainer` keeps the state of its containers.
 const STATE: &str = "/tmp/state";
 
 /// The specifications of sandboxes that are being made.
 const BUNDLES: &str = "/tmp/bundles";
 
-/// The most of a failed sandbox's log that is passed on, in bytes.
-const LONGEST_LOG: usize = 2048;
+/// Longest part of a failed sandbox's log that is passed on, in bytes.
+const MAX_LOG: usize = 2048;
 
-/// Runs the launcher, if the process was started to be one, and returns when it is done. `arguments` are
-/// those of the process without its name, and `log` lets the log be written. Must be called while the
-/// process has a single thread.
+/// Runs the launcher if the process was started as one, and returns its exit code. `arguments` are those of
+/// the process without its name; `log` starts logging. Must be called while the process has a single thread.
 pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
     let step = match arguments {
         [subcommand] if subcommand == SUBCOMMAND => outer(),
@@ -95,9 +94,9 @@ fn complain(message: &str) {
     eprintln!("{message}");
 }
 
-/// Enters the namespaces, and waits for the inner one, which is not in its own sight alone.
+/// Enters the namespaces, starts the inner process and waits for it.
 fn outer() -> io::Result<()> {
-    // The directory in which the server was started may be anywhere, and stay in use for nothing.
+    // Otherwise the directory in which the server was started would stay in use.
     std::env::set_current_dir("/")?;
     enter_namespaces()?;
     let mut inner = Command::new("/proc/self/exe")
@@ -105,7 +104,7 @@ fn outer() -> io::Result<()> {
         .stdin(Stdio::inherit())
         .stdout(Stdio::null())
         .spawn()?;
-    // The socket belongs to the inner one: with it ends the conversation.
+    // Only the inner process may hold the socket: it closes when that process ends.
     let null = File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     inner.wait().map(|_| ())
@@ -117,55 +116,55 @@ fn become_root_of_a_namespace() -> io::Result<()> {
     unshare(UnshareFlags::NEWUSER)?;
     protocol::send(&server, &Answer::Entered, &[])?;
     match protocol::receive(&server)? {
-        // Back from a sandbox's network it comes only to one that is its own.
+        // It can only return from a sandbox's network namespace to one that it owns.
         Some((Request::Mapped, _)) => unshare(UnshareFlags::NEWNET),
-        _ => Err(io::Error::other("the server gave it no users")),
+        _ => Err(io::Error::other("the server sent no mapping of users")),
     }
 }
 
 fn enter_namespaces() -> io::Result<()> {
     unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS)?;
-    // What is unmounted on the host shall not stay mounted here, and nothing goes the other way.
+    // What is unmounted on the host must not stay mounted here, and nothing propagates back.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     Ok(mount_change("/", slave)?)
 }
 
 #[allow(unsafe_code)]
 fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the process has a single thread, and goes on sharing its descriptors with nobody.
+    // SAFETY: the process has a single thread and shares its descriptors with nobody.
     Ok(unsafe { unshare_unsafe(namespaces) }?)
 }
 
 fn inner() -> io::Result<()> {
-    // Process 1 of a namespace is killed by nobody in it; this signal comes from outside.
+    // Nobody inside a namespace can kill its process 1; this signal comes from outside.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // Sandboxes would keep what groups the server's user is in.
+    // Otherwise sandboxes would keep the groups of the server's user.
     set_thread_groups(&[])?;
     let server = io::stdin().as_fd().try_clone_to_owned()?;
-    // Sandboxes inherit the standard streams where they are given none.
+    // Sandboxes inherit the standard streams that they are not given.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    let Some((Request::Begin(places), _)) = protocol::receive(&server)? else { return Ok(()) };
-    arrange(&places)?;
+    let Some((Request::Begin(paths), _)) = protocol::receive(&server)? else { return Ok(()) };
+    mount_paths(&paths)?;
     let programs = seccomp::kernel_programs().map_err(io::Error::other)?;
     protocol::send(&server, &Answer::Ready, &[])?;
-    let devices = places.devices;
+    let devices = paths.devices;
     Launcher { server, programs: programs.into(), devices, sandboxes: BTreeMap::new() }.serve()
 }
 
-/// Mounts what is needed where it is looked for. Sandboxes have users of their own, for whom the way to a
-/// directory of this user's may be closed.
-fn arrange(places: &Places) -> io::Result<()> {
+/// Mounts the paths where sandboxes can reach them: a sandbox has users of its own, who may not be allowed
+/// into this user's directories.
+fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     let nothing = MountFlags::NOSUID | MountFlags::NODEV;
     mount("proc", "/proc", "proc", nothing | MountFlags::NOEXEC, None)?;
-    if let Some(groups) = &places.groups
-        && groups != Path::new(PLACE)
+    if let Some(groups) = &paths.groups
+        && groups != Path::new(CGROUP_MOUNT)
     {
         // Where both versions are mounted, `libcontainer` would take the first.
-        mount_bind_recursive(groups, PLACE)?;
+        mount_bind_recursive(groups, CGROUP_MOUNT)?;
     }
-    let images = open_directory(&places.images)?;
-    let shared = open_directory(&places.shared)?;
-    let building = places.building.as_deref().map(open_directory).transpose()?;
+    let images = open_directory(&paths.images)?;
+    let shared = open_directory(&paths.shared)?;
+    let building = paths.building.as_deref().map(open_directory).transpose()?;
     mount("tmpfs", VIEW, "tmpfs", nothing, Some(c"mode=711"))?;
     for directory in [IMAGES, SHARED, STATE, BUNDLES, ROOTS] {
         fs::create_dir(directory)?;
@@ -195,7 +194,7 @@ struct Launcher {
     server: OwnedFd,
     programs: Rc<[BpfProgram]>,
     devices: Devices,
-    /// Process 1 of every sandbox that lives.
+    /// Process 1 of every living sandbox.
     sandboxes: BTreeMap<String, (Pid, OwnedFd)>,
 }
 
@@ -205,7 +204,7 @@ impl Launcher {
         loop {
             let (is_asked, ended) = self.wait()?;
             for name in ended {
-                self.bury(&name);
+                self.reap(&name);
             }
             if !is_asked {
                 continue;
@@ -213,7 +212,7 @@ impl Launcher {
             match protocol::receive(&self.server)? {
                 None => return Ok(()),
                 Some((Request::Begin(_) | Request::Mapped, _)) => {
-                    return Err(io::Error::other("the server began twice"));
+                    return Err(io::Error::other("the server sent its first message twice"));
                 }
                 Some((Request::Create { name, spec, kind, group }, _)) => {
                     self.create(name, spec, kind, group.as_deref())?;
@@ -222,7 +221,7 @@ impl Launcher {
         }
     }
 
-    /// Waits for a request, or for the end of sandboxes.
+    /// Waits for a request or for the end of a sandbox. Returns whether there is a request, and the ended ones.
     fn wait(&self) -> io::Result<(bool, Vec<String>)> {
         let mut fds = vec![PollFd::new(&self.server, PollFlags::IN)];
         fds.extend(self.sandboxes.values().map(|(_, process)| PollFd::new(process, PollFlags::IN)));
@@ -243,10 +242,10 @@ impl Launcher {
         kind: Kind,
         group: Option<&Path>,
     ) -> io::Result<()> {
-        let created = match group.map(Guest::enter).transpose() {
-            Ok(guest) => {
+        let created = match group.map(JoinedGroup::join).transpose() {
+            Ok(joined_group) => {
                 let created = self.create_kind(&name, spec, kind);
-                guest.map_or(Ok(()), Guest::leave)?;
+                joined_group.map_or(Ok(()), JoinedGroup::leave)?;
                 created
             }
             Err(error) => Err(error.to_string()),
@@ -258,7 +257,7 @@ impl Launcher {
                 (None, descriptors)
             }
             Err(error) => {
-                forget(&name);
+                remove_files(&name);
                 (Some(error), Vec::new())
             }
         };
@@ -277,15 +276,16 @@ impl Launcher {
             Devices::Own => files.with_devices(),
             Devices::Host => Ok(files),
         });
-        let files = files.map_err(|error| format!("its files can't be mounted: {error}"))?;
+        let files =
+            files.map_err(|error| format!("the sandbox's files can't be mounted: {error}"))?;
         let created = self.try_create(name, &spec, false);
-        // They are mounted in the sandbox's own namespace now.
+        // The sandbox's own namespace has them mounted now.
         drop(files);
         created
     }
 
-    /// Makes and starts a sandbox. Gives its process 1, and the server's ends of the stream to it and of its
-    /// log, and the process.
+    /// Makes and starts a sandbox. Returns its process 1 and the descriptors for the server: the stream, the
+    /// log, the process.
     fn try_create(
         &self,
         name: &str,
@@ -301,12 +301,12 @@ impl Launcher {
             let stream = socketpair(kind.0, kind.1, kind.2, None)?;
             Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
         };
-        let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| chain(&error))?;
-        let their_output = theirs.try_clone().map_err(|error| chain(&error))?;
+        let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| error_chain(&error))?;
+        let their_output = theirs.try_clone().map_err(|error| error_chain(&error))?;
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
             .with_executor(Exec { programs })
             .with_root_path(STATE)
-            .map_err(|error| chain(&error))?
+            .map_err(|error| error_chain(&error))?
             .with_stdin(theirs)
             .with_stdout(their_output)
             .with_stderr(their_log)
@@ -315,16 +315,18 @@ impl Launcher {
             .with_detach(true)
             .build();
         let mut container = built.map_err(|error| {
-            // What failed, failed in another process, which says more to its log than it passes on.
-            format!("{} ({})", chain(&error), read_log(&log))
+            // The failure was in another process, whose log says more than its error.
+            format!("{} ({})", error_chain(&error), read_log(&log))
         })?;
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
         let pid = pid.ok_or("the sandbox has no process")?;
         // A build has the network of the machine.
         let network = if is_build { Ok(()) } else { loopback::bring_up(pid) };
         let started = network
-            .map_err(|error| format!("its loopback interface can't be brought up: {error}"))
-            .and_then(|()| container.start().map_err(|error| chain(&error)));
+            .map_err(|error| {
+                format!("the sandbox's loopback interface can't be brought up: {error}")
+            })
+            .and_then(|()| container.start().map_err(|error| error_chain(&error)));
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
         if let Err(error) = started {
             let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
@@ -334,25 +336,25 @@ impl Launcher {
         Ok((pid, vec![ours, log, process]))
     }
 
-    /// Reaps process 1 of a sandbox that has ended, and drops what is kept of the sandbox.
-    fn bury(&mut self, name: &str) {
+    /// Reaps process 1 of a sandbox that has ended, and removes the sandbox's files.
+    fn reap(&mut self, name: &str) {
         if let Some((pid, _)) = self.sandboxes.remove(name) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
-        forget(name);
+        remove_files(name);
     }
 }
 
-/// Removes the files of a sandbox, which lie in the launcher's own memory.
-fn forget(name: &str) {
+/// Removes the files that the launcher keeps of a sandbox, in a tmpfs.
+fn remove_files(name: &str) {
     for directory in [STATE, BUNDLES] {
         let _ = fs::remove_dir_all(PathBuf::from(directory).join(name));
     }
 }
 
-/// What is in a log at the moment, on one line.
+/// What a log holds now, on one line.
 fn read_log(log: &OwnedFd) -> String {
-    let mut said = vec![0; LONGEST_LOG];
+    let mut said = vec![0; MAX_LOG];
     let read = rustix::io::ioctl_fionbio(log, true)
         .and_then(|()| rustix::io::read(log, &mut said))
         .unwrap_or_default();
@@ -360,16 +362,16 @@ fn read_log(log: &OwnedFd) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What the server's parent had it ignore, or the server itself, is not for programs to ignore.
+/// Resets every signal to its default, so that programs don't ignore those that the server ignores.
 #[allow(unsafe_code)]
 fn restore_signals() {
     const LAST: usize = 64;
-    // The default handler, no flags, no mask: all of it is zero in the kernel's words.
+    // Default handler, no flags, no mask: to the kernel all of these are zero.
     let default = [0_usize; 4];
     let length_of_mask = size_of::<u64>();
     for signal in 1..=LAST {
-        // SAFETY: the kernel reads the action, which lives as long as the call, and writes nothing. Of the
-        // two that can't be changed it says so.
+        // SAFETY: the kernel reads the action, which lives as long as the call, and writes nothing. For the
+        // two signals that can't be changed it returns an error.
         let _ = unsafe {
             syscalls::syscall!(
                 syscalls::Sysno::rt_sigaction,
@@ -382,7 +384,7 @@ fn restore_signals() {
     }
 }
 
-/// Becomes the runner, as the last of all steps in a sandbox.
+/// The last step in a sandbox: its process becomes the runner.
 #[derive(Clone)]
 struct Exec {
     programs: Rc<[BpfProgram]>,

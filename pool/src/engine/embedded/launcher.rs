@@ -1,4 +1,4 @@
-//! The server's side of a launcher: starts the process, asks it for sandboxes, passes answers on.
+//! The server's side of a launcher: starts the process, sends it requests, delivers its answers.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,37 +18,37 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::launch;
-use super::protocol::{self, Answer, Kind, Places, Request};
+use super::protocol::{self, Answer, Kind, LauncherPaths, Request};
 use super::rootless::Grant;
 use crate::engine::Call;
 use crate::lock::lock;
 
-/// What the server holds of a new sandbox.
+/// The server's descriptors of a new sandbox.
 pub(super) struct Created {
     /// The stream to the runner.
     pub(super) stream: OwnedFd,
-    /// What the runner says besides.
+    /// The runner's log.
     pub(super) log: OwnedFd,
     /// Process 1.
     pub(super) process: OwnedFd,
 }
 
-/// A launcher that runs. Dropping it ends the process and every sandbox that it made.
+/// A running launcher. Dropping it ends the process and every sandbox that it made.
 pub(super) struct Launcher {
-    /// It keeps the bounds of messages and tells of the other side's end; the runtime has no type of its
-    /// own for that kind, and this one asks for none.
+    /// A `SOCK_SEQPACKET` socket, which keeps messages apart and reports when the other side is gone. The
+    /// runtime has no type for that kind; this one works with it.
     socket: Arc<UnixDatagram>,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<PendingRequests>>,
     reader: tokio::task::AbortHandle,
     /// Killed when it is dropped, and reaped by the runtime.
     _process: Child,
 }
 
-/// Who waits for an answer, by the name of the sandbox; `None` when there will be no answers any more.
-type Waiting = Option<HashMap<String, Waiter>>;
+/// The requests without an answer yet, by the name of the sandbox; `None` when there will be no more answers.
+type PendingRequests = Option<HashMap<String, PendingRequest>>;
 
-/// Somebody who waits for an answer.
-struct Waiter {
+/// A request that waits for its answer.
+struct PendingRequest {
     since: Instant,
     answer: oneshot::Sender<Result<Created, String>>,
 }
@@ -57,7 +57,7 @@ impl Launcher {
     /// Starts the process. Must be called inside a Tokio runtime.
     pub(super) async fn start(
         program: &Path,
-        places: Places,
+        paths: LauncherPaths,
         grant: Option<&Grant>,
         tasks: &TaskTracker,
     ) -> io::Result<Self> {
@@ -68,21 +68,21 @@ impl Launcher {
         let process = Command::new(program)
             .arg(launch::SUBCOMMAND)
             .args(grant.map(|_| launch::ROOTLESS))
-            // Nothing that the server was told is for who makes sandboxes.
+            // The server's variables, which may hold secrets, are not for the launcher.
             .env_clear()
             .stdin(theirs)
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
-            // A signal for the server's group, such as that of a key, is not for who makes sandboxes.
+            // Signals for the server's process group, such as Ctrl-C, are not for the launcher.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))?;
         let socket = Arc::new(UnixDatagram::from_std(ours)?);
         if let Some(grant) = grant {
-            give(grant, &socket, process.id()).await?;
+            map_users(grant, &socket, process.id()).await?;
         }
-        send(&socket, &Request::Begin(places)).await?;
+        send(&socket, &Request::Begin(paths)).await?;
         match receive(&socket).await? {
             Some((Answer::Ready, _)) => {}
             _ => return Err(io::Error::other("the launcher ended before it was ready")),
@@ -92,14 +92,14 @@ impl Launcher {
         Ok(Self { socket, waiting, reader: reader.abort_handle(), _process: process })
     }
 
-    /// Whether it still runs, and answers in time.
-    pub(super) fn is_well(&self) -> bool {
+    /// Whether it still runs and answers in time.
+    pub(super) fn is_healthy(&self) -> bool {
         let waiting = lock(&self.waiting);
-        let is_late = |waiter: &Waiter| waiter.since.elapsed() > Call::Create.deadline();
+        let is_late = |pending: &PendingRequest| pending.since.elapsed() > Call::Create.deadline();
         waiting.as_ref().is_some_and(|waiting| !waiting.values().any(is_late))
     }
 
-    /// Whether the process is gone. Unlike [`Self::is_well`] it asks the kernel.
+    /// Whether the process has ended. Unlike [`Self::is_healthy`] this asks the kernel.
     pub(super) fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&*self.socket, PollFlags::empty())];
         let is_over = PollFlags::HUP | PollFlags::ERR;
@@ -107,17 +107,17 @@ impl Launcher {
         looked.is_err() || fds[0].revents().intersects(is_over)
     }
 
-    /// How many sandboxes it was asked for and has not made yet.
+    /// How many requested sandboxes it has not made yet.
     pub(super) fn waiting(&self) -> usize {
         lock(&self.waiting).as_ref().map_or(usize::MAX, HashMap::len)
     }
 
-    /// Makes a sandbox. If the future is dropped the sandbox may still be made; its stream is closed then,
-    /// and the runner ends by itself.
+    /// Makes a sandbox. If the future is dropped the sandbox may still be made; then its stream is closed, and
+    /// its runner ends.
     ///
     /// # Errors
     ///
-    /// What the launcher said, or that it is gone.
+    /// The launcher's message, or that it has ended.
     pub(super) async fn create(
         &self,
         name: &str,
@@ -126,9 +126,9 @@ impl Launcher {
         group: Option<PathBuf>,
     ) -> Result<Created, String> {
         let (sender, answer) = oneshot::channel();
-        let waiter = Waiter { since: Instant::now(), answer: sender };
+        let pending = PendingRequest { since: Instant::now(), answer: sender };
         match lock(&self.waiting).as_mut() {
-            Some(waiting) => waiting.insert(name.to_owned(), waiter),
+            Some(waiting) => waiting.insert(name.to_owned(), pending),
             None => return Err(GONE.to_owned()),
         };
         let request = Request::Create { name: name.to_owned(), spec, kind, group };
@@ -143,20 +143,22 @@ impl Drop for Launcher {
     }
 }
 
-/// Gives a launcher, which has entered a user namespace, its users.
-async fn give(grant: &Grant, socket: &UnixDatagram, process: Option<u32>) -> io::Result<()> {
+/// Maps the users of a launcher that has entered a user namespace.
+async fn map_users(grant: &Grant, socket: &UnixDatagram, process: Option<u32>) -> io::Result<()> {
     let (Some((Answer::Entered, _)), Some(process)) = (receive(socket).await?, process) else {
         return Err(io::Error::other("the launcher could not enter a user namespace"));
     };
     let grant = grant.clone();
-    tokio::task::spawn_blocking(move || grant.give(process)).await.map_err(io::Error::other)??;
+    tokio::task::spawn_blocking(move || grant.map_ids(process))
+        .await
+        .map_err(io::Error::other)??;
     send(socket, &Request::Mapped).await
 }
 
 const GONE: &str = "the process that makes sandboxes has ended";
 
-/// Passes answers on until there are none any more.
-async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<Waiting>>) {
+/// Delivers answers until there are no more.
+async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>) {
     while let Ok(Some((answer, descriptors))) = receive(&socket).await {
         let Answer::Created { name, error } = answer else { break };
         let created = match (error, <[OwnedFd; protocol::DESCRIPTORS]>::try_from(descriptors)) {
@@ -164,10 +166,10 @@ async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<Waiting>>) {
             (Some(error), _) => Err(error),
             (None, Err(_)) => Err("the launcher sent no descriptors".to_owned()),
         };
-        let waiter = lock(&waiting).as_mut().and_then(|waiting| waiting.remove(&name));
-        if let Some(waiter) = waiter {
-            // Who has gone lets go of the sandbox.
-            let _ = waiter.answer.send(created);
+        let pending = lock(&waiting).as_mut().and_then(|waiting| waiting.remove(&name));
+        if let Some(pending) = pending {
+            // If the receiver is gone, this drops the sandbox's descriptors.
+            let _ = pending.answer.send(created);
         }
     }
     *lock(&waiting) = None;

@@ -1,4 +1,4 @@
-//! A sandbox that runs: its streams, its state, its end.
+//! A running sandbox: its streams, its state, its removal.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,15 +20,15 @@ use crate::engine::runner_log::RunnerLog;
 use crate::engine::store::Held;
 use crate::engine::{Call, Channel, SandboxName, SandboxState};
 
-/// How long a process that was killed may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a killed process may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it takes if nothing is in its way.
-const MOMENT: Duration = Duration::from_millis(100);
+/// How often it is checked whether the process has ended. Usually it has by then.
+const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is read from a runner at once, and of what it says besides.
-const READ: usize = 64 * 1024;
-const READ_OF_LOG: usize = 512;
+/// Sizes of the buffers for a runner's stream and for its log.
+const STREAM_BUFFER: usize = 64 * 1024;
+const LOG_BUFFER: usize = 512;
 
 /// A sandbox that this process has made.
 pub(super) struct Live {
@@ -36,9 +36,9 @@ pub(super) struct Live {
     pub(super) cgroup: Option<Cgroup>,
     /// Process 1.
     pub(super) process: Arc<OwnedFd>,
-    /// The runner's stream and log, until they are asked for.
+    /// The runner's stream and log, until they are opened.
     streams: Option<(OwnedFd, OwnedFd)>,
-    /// With whose end that of the sandbox comes.
+    /// The launcher that made it. The sandbox ends together with it.
     launcher: Weak<Launcher>,
     _image: Arc<Held>,
 }
@@ -60,25 +60,26 @@ impl Live {
         }
     }
 
-    /// The stream to the runner, which is there once.
+    /// Opens the stream to the runner. This works once.
     pub(super) fn open(&mut self, name: &SandboxName, tasks: &TaskTracker) -> io::Result<Channel> {
         let streams = self.streams.take();
-        let (stream, log) = streams.ok_or_else(|| io::Error::other("its stream is taken"))?;
+        let (stream, log) = streams
+            .ok_or_else(|| io::Error::other("the stream to its runner was opened before"))?;
         rustix::io::ioctl_fionbio(&log, true)?;
-        let said = ReaderStream::with_capacity(pipe::Receiver::from_owned_fd(log)?, READ_OF_LOG);
+        let pieces = ReaderStream::with_capacity(pipe::Receiver::from_owned_fd(log)?, LOG_BUFFER);
         let log = RunnerLog::new(name.clone());
-        tasks.spawn(pass_on(said, log));
+        tasks.spawn(pass_on(pieces, log));
         let stream = std::os::unix::net::UnixStream::from(stream);
         stream.set_nonblocking(true)?;
         let (output, input) = UnixStream::from_std(stream)?.into_split();
-        let output = ReaderStream::with_capacity(output, READ);
+        let output = ReaderStream::with_capacity(output, STREAM_BUFFER);
         let output = output.map_err(|error| refused(Call::Arm, error)).boxed();
         Ok(Channel { input: Box::new(input), output })
     }
 
     pub(super) fn state(&self) -> SandboxState {
         if has_ended(&self.process, Duration::ZERO) {
-            // The kernel closes a launcher's socket before it ends what is in its namespace.
+            // When a launcher ends, the kernel closes its socket before it kills what is in its namespace.
             let is_there = self.launcher.upgrade().is_some_and(|launcher| !launcher.has_ended());
             return if is_there { SandboxState::Ended } else { SandboxState::Stopped };
         }
@@ -89,23 +90,23 @@ impl Live {
     }
 }
 
-/// Kills a sandbox, waits until process 1 and with it every other is gone, and removes its groups. Blocks.
+/// Kills a sandbox, waits until process 1 and with it all others are gone, and removes its groups. Blocks.
 pub(super) fn remove(process: Option<Arc<OwnedFd>>, cgroup: Option<Cgroup>) -> io::Result<()> {
     if let Some(process) = process {
         match pidfd_send_signal(&*process, Signal::KILL) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
             Err(error) => return Err(error.into()),
         }
-        // What is frozen by the first version's freezer dies when it is thawed. An error means that the
+        // Processes that the freezer of version 1 has frozen die when they are thawed. An error means that the
         // groups are gone.
         let _ = cgroup.as_ref().map(Cgroup::thaw);
         let killed = Instant::now();
-        while !has_ended(&process, MOMENT) {
-            if killed.elapsed() > PATIENCE {
-                return Err(io::Error::other("its process 1 could not be killed"));
+        while !has_ended(&process, KILL_CHECK_INTERVAL) {
+            if killed.elapsed() > KILL_TIMEOUT {
+                return Err(io::Error::other("its process 1 was killed but did not end"));
             }
-            // It may be waiting in the kernel for another, which would otherwise die only after it: one that
-            // sleeps with the lock of a pipe that the runner reads, for one.
+            // Process 1 may wait in the kernel for another process, such as one that holds the lock of a pipe
+            // that the runner reads. That one would otherwise be killed only after process 1.
             let _ = cgroup.as_ref().map(Cgroup::kill);
         }
     }
@@ -119,9 +120,9 @@ fn has_ended(process: &OwnedFd, within: Duration) -> bool {
     poll(&mut fds, within.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// Passes on what the runner says besides its frames, until nothing more of it would be logged.
-async fn pass_on(mut said: ReaderStream<pipe::Receiver>, mut log: RunnerLog) {
-    while let Some(Ok(piece)) = said.next().await {
+/// Logs the runner's standard error, up to the limit of its log.
+async fn pass_on(mut pieces: ReaderStream<pipe::Receiver>, mut log: RunnerLog) {
+    while let Some(Ok(piece)) = pieces.next().await {
         if !log.pass_on(&piece) {
             return;
         }

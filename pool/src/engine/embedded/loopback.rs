@@ -1,5 +1,5 @@
-//! The loopback interface of a sandbox. A new network namespace has one, which is down, and `libcontainer`
-//! leaves it so.
+//! Brings up a sandbox's loopback interface, which is down in a new network namespace. `libcontainer` does
+//! not do that.
 
 use std::fs::File;
 use std::io;
@@ -8,24 +8,24 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, s
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Of `linux/netlink.h` and `linux/rtnetlink.h`.
+/// From `linux/netlink.h` and `linux/rtnetlink.h`.
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLMSG_ERROR: u16 = 2;
 const RTM_NEWLINK: u16 = 16;
 
-/// Of `linux/if.h`.
+/// From `linux/if.h`.
 const IFF_UP: u32 = 1;
 
 /// The index of the loopback interface in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Length of a header, and of a request with nothing but the interface.
+/// Length of a header, and of a request that names only the interface.
 const HEADER: usize = 16;
 const REQUEST: usize = 32;
 
-/// Brings the interface up in the network namespace of a process. The calling thread, which must be the
-/// only one, is there meanwhile.
+/// Brings up the interface in the network namespace of a process. The calling thread, which must be the
+/// only one, enters that namespace for a moment.
 pub(super) fn bring_up(process: Pid) -> io::Result<()> {
     use std::os::fd::AsFd;
     let enter = |namespace: &File| {
@@ -61,16 +61,16 @@ fn request() -> [u8; REQUEST] {
     put(&(REQUEST as u32).to_ne_bytes());
     put(&RTM_NEWLINK.to_ne_bytes());
     put(&(NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-    // Number and sender of the message, family and kind of the interface: none of it matters.
+    // Sequence number, sender, family and type of the interface: none of these matters.
     put(&[0; 12]);
     put(&LOOPBACK.to_ne_bytes());
-    // The flags, and those of them that change.
+    // The flags, and the mask of those to change.
     put(&IFF_UP.to_ne_bytes());
     put(&IFF_UP.to_ne_bytes());
     bytes
 }
 
-/// The error number of an answer, which follows the header; 0 if it went well.
+/// The error number of an answer, which follows the header; 0 means success.
 fn error_of(answer: &[u8]) -> Option<i32> {
     let kind = answer.get(4..6)?.try_into().ok().map(u16::from_ne_bytes)?;
     let number = answer.get(HEADER..HEADER + 4)?.try_into().ok().map(i32::from_ne_bytes)?;

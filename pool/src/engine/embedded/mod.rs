@@ -1,16 +1,16 @@
-//! The engine that needs no other program: sandboxes made by `libcontainer`, from images of our own
-//! store.
+//! The embedded engine, which needs no other program: `libcontainer` makes sandboxes from the images of our
+//! own store.
 //!
-//! A [`launcher`](Launcher), a small process beside the server, makes sandboxes and passes on the stream
-//! to the runner in each, which is process 1 there. What happens to a sandbox later, the server does
-//! itself: freezing, thawing and limits are writes to its [control groups](cgroup), and its end is that
-//! of process 1, of which the server holds a descriptor.
+//! A `Launcher`, a small process next to the server, makes each sandbox and hands over the stream to its
+//! runner, which is process 1 there. Everything later the server does itself: freezing, thawing and limits
+//! are writes to control groups, and a sandbox has ended when process 1 has, of which the server holds a
+//! descriptor.
 
 mod build;
 mod cgroup;
-mod guest;
 mod host;
 mod images;
+mod joined_group;
 pub mod launch;
 mod launcher;
 mod layout;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
-use isolator_runner::place;
+use isolator_runner::paths as runner_paths;
 use tokio_util::task::TaskTracker;
 
 pub use self::build::ImageBuild;
@@ -38,7 +38,7 @@ use self::host::Host;
 use self::launcher::Launcher;
 use self::layout::IMAGES;
 use self::live::Live;
-use self::protocol::{Devices, Kind, Layer, Places};
+use self::protocol::{Devices, Kind, LauncherPaths, Layer};
 use crate::engine::instance::{Instance, LABEL, PROCESS};
 use crate::engine::limits::Resources;
 use crate::engine::store::{self, Held, Store, StoreError};
@@ -48,42 +48,42 @@ use crate::engine::{
 };
 use crate::lock::lock;
 
-/// Launchers side by side. Each makes one sandbox at a time, and a core can make no more.
+/// Number of launchers. Each makes one sandbox at a time, which keeps one core busy.
 const LAUNCHERS: usize = 2;
 
-/// What the engine needs to know.
+/// The settings of an embedded engine.
 pub struct Settings {
-    /// The program whose hidden subcommand is the launcher: this one.
+    /// The program that is started as the launcher: this one.
     pub program: PathBuf,
     /// The static runner.
     pub runner: &'static [u8],
-    /// Directory of the images.
+    /// Directory of the image store.
     pub images: PathBuf,
-    /// Directory for what the sandboxes of one instance share.
+    /// Directory for the files that the sandboxes of an instance share.
     pub state: PathBuf,
 }
 
-/// Makes sandboxes without any other engine.
+/// An engine inside this process.
 pub struct EmbeddedEngine {
     settings: Settings,
     labels: Labels,
-    /// Name of this instance in paths; it tells the labels.
+    /// Name of this instance in paths, from which its labels can be restored.
     instance: String,
     host: Result<Host, String>,
     store: Store,
     launchers: tokio::sync::Mutex<Vec<Arc<Launcher>>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
-    /// Images of which there are sandboxes, by their digests.
+    /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
     tasks: TaskTracker,
 }
 
 impl EmbeddedEngine {
     /// The engine of an instance. Nothing is started yet.
-    pub fn new(settings: Settings, owner: &Instance) -> Self {
+    pub fn new(settings: Settings, instance: &Instance) -> Self {
         Self {
-            instance: instance_of(owner.labels()),
-            labels: owner.labels().clone(),
+            instance: instance_of(instance.labels()),
+            labels: instance.labels().clone(),
             host: Host::find(),
             store: Store::new(&settings.images),
             settings,
@@ -107,11 +107,11 @@ impl EmbeddedEngine {
         self.settings.state.join(&self.instance)
     }
 
-    /// Writes what lies over every image.
+    /// Writes the files that are mounted over every image.
     fn write_shared(&self) -> io::Result<()> {
         let shared = self.shared();
         let directory = spec::runner(&shared);
-        for file in place::files(self.settings.runner) {
+        for file in runner_paths::files(self.settings.runner) {
             write(&shared, &directory.join(file.path), file.content, file.mode)?;
         }
         for (name, _, content) in spec::FILES {
@@ -120,7 +120,7 @@ impl EmbeddedEngine {
         Ok(())
     }
 
-    /// Says where there was no writing.
+    /// The error when the shared files can't be written.
     fn not_written(&self, error: &io::Error) -> EngineError {
         let message = format!("{} can't be written: {error}", self.shared().display());
         match store::is_full(error) {
@@ -129,28 +129,28 @@ impl EmbeddedEngine {
         }
     }
 
-    /// The launcher that has the least to do, of as many as there shall be.
+    /// The launcher with the fewest requests. Starts launchers that are missing.
     async fn launcher(&self) -> Result<Arc<Launcher>, EngineError> {
         let host = self.host()?;
         let mut launchers = self.launchers.lock().await;
-        launchers.retain(|launcher| launcher.is_well());
+        launchers.retain(|launcher| launcher.is_healthy());
         while launchers.len() < LAUNCHERS {
-            let places = Places {
+            let paths = LauncherPaths {
                 images: self.store.images(),
                 shared: self.shared(),
-                groups: host.second_version.clone(),
+                groups: host.version_two_mount.clone(),
                 building: None,
                 devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
             };
             let program = &self.settings.program;
-            let launcher = Launcher::start(program, places, host.grant.as_ref(), &self.tasks).await;
+            let launcher = Launcher::start(program, paths, host.grant.as_ref(), &self.tasks).await;
             launchers.push(Arc::new(launcher.map_err(|error| refused(Call::Prepare, error))?));
         }
         let least = launchers.iter().min_by_key(|launcher| launcher.waiting());
         least.cloned().ok_or_else(|| refused(Call::Prepare, "there is no launcher"))
     }
 
-    /// The image of a sandbox, which stays in the store as long as there is one of its sandboxes.
+    /// Holds an image, which stays in the store as long as a sandbox uses it.
     fn hold(&self, image: &Image) -> Result<Arc<Held>, EngineError> {
         let mut images = lock(&self.held);
         if let Some(held) = images.get(&image.digest).and_then(Weak::upgrade) {
@@ -167,7 +167,7 @@ impl EmbeddedEngine {
         Ok(held)
     }
 
-    /// Does something with a sandbox that this process has made.
+    /// Calls `act` with a sandbox that this process has made.
     fn with_live<T>(
         &self,
         call: Call,
@@ -180,8 +180,8 @@ impl EmbeddedEngine {
         }
     }
 
-    /// The groups of a sandbox that this process has not made, or whose making it has given up.
-    fn groups_of_stranger(&self, name: &SandboxName) -> io::Result<Option<cgroup::Cgroup>> {
+    /// The groups of a sandbox that another process made, or that this one stopped waiting for.
+    fn groups_of_unknown(&self, name: &SandboxName) -> io::Result<Option<cgroup::Cgroup>> {
         let Ok(Host { groups: Some(groups), .. }) = &self.host else { return Ok(None) };
         let found = groups.list()?.into_iter().find(|(_, found)| found == name.as_str());
         Ok(found.map(|(instance, _)| groups.of(&instance, name.as_str())))
@@ -202,12 +202,12 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
-        Ok(self.host()?.lost())
+        Ok(self.host()?.warnings())
     }
 
     async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
         {
-            // Two pools at once would write the same files.
+            // Otherwise two pools could write the same files at the same time.
             let _launchers = self.launchers.lock().await;
             self.write_shared().map_err(|error| self.not_written(&error))?;
         }
@@ -227,15 +227,15 @@ impl Engine for EmbeddedEngine {
     fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported> {
         if spec.network != "none" {
             return Err(Unsupported(format!(
-                "the embedded engine has no network but loopback, and {:?} is configured: set \
+                "the embedded engine supports no network mode but \"none\", and {:?} is configured: set \
                  defaultNetworkMode to \"none\", or engine.kind to \"docker\"",
                 spec.network
             )));
         }
         if let Some(runtime) = &spec.runtime {
             return Err(Unsupported(format!(
-                "the embedded engine has no other runtimes, and {runtime:?} is configured: remove \
-                 engine.runtime, or set engine.kind to \"docker\""
+                "the embedded engine can't use the OCI runtime {runtime:?}: remove engine.runtime, or \
+                 set engine.kind to \"docker\""
             )));
         }
         Ok(())
@@ -248,7 +248,7 @@ impl Engine for EmbeddedEngine {
         made.map_err(|error| store_refused(Call::Create, error))?;
         let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
         let parts = spec::Parts {
-            root: &root::place(name.as_str()),
+            root: &root::path_of(name.as_str()),
             host,
             cgroup: cgroup.as_ref(),
             env: &held.image().description.env,
@@ -260,9 +260,9 @@ impl Engine for EmbeddedEngine {
             image: Path::new(IMAGES).join(held.image().relative_root()),
             layer: (!spec.readonly_root).then_some(layer),
         };
-        let beside = cgroup.as_ref().and_then(Cgroup::beside);
+        let freezer = cgroup.as_ref().and_then(Cgroup::separate_freezer);
         let launcher = self.launcher().await?;
-        let created = launcher.create(name.as_str(), oci, kind, beside).await;
+        let created = launcher.create(name.as_str(), oci, kind, freezer).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
         let live = Live::new(created, cgroup, &launcher, held);
         lock(&self.sandboxes).insert(name.clone(), live);
@@ -299,8 +299,8 @@ impl Engine for EmbeddedEngine {
             return Ok(live.state());
         }
         let failed = |error| refused(Call::State, error);
-        let stranger = self.groups_of_stranger(name).map_err(failed)?;
-        stranger.map_or(Ok(SandboxState::Gone), |groups| groups.state()).map_err(failed)
+        let unknown = self.groups_of_unknown(name).map_err(failed)?;
+        unknown.map_or(Ok(SandboxState::Gone), |groups| groups.state()).map_err(failed)
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
@@ -308,7 +308,7 @@ impl Engine for EmbeddedEngine {
         let live = lock(&self.sandboxes).remove(name);
         let (process, cgroup) = match live {
             Some(live) => (Some(live.process), live.cgroup),
-            None => (None, self.groups_of_stranger(name).map_err(failed)?),
+            None => (None, self.groups_of_unknown(name).map_err(failed)?),
         };
         let removed = self.tasks.spawn_blocking(move || live::remove(process, cgroup));
         removed.await.map_err(io::Error::other).flatten().map_err(failed)
@@ -338,7 +338,7 @@ impl Engine for EmbeddedEngine {
         let failed = |error| refused(Call::Sweep, error);
         let is_dead = |instance: &str| dead(&labels_of(instance, &self.labels));
         if is_dead(&self.instance) {
-            // The end of this instance: its launchers go before what they use.
+            // This instance is ending: launchers must end before the files that they use are removed.
             self.launchers.lock().await.clear();
         }
         if let Ok(Host { groups: Some(groups), .. }) = &self.host {
@@ -352,7 +352,7 @@ impl Engine for EmbeddedEngine {
             let entry = entry.map_err(failed)?;
             if is_dead(&entry.file_name().to_string_lossy()) {
                 match fs::remove_dir_all(entry.path()) {
-                    // Another instance that starts at the same time sweeps too.
+                    // Another instance may start and sweep at the same time.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     removed => {
                         removed.map_err(failed)?;
@@ -365,8 +365,8 @@ impl Engine for EmbeddedEngine {
     }
 }
 
-/// Whether sandboxes are seen by other processes than the one that made them: by their control groups, which
-/// not every user can have.
+/// Whether other processes can see the sandboxes that this one makes. They find them by their control groups,
+/// which not every user can have.
 pub fn shows_sandboxes() -> bool {
     Host::find().is_ok_and(|host| host.groups.is_some())
 }
@@ -383,8 +383,8 @@ fn store_refused(call: Call, error: StoreError) -> EngineError {
     }
 }
 
-/// Writes a file below a directory, for all to read. One that is there already is left alone: sandboxes that
-/// have it must not see it change.
+/// Writes a file below a directory, readable by all. If it has that content already it is left alone, because
+/// sandboxes that have it must not see it change.
 fn write(shared: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     if fs::read(path).is_ok_and(|found| found == content) {
         return Ok(());
@@ -392,19 +392,19 @@ fn write(shared: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
         for directory in parent.ancestors().take_while(|directory| directory.starts_with(shared)) {
-            // Whatever mask this process was given for new files.
+            // Whatever the umask of this process is.
             fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
         }
     }
-    // Another name first: half of a file is never to be seen.
+    // Under another name first, so that nobody sees half of a file.
     let new = path.with_extension("new");
     fs::write(&new, content)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
     fs::rename(&new, path)
 }
 
-/// Labels as a file's name: this engine has nothing but names to keep them in. The rest of them is the same
-/// for everything that can be found on a machine.
+/// The labels as a file name: this engine can store them only in names. The labels that it leaves out are the
+/// same for all instances of a machine.
 fn instance_of(labels: &Labels) -> String {
     let process = labels.get(PROCESS).map_or(String::new(), |process| process.replace('/', "+"));
     format!("{}+{process}", labels.get(LABEL).map_or("", String::as_str))
@@ -423,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_s_name_tells_its_labels() {
+    fn the_name_of_an_instance_restores_its_labels() {
         let process = "pid:[4026531836]/1234/567890";
         let labels = Labels::from([
             (LABEL.to_owned(), "11f5b8e0-0000".to_owned()),
@@ -433,7 +433,7 @@ mod tests {
         let name = instance_of(&labels);
         assert!(!name.contains('/'), "{name}");
         assert_eq!(labels_of(&name, &labels), labels);
-        // What somebody else has put there has an instance that nobody knows.
+        // A name in another form is an instance that nobody knows.
         assert_eq!(labels_of("stranger", &labels)[LABEL], "stranger");
     }
 }

@@ -1,5 +1,4 @@
-//! What the server and a launcher say to each other: one message a packet, in JSON, with descriptors
-//! beside it.
+//! The protocol between the server and a launcher: JSON messages, one per packet, with descriptors attached.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,17 +14,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Longest message. A sandbox's specification takes a tenth of it.
-const LONGEST: usize = 64 * 1024;
+const MAX_MESSAGE: usize = 64 * 1024;
 
-/// Descriptors with a message: the runner's stream, its log, its process.
+/// Number of descriptors with an answer: the runner's stream, its log, its process.
 pub(super) const DESCRIPTORS: usize = 3;
 
-/// Where the launcher finds what the server wants to be seen inside sandboxes.
+/// The paths that a launcher needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Places {
+pub(super) struct LauncherPaths {
     /// The directory of all unpacked images.
     pub(super) images: PathBuf,
-    /// What lies over every image: the runner, and files that are the same in all sandboxes.
+    /// What is mounted over every image: the runner, and files that are the same in all sandboxes.
     pub(super) shared: PathBuf,
     /// Where control groups of version 2 are mounted, if sandboxes have those.
     pub(super) groups: Option<PathBuf>,
@@ -35,54 +34,54 @@ pub(super) struct Places {
     pub(super) devices: Devices,
 }
 
-/// LabelFilter device nodes sandboxes have.
+/// Which device nodes sandboxes have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Devices {
-    /// Each its own.
+    /// Each has its own.
     Own,
-    /// Those of the host, as nobody but root can make others.
+    /// Those of the host, because only root can make others.
     Host,
 }
 
 /// What kind of sandbox to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// One of an image.
+    /// A sandbox from an image.
     Image {
         /// The image's root in the launcher's view.
         image: PathBuf,
-        /// Where it writes what it writes to its root, if it may.
+        /// The layer for what it writes to its root, if it may write there.
         layer: Option<Layer>,
     },
-    /// One in which an image is built, by a script that is not hostile.
+    /// A sandbox in which a trusted script builds an image.
     Build,
 }
 
-/// Where a sandbox writes that may write anywhere: in memory, as far as its own limit of it reaches.
+/// A writable layer over an image. It is in memory and counts against the sandbox's memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Layer {
-    /// Bytes that it takes.
+    /// Its size in bytes.
     pub(super) size: u64,
-    /// Files that it takes.
+    /// Most files that it can hold.
     pub(super) inodes: u32,
 }
 
 /// From the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// To [`Answer::Entered`]: the process has its users and groups.
+    /// Reply to [`Answer::Entered`]: the users and groups are mapped.
     Mapped,
-    /// The first, otherwise: where everything is. It is answered when the launcher is ready.
-    Begin(Places),
+    /// The first request otherwise: the paths. The launcher answers when it is ready.
+    Begin(LauncherPaths),
     /// Make a sandbox and start it.
     Create {
-        /// Its name, and that of its answer.
+        /// Its name, which the answer repeats.
         name: String,
         /// Its OCI runtime specification.
         spec: Value,
-        /// Of what kind it is.
+        /// Its kind.
         kind: Kind,
-        /// A control group that it shall be in besides.
+        /// A control group for the sandbox that `libcontainer` does not create.
         group: Option<PathBuf>,
     },
 }
@@ -90,14 +89,14 @@ pub(super) enum Request {
 /// From the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Comes first, without root: the process has entered a user namespace, in which it is nobody yet.
+    /// The first message without root: the process has entered a user namespace, where it has no users yet.
     Entered,
-    /// To [`Request::Begin`].
+    /// Reply to [`Request::Begin`].
     Ready,
-    /// To [`Request::Create`], with [`DESCRIPTORS`] if it went well.
+    /// Reply to [`Request::Create`], with [`DESCRIPTORS`] descriptors on success.
     Created {
         name: String,
-        /// What went wrong, in the words of who noticed.
+        /// What went wrong.
         error: Option<String>,
     },
 }
@@ -123,7 +122,7 @@ pub(super) fn send(
 pub(super) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; LONGEST];
+    let mut bytes = vec![0; MAX_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;

@@ -1,8 +1,8 @@
-//! What a sandbox sees of files that all of them have: the image and what lies over it, and devices.
+//! The overlay mounts of a sandbox: its image with the shared files over it, and its devices.
 //!
-//! Each sandbox has overlays of its own on them. Nothing is copied, and memory for what is read is shared;
-//! but the files are the sandbox's own to the kernel. On one and the same file a watch (inotify) would tell
-//! a program what its neighbours and the host open, and a lock (flock) would keep them waiting.
+//! Each sandbox has its own overlays. Nothing is copied, and the page cache is shared, but to the kernel the
+//! files are different ones. If sandboxes shared a file, a program could watch (inotify) what other sandboxes
+//! and the host open, or make them wait with a lock (flock).
 
 use std::ffi::CString;
 use std::fs;
@@ -14,16 +14,16 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use super::layout::{ROOTS, SHARED};
 use super::protocol::Layer;
 
-/// Device nodes as the launcher sees them, which is where `libcontainer` takes them from.
+/// The launcher's device nodes. `libcontainer` uses them for sandboxes.
 const DEVICES: &str = "/dev";
 
-/// Where the root of a sandbox is while it is made, in the launcher's view.
-pub(super) fn place(name: &str) -> PathBuf {
+/// The root of a sandbox while it is being made, as the launcher sees it.
+pub(super) fn path_of(name: &str) -> PathBuf {
     Path::new(ROOTS).join(name).join("root")
 }
 
-/// The files of a sandbox that is being made. They are mounted in its own namespace as soon as it is there;
-/// dropping this unmounts them in the launcher's.
+/// The mounts of a sandbox that is being made. The sandbox's own namespace keeps them; dropping this unmounts
+/// them in the launcher's.
 pub(super) struct Mounted {
     /// Mount points, the innermost first.
     points: Vec<PathBuf>,
@@ -31,13 +31,13 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an image for a sandbox, with a layer to write on if it has one.
+    /// Mounts an image for a sandbox, with a writable layer if it has one.
     ///
     /// # Errors
     ///
-    /// Of the kernel, with what was to be mounted.
+    /// The kernel's, with what could not be mounted.
     pub(super) fn new(name: &str, image: &Path, layer: Option<Layer>) -> io::Result<Self> {
-        let root = place(name);
+        let root = path_of(name);
         let folder = root.parent().unwrap_or(&root).to_owned();
         fs::create_dir(&folder)?;
         let mut mounted = Self { points: Vec::new(), folder };
@@ -63,10 +63,10 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// Mounts devices for the sandbox that is made next, over those of the launcher, which must be root: the
-    /// kernel opens no device on what another user has mounted.
+    /// Mounts devices for the next sandbox over those of the launcher. The launcher must be root: the kernel does
+    /// not open devices on a mount of another user.
     pub(super) fn with_devices(mut self) -> io::Result<Self> {
-        // An overlay has two layers at least. Any folder without devices will do.
+        // An overlay needs at least two layers; any folder without devices will do.
         let options = format!("lowerdir={DEVICES}:{}", self.folder.display());
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
         overlay(Path::new(DEVICES), flags, &options)?;
@@ -75,8 +75,8 @@ impl Mounted {
     }
 }
 
-fn overlay(place: &Path, flags: MountFlags, options: &str) -> io::Result<()> {
-    mount("overlay", place, "overlay", flags, &*CString::new(options)?).map_err(|error| {
+fn overlay(target: &Path, flags: MountFlags, options: &str) -> io::Result<()> {
+    mount("overlay", target, "overlay", flags, &*CString::new(options)?).map_err(|error| {
         io::Error::other(format!("an overlay can't be mounted ({options}): {error}"))
     })
 }
@@ -84,7 +84,7 @@ fn overlay(place: &Path, flags: MountFlags, options: &str) -> io::Result<()> {
 impl Drop for Mounted {
     fn drop(&mut self) {
         for point in &self.points {
-            // What stays goes with this process.
+            // A mount that stays is removed with this process.
             let _ = unmount(point, UnmountFlags::DETACH);
         }
         let _ = fs::remove_dir_all(&self.folder);

@@ -1,4 +1,4 @@
-//! Sandboxes without root: users that were granted to this one, and how its launcher gets them.
+//! Sandboxes without root: which user IDs this user was granted, and how its launcher gets them.
 
 use std::fmt;
 use std::fs;
@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 
 use super::layout::IDS;
 
-/// Where a system says which users and groups may be given to whom.
+/// Where the system lists the ranges of IDs that each user may map.
 const SUBUID: &str = "/etc/subuid";
 const SUBGID: &str = "/etc/subgid";
 
-/// The programs that give them.
+/// The programs that map them.
 const NEWUIDMAP: &str = "newuidmap";
 const NEWGIDMAP: &str = "newgidmap";
 
-/// What a launcher without root has.
+/// The IDs of a launcher without root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Grant {
     own: (u32, u32),
@@ -39,7 +39,7 @@ pub(super) fn is_root() -> bool {
 }
 
 impl Grant {
-    /// What this user was granted.
+    /// Finds what this user was granted.
     pub(super) fn find() -> Result<Self, Missing> {
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();
@@ -49,8 +49,8 @@ impl Grant {
             first_range(&table, name.as_deref(), uid).ok_or_else(|| {
                 let name = name.as_deref().unwrap_or("USER");
                 Missing(format!(
-                    "{file} grants this user no {} numbers in a row, which sandboxes without root \
-                     need; as root, run: usermod --add-subuids 100000-165535 --add-subgids \
+                    "sandboxes without root need {} IDs in a row, and {file} gives this user no such \
+                     range; as root, run: usermod --add-subuids 100000-165535 --add-subgids \
                      100000-165535 {name}",
                     IDS - 1
                 ))
@@ -61,7 +61,7 @@ impl Grant {
             let folders = std::env::var_os("PATH").unwrap_or_default();
             if !std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()) {
                 return Err(Missing(format!(
-                    "{program} is missing, which sandboxes without root need; as root, run: \
+                    "sandboxes without root need {program}, which is not installed; as root, run: \
                      apt-get install uidmap"
                 )));
             }
@@ -76,9 +76,9 @@ impl Grant {
         Ok(grant)
     }
 
-    /// Gives a process, which has just entered a user namespace of its own, the users and groups. Inside,
-    /// this user is root, and the granted ones follow.
-    pub(super) fn give(&self, process: u32) -> io::Result<()> {
+    /// Maps the users and groups of a process that has just entered its own user namespace. Inside, this user is
+    /// root, and the granted IDs follow.
+    pub(super) fn map_ids(&self, process: u32) -> io::Result<()> {
         let (uid, gid) = self.own;
         for (program, own, first) in [(NEWUIDMAP, uid, self.uids), (NEWGIDMAP, gid, self.gids)] {
             let numbers = [process, 0, own, 1, 1, first, IDS - 1].map(|number| number.to_string());
@@ -92,7 +92,7 @@ impl Grant {
     }
 }
 
-/// Each is a switch of some kernels.
+/// Checks the settings by which some kernels forbid user namespaces.
 fn check_namespaces(
     most: Option<&str>,
     unprivileged: Option<&str>,
@@ -109,7 +109,7 @@ fn check_namespaces(
         return Ok(());
     };
     Err(Missing(format!(
-        "this kernel gives user namespaces to root only, which sandboxes without root need; as root, \
+        "sandboxes without root need user namespaces, which this kernel allows only for root; as root, \
          run: sysctl -w {switch}"
     )))
 }
@@ -123,7 +123,7 @@ fn user_name(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// The first of a range that is long enough, in the form of `/etc/subuid`.
+/// The first ID of a range that is long enough, in a table in the form of `/etc/subuid`.
 fn first_range(table: &str, name: Option<&str>, uid: u32) -> Option<u32> {
     table.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_a_name() {
+    fn the_name_of_a_user_is_found() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nme:x:1000:1000::/home/me:/bin/sh\n";
         assert_eq!(user_name(passwd, 1000).as_deref(), Some("me"));
         assert_eq!(user_name(passwd, 7), None);
     }
 
     #[test]
-    fn a_kernel_that_refuses_is_told_from_one_that_does_not() {
+    fn a_kernel_without_user_namespaces_is_detected() {
         assert!(check_namespaces(Some("96343\n"), None, None).is_ok());
         assert!(check_namespaces(Some("96343\n"), Some("1\n"), Some("0\n")).is_ok());
         for (most, unprivileged, restricted, word) in [

@@ -1,30 +1,29 @@
-//! What a sandbox of this engine is, in the words of the OCI runtime specification: every promise
-//! about it is made here.
+//! The OCI runtime specification of a sandbox. It sets every limit and every protection.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use isolator_runner::place;
+use isolator_runner::paths;
 use serde_json::{Value, json};
 
-use super::cgroup::{self, Cgroup, PLACE};
+use super::cgroup::{self, CGROUP_MOUNT, Cgroup};
 use super::host::{Host, Ids};
 use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
 use crate::engine::limits::ByteSize;
 
-/// Files that the engine puts over those of the image, by their names in the runner's directory.
+/// Files that the engine mounts over those of the image: name in the runner's directory, path, content.
 pub(super) const FILES: [(&str, &str, &str); 3] = [
     ("hosts", "/etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n"),
     ("hostname", "/etc/hostname", "sandbox\n"),
     ("resolv.conf", "/etc/resolv.conf", ""),
 ];
 
-/// Where everything is that a sandbox is made of, as the launcher sees it.
+/// What a sandbox is made of. Paths are as the launcher sees them.
 pub(super) struct Parts<'a> {
     /// The image with the runner's directory over it.
     pub(super) root: &'a Path,
-    /// What the machine lets sandboxes have.
+    /// What the machine offers.
     pub(super) host: &'a Host,
     /// The sandbox's groups, where it has some.
     pub(super) cgroup: Option<&'a Cgroup>,
@@ -36,15 +35,15 @@ pub(super) struct Parts<'a> {
 
 /// The runner's directory below a root.
 pub(super) fn runner(root: &Path) -> PathBuf {
-    root.join(place::DIRECTORY.trim_start_matches('/'))
+    root.join(paths::DIRECTORY.trim_start_matches('/'))
 }
 
-/// Files that are mounted over in a sandbox, for which the image must have a place.
+/// Files that are mounted over; the image must have mount points for them.
 pub(super) fn files() -> Vec<PathBuf> {
     FILES.into_iter().map(|(_, path, _)| PathBuf::from(path)).collect()
 }
 
-/// Directories that are.
+/// Directories that are mounted over.
 pub(super) fn directories(spec: &SandboxSpec) -> Vec<PathBuf> {
     let fixed = ["/proc", "/dev", "/sys", "/tmp"];
     let own = spec.image.volumes.iter().map(String::as_str).chain([spec.workdir.as_str()]);
@@ -60,7 +59,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
         "hostname": "sandbox",
         "process": {
             "user": { "uid": uid, "gid": gid },
-            "args": [place::RUNNER, "park"],
+            "args": [paths::RUNNER, "park"],
             "env": environment(parts.env),
             "cwd": spec.workdir,
             "noNewPrivileges": true,
@@ -74,7 +73,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
     })
 }
 
-/// What a script may do that builds an image: what Docker lets one, but for devices and raw sockets.
+/// Capabilities of a script that builds an image: Docker's defaults without devices and raw sockets.
 const BUILD_CAPABILITIES: [&str; 10] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -88,11 +87,11 @@ const BUILD_CAPABILITIES: [&str; 10] = [
     "CAP_SYS_CHROOT",
 ];
 
-/// Variables of the machine through which its network is reached.
+/// Variables that tell the machine's proxies.
 const NETWORK_VARIABLES: [&str; 6] =
     ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
-/// Files of the machine that tell the way to its network.
+/// Files with the machine's network configuration.
 pub(super) const NETWORK_FILES: [(&str, &str); 2] =
     [("resolv.conf", "/etc/resolv.conf"), ("hosts", "/etc/hosts")];
 
@@ -142,7 +141,7 @@ fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
         limit("RLIMIT_CORE", 0),
     ];
     if !parts.host.limits("pids") && parts.ids.is_some() {
-        // Of the sandbox's own user, whom the kernel counts apart from others of the same number.
+        // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
         limits.push(limit("RLIMIT_NPROC", spec.limits.pids));
     }
     limits
@@ -182,7 +181,8 @@ fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
             linux["cgroupsPath"] = json!(cgroup.oci_path());
             linux["resources"] = resources(spec, parts.host);
         }
-        // Where none can be made, `libcontainer` goes on without; but for systemd's, which are relative.
+        // `libcontainer` goes on without groups that it can't make, if the path is absolute: a relative one
+        // would be systemd's.
         None => linux["cgroupsPath"] = json!("/isolator"),
     }
     linux
@@ -209,9 +209,9 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     limits
 }
 
-/// Paths that tell of the host or change it: those that Docker masks, and the pressure on the machine. Whoever
-/// opens that for writing is told of it, by a watch that takes the kernel a moment to remove: thousands of them
-/// keep a killed sandbox alive for minutes.
+/// Paths that reveal or change something of the host: those that Docker masks, and `/proc/pressure`. Opening
+/// that for writing creates a trigger that the kernel removes slowly: thousands of them keep a killed sandbox
+/// alive for minutes.
 const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -227,10 +227,10 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
 ];
 
-/// Paths through which root could change the kernel, those that Docker makes read-only, and the place of
-/// the control groups, which has to be written until all of them are there.
+/// Read-only paths: those of Docker, through which root could change the kernel, and the mount of the control
+/// groups, which must be writable until all of them are mounted.
 const READ_ONLY: [&str; 6] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", PLACE];
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", CGROUP_MOUNT];
 
 /// The file systems of the kernel.
 fn system_mounts() -> Vec<Value> {
@@ -241,7 +241,7 @@ fn system_mounts() -> Vec<Value> {
             "/dev/pts",
             "devpts",
             "devpts",
-            // Terminals are counted for all sandboxes and containers of the machine together.
+            // The machine limits the terminals of all sandboxes and containers together.
             &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"],
         ),
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
@@ -254,7 +254,7 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     mounts.extend(parts.cgroup.map(control_groups).unwrap_or_default());
     let options = |size: ByteSize, execution: &str| {
         let (uid, gid) = spec.user;
-        // Each by itself: they are handed to the kernel one by one.
+        // One string each: they are given to the kernel one by one.
         let own = [
             format!("size={}", size.as_bytes()),
             format!("nr_inodes={}", spec.limits.inodes),
@@ -266,11 +266,11 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     };
     let tmpfs = |path: &str, options: Vec<String>| json!({ "destination": path, "type": "tmpfs", "source": "tmpfs", "options": options });
     mounts.push(tmpfs("/dev/shm", options(spec.limits.shm, "noexec")));
-    // A volume that the image declares would be disk without a limit.
+    // Otherwise a volume that the image declares would be disk space without a limit.
     for path in &spec.image.volumes {
         mounts.push(tmpfs(path, options(spec.limits.tmp, "exec")));
     }
-    // Programs are started from both (a compiled program lies in `/tmp`), so both are executable.
+    // Programs start from both (a compiled program is in `/tmp`), so both are executable.
     mounts.push(tmpfs("/tmp", options(spec.limits.tmp, "exec")));
     mounts.push(tmpfs(&spec.workdir, options(spec.limits.workspace, "exec")));
     let runner = runner(parts.root);
@@ -280,22 +280,21 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     mounts
 }
 
-/// The sandbox's own groups, so that the runner and language runtimes find their limits where they look
-/// for them.
+/// Mounts of the sandbox's own groups, so that the runner and language runtimes find their limits.
 fn control_groups(cgroup: &Cgroup) -> Vec<Value> {
     let flags = ["nosuid", "nodev", "noexec"];
     let visible = cgroup.visible();
     let mut mounts = Vec::new();
     if visible.len() > 1 {
         mounts.push(mount(
-            PLACE,
+            CGROUP_MOUNT,
             "tmpfs",
             "tmpfs",
             &["nosuid", "nodev", "noexec", "mode=755", "size=4k"],
         ));
     }
     for (source, name) in visible {
-        let destination = Path::new(PLACE).join(name);
+        let destination = Path::new(CGROUP_MOUNT).join(name);
         mounts.push(bind(&source, &destination.to_string_lossy(), &flags));
     }
     mounts

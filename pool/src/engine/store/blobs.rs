@@ -1,4 +1,4 @@
-//! The files that an image comes in: those of a directory, or of a tar archive that is read in place.
+//! The files of an image layout, in a directory or in a tar archive that is read in place.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -6,28 +6,28 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 
+use super::blocking_job::BlockingJob;
 use super::digest::Digest;
-use super::entries::{self, Kind};
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 use super::path;
-use super::steps::Steps;
+use super::tar_reader::{self, Kind};
 
-/// Members that are remembered of an archive. Those of an image lie at most two directories deep and are
-/// a few for each layer; an archive with more of them is a root file system.
-const DEEPEST: usize = 3;
-const MEMBERS: usize = 100_000;
+/// Which members of an archive are indexed. An image has a few for each layer, at most two directories deep;
+/// an archive with more members is a root file system.
+const MAX_MEMBER_DEPTH: usize = 3;
+const MAX_MEMBERS: usize = 100_000;
 
-/// Links from one member to the next.
-const LINKS: usize = 8;
+/// Longest chain of links between members.
+const MAX_LINKS: usize = 8;
 
-/// The files that an image comes in.
+/// The files of an image layout.
 pub(super) enum Blobs {
     Directory(PathBuf),
-    Archive(Tape),
+    Archive(IndexedArchive),
 }
 
-/// A tar archive and where its members are.
-pub(super) struct Tape {
+/// A tar archive and the positions of its members.
+pub(super) struct IndexedArchive {
     file: File,
     members: HashMap<PathBuf, Member>,
 }
@@ -42,26 +42,26 @@ impl Blobs {
     pub(super) fn has(&self, path: &str) -> bool {
         match self {
             Self::Directory(directory) => directory.join(path).is_file(),
-            Self::Archive(tape) => tape.members.contains_key(Path::new(path)),
+            Self::Archive(archive) => archive.members.contains_key(Path::new(path)),
         }
     }
 
     /// Opens a file.
     pub(super) fn open(&self, path: &str) -> Result<Box<dyn Read + '_>, StoreError> {
         let missing = || StoreError::unusable(path, "it is missing");
-        // It comes out of a manifest.
-        let clean = path::relative(path.as_bytes(), path::DEPTH * 2);
+        // The path comes from a manifest and is not trusted.
+        let clean = path::relative(path.as_bytes(), path::MAX_DEPTH * 2);
         let clean = clean.map_err(|message| StoreError::unusable(path, message))?;
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(clean);
-                // Whatever else it may be could keep us waiting.
+                // Opening a FIFO, for example, could block.
                 if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
                     return Err(missing());
                 }
                 Ok(Box::new(File::open(&path).at("open", &path)?))
             }
-            Self::Archive(tape) => Ok(Box::new(tape.open(clean).ok_or_else(missing)?)),
+            Self::Archive(archive) => Ok(Box::new(archive.open(clean).ok_or_else(missing)?)),
         }
     }
 
@@ -69,9 +69,9 @@ impl Blobs {
     pub(super) fn read(&self, path: &str, most: u64) -> Result<Vec<u8>, StoreError> {
         let mut content = Vec::new();
         let read = self.open(path)?.take(most.saturating_add(1)).read_to_end(&mut content);
-        read.doing(|| format!("can't read {path}"))?;
+        read.context(|| format!("can't read {path}"))?;
         if content.len() as u64 > most {
-            return Err(StoreError::unusable(path, format!("it has more than {most} bytes")));
+            return Err(StoreError::unusable(path, format!("it is larger than {most} bytes")));
         }
         Ok(content)
     }
@@ -90,18 +90,18 @@ pub(super) fn blob(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-impl Tape {
-    /// Finds the members of an archive. Returns whether it has a mark of its end, too.
-    pub(super) fn index(file: File, steps: &Steps) -> io::Result<(Self, bool)> {
+impl IndexedArchive {
+    /// Indexes an archive. Also returns whether it has an end-of-archive mark.
+    pub(super) fn index(file: File, job: &BlockingJob) -> io::Result<(Self, bool)> {
         let mut members = HashMap::new();
         let reader = Range { file: &file, position: 0, left: u64::MAX };
-        let whole = entries::for_each(reader, |header, _| -> io::Result<()> {
-            if steps.go_on().is_err() {
-                return Err(io::Error::other("nobody waits for it"));
+        let whole = tar_reader::for_each(reader, |header, _| -> io::Result<()> {
+            if job.check_canceled().is_err() {
+                return Err(io::Error::other("canceled, because nobody waits for the result"));
             }
-            // Odd paths are the unpacker's to refuse.
+            // The unpacker refuses odd paths.
             let Ok(path) = path::relative(&header.path, 1024) else { return Ok(()) };
-            if path.iter().count() > DEEPEST || members.len() >= MEMBERS {
+            if path.iter().count() > MAX_MEMBER_DEPTH || members.len() >= MAX_MEMBERS {
                 return Ok(());
             }
             match header.kind {
@@ -109,9 +109,9 @@ impl Tape {
                     let (position, size) = (header.position, header.size);
                     members.insert(path, Member::File { position, size });
                 }
-                // Old versions of Docker keep a layer once for the images of one archive.
+                // Old versions of Docker store a layer once and link to it from other images.
                 Kind::SymbolicLink => {
-                    if let Some(target) = beside(&path, &header.link) {
+                    if let Some(target) = link_target(&path, &header.link) {
                         members.insert(path, Member::Link(target));
                     }
                 }
@@ -128,7 +128,7 @@ impl Tape {
     }
 
     fn open(&self, mut path: PathBuf) -> Option<Range<'_>> {
-        for _ in 0..LINKS {
+        for _ in 0..MAX_LINKS {
             match self.members.get(&path)? {
                 Member::File { position, size } => {
                     return Some(Range { file: &self.file, position: *position, left: *size });
@@ -140,8 +140,8 @@ impl Tape {
     }
 }
 
-/// What a link means that lies at a path.
-fn beside(path: &Path, target: &[u8]) -> Option<PathBuf> {
+/// The path that a link at `path` leads to.
+fn link_target(path: &Path, target: &[u8]) -> Option<PathBuf> {
     let mut found = path.parent()?.to_owned();
     for component in Path::new(str::from_utf8(target).ok()?).components() {
         match component {
@@ -154,7 +154,7 @@ fn beside(path: &Path, target: &[u8]) -> Option<PathBuf> {
     Some(found)
 }
 
-/// A part of a file, read without a position that others share.
+/// A part of a file, with a read position of its own.
 pub(super) struct Range<'a> {
     file: &'a File,
     position: u64,

@@ -1,4 +1,4 @@
-//! What every root of the store is, wherever it came from.
+//! Checks that every root of the store passes, wherever it came from.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,18 +6,17 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, FileType, Mode, RawMode, Timespec, Timestamps, chmodat, fchmod};
 
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 use super::tree::{self, Node, Root};
 
-/// Bits of a mode that an image may set: those that give a program the rights of a file's owner are not
-/// among them.
-pub(super) const MODE: RawMode = 0o1777;
+/// Mode bits that an image may set: all but set-user-ID and set-group-ID.
+pub(super) const ALLOWED_MODE: RawMode = 0o1777;
 
-/// Bits of a mode that give a program the rights of a file's owner or group.
-const RIGHTS: RawMode = 0o6000;
+/// The set-user-ID and set-group-ID bits.
+const SET_ID_BITS: RawMode = 0o6000;
 
-/// Looks at everything in a root: it holds files, directories and symbolic links and nothing else, and none
-/// gives a program other rights. Finishes each directory after what is in it. Returns the size of the files.
+/// Checks that a root contains only files, directories and symbolic links, and removes set-ID bits. Calls
+/// `finish` for each directory after its contents. Returns the size of the files.
 pub(super) fn check(
     root: &Root,
     finish: &mut dyn FnMut(&OwnedFd, u64) -> io::Result<()>,
@@ -28,14 +27,14 @@ pub(super) fn check(
         match (&visit.node, tree::kind(visit.stat)) {
             (Node::Enter, _) | (_, FileType::Symlink) => {}
             (Node::Leave(directory), _) => {
-                if visit.stat.st_mode & RIGHTS != 0 {
-                    fchmod(directory, Mode::from_raw_mode(visit.stat.st_mode & MODE))?;
+                if visit.stat.st_mode & SET_ID_BITS != 0 {
+                    fchmod(directory, Mode::from_raw_mode(visit.stat.st_mode & ALLOWED_MODE))?;
                 }
                 finish(directory, visit.stat.st_ino)?;
             }
             (Node::Leaf { parent, name }, FileType::RegularFile) => {
-                if visit.stat.st_mode & RIGHTS != 0 {
-                    let mode = Mode::from_raw_mode(visit.stat.st_mode & MODE);
+                if visit.stat.st_mode & SET_ID_BITS != 0 {
+                    let mode = Mode::from_raw_mode(visit.stat.st_mode & ALLOWED_MODE);
                     chmodat(parent, *name, mode, AtFlags::empty())?;
                 }
                 if visit.stat.st_nlink == 1 || counted.insert(visit.stat.st_ino) {
@@ -45,17 +44,17 @@ pub(super) fn check(
             (Node::Leaf { .. }, kind) => {
                 let path = visit.path.display();
                 return Err(io::Error::other(format!(
-                    "{path} is a {kind:?}, which no image may hold"
+                    "{path} is a {kind:?}, which is not allowed in an image"
                 )));
             }
         }
         Ok(())
     });
-    walked.doing(|| "can't check what was unpacked".to_owned())?;
+    walked.context(|| "can't check what was unpacked".to_owned())?;
     Ok(size)
 }
 
-/// A time of an image, which has but one.
+/// The access and modification times of a file: images have only one time.
 pub(super) fn times((seconds, nanoseconds): (i64, u32)) -> Timestamps {
     let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
     Timestamps { last_access: time, last_modification: time }

@@ -1,4 +1,4 @@
-//! Plain, gzip and zstd, told by how they begin: what is written about a file may be wrong.
+//! Plain, gzip and zstd data, recognized by its first bytes: what a manifest says may be wrong.
 
 use std::io::{self, BufReader, Read};
 
@@ -16,7 +16,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// Tells it by the first bytes.
+    /// Recognizes it by the first bytes.
     pub(super) fn of(start: &[u8]) -> Self {
         if start.starts_with(GZIP) {
             Self::Gzip
@@ -28,7 +28,7 @@ impl Compression {
     }
 }
 
-/// Reads what something holds when it is not compressed, which may be no more than `most` bytes.
+/// Reads the decompressed content, which may be no more than `most` bytes.
 pub(super) enum Decompressed<R: Read> {
     Plain(Bounded<Start<R>>),
     Gzip(Bounded<MultiGzDecoder<BufReader<Start<R>>>>),
@@ -56,7 +56,7 @@ impl<R: Read> Decompressed<R> {
         })
     }
 
-    /// What was read from.
+    /// The reader of the compressed data.
     pub(super) fn into_inner(self) -> R {
         match self {
             Self::Plain(plain) => plain.reader.into_inner().1,
@@ -76,10 +76,10 @@ impl<R: Read> Read for Decompressed<R> {
     }
 }
 
-/// Read at once from what is compressed, in bytes.
+/// Size of the buffer for compressed data, in bytes.
 const BUFFER: usize = 64 * 1024;
 
-/// Hands out so many bytes and refuses more.
+/// Reads a limited number of bytes and fails if there are more.
 pub(super) struct Bounded<R> {
     reader: R,
     left: u64,
@@ -89,7 +89,10 @@ impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, "it unpacks to more than an image may hold")
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it unpacks to more than the size limit of images",
+            )
         })?;
         Ok(read)
     }

@@ -1,22 +1,22 @@
-//! The digest of a root, for images that no configuration describes.
+//! The digest of a root, for images without a configuration.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{FileType, OFlags};
 
+use super::blocking_job::BlockingJob;
 use super::description::Description;
 use super::digest::{Digest, Fields, Hashing};
-use super::error::{Doing, StoreError};
-use super::steps::Steps;
+use super::error::{IoContext, StoreError};
 use super::tree::{self, Node, Root};
 
-/// Takes the digest of everything that a sandbox sees of an image: each path with its kind, mode, owner and
-/// content, and what programs get. Times are left out, so that the same build is the same image.
+/// The digest of everything that a sandbox sees of an image: each path with its type, mode, owner and content,
+/// and the description. Times are left out, so that the same build gives the same image.
 pub(super) fn digest(
     root: &Root,
     description: &Description,
-    steps: &Steps,
+    job: &BlockingJob,
 ) -> Result<Digest, StoreError> {
     let mut fields = Fields::default();
     for list in [&description.env, &description.volumes] {
@@ -24,8 +24,8 @@ pub(super) fn digest(
         list.iter().for_each(|field| fields.add(field.as_bytes()));
     }
     let walked = tree::walk(root, &mut |visit| -> io::Result<()> {
-        if steps.go_on().is_err() {
-            return Err(io::Error::other("nobody waits for it"));
+        if job.check_canceled().is_err() {
+            return Err(io::Error::other("canceled, because nobody waits for the result"));
         }
         if matches!(visit.node, Node::Leave(_)) {
             return Ok(());
@@ -45,6 +45,6 @@ pub(super) fn digest(
         }
         Ok(())
     });
-    walked.doing(|| "can't take the digest of an image".to_owned())?;
+    walked.context(|| "can't take the digest of an image".to_owned())?;
     Ok(fields.finish())
 }

@@ -1,4 +1,4 @@
-//! A copy of a root, from which another image is made.
+//! Copying a root, to build another image on it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -11,32 +11,32 @@ use rustix::fs::{
     linkat, mkdirat, symlinkat, utimensat,
 };
 
-use super::check::{MODE, times};
-use super::error::{Doing, StoreError};
-use super::steps::Steps;
+use super::blocking_job::BlockingJob;
+use super::check::{ALLOWED_MODE, times};
+use super::error::{IoContext, StoreError};
 use super::tree::{self, Missing, Root};
 
 /// Copies a root into another, which is empty: content, owners, modes, times and links of both kinds.
-pub(super) fn copy(from: &Root, to: &Root, steps: &Steps) -> Result<(), StoreError> {
+pub(super) fn copy(from: &Root, to: &Root, job: &BlockingJob) -> Result<(), StoreError> {
     let chown = rustix::process::geteuid().is_root();
-    let mut copier = Copier { to, steps, chown, linked: HashMap::new() };
+    let mut copier = Copier { to, job, chown, linked: HashMap::new() };
     let copied = copier.directory(from.fd(), to.fd(), &mut PathBuf::new());
-    copied.doing(|| "can't copy an image".to_owned())
+    copied.context(|| "can't copy an image".to_owned())
 }
 
 struct Copier<'a> {
     to: &'a Root,
-    steps: &'a Steps,
+    job: &'a BlockingJob,
     chown: bool,
-    /// Where the copy is of a file that has several names.
+    /// Paths of the copies of files that have several names, by inode.
     linked: HashMap<u64, PathBuf>,
 }
 
 impl Copier<'_> {
     fn directory(&mut self, from: &OwnedFd, to: &OwnedFd, path: &mut PathBuf) -> io::Result<()> {
         for name in tree::names(from)? {
-            if self.steps.go_on().is_err() {
-                return Err(io::Error::other("nobody waits for it"));
+            if self.job.check_canceled().is_err() {
+                return Err(io::Error::other("canceled, because nobody waits for the result"));
             }
             let Some(found) = tree::stat(from, &name)? else { continue };
             path.push(&name);
@@ -52,7 +52,7 @@ impl Copier<'_> {
             }
             path.pop();
         }
-        // After what is in it, which changes its time and may not be allowed by its mode.
+        // After its contents: creating these changes its time, and its mode may forbid it.
         self.describe(to, &fstat(from)?)
     }
 
@@ -94,7 +94,7 @@ impl Copier<'_> {
             let (user, group) = owner(like);
             fchown(fd, user, group)?;
         }
-        fchmod(fd, Mode::from_raw_mode(like.st_mode & MODE))?;
+        fchmod(fd, Mode::from_raw_mode(like.st_mode & ALLOWED_MODE))?;
         futimens(fd, &times(mtime(like)))?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Who we are to a registry, as Docker's own configuration says.
+//! Credentials for registries, from Docker's configuration.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use oci_client::secrets::RegistryAuth;
 use serde::Deserialize;
 
-/// What Docker calls the registry that is meant where none is named.
+/// Docker's names of the default registry.
 const DOCKER: [&str; 3] = ["https://index.docker.io/v1/", "index.docker.io", "docker.io"];
 
 #[derive(Default, Deserialize)]
@@ -30,15 +30,17 @@ pub(super) fn directory() -> Option<PathBuf> {
     own.map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".docker")))
 }
 
-/// What a registry is told; nobody in particular if nothing is known. Programs that keep passwords are not
-/// asked.
+/// The credentials for a registry; anonymous if there are none. Credential helpers are not asked.
 pub(super) fn find(directory: Option<&Path>, registry: &str) -> RegistryAuth {
     let Some(path) = directory.map(|directory| directory.join("config.json")) else {
         return RegistryAuth::Anonymous;
     };
     let Ok(json) = fs::read(&path) else { return RegistryAuth::Anonymous };
     let configuration: Configuration = serde_json::from_slice(&json).unwrap_or_else(|error| {
-        tracing::warn!("registries are asked without a password: {}: {error}", path.display());
+        tracing::warn!(
+            "registries get no password, because {} can't be read: {error}",
+            path.display()
+        );
         Configuration::default()
     });
     let entry = configuration.auths.iter().find(|(name, _)| is_meant(name, registry));
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_registry_is_told_its_own_password() {
+    fn each_registry_gets_its_own_password() {
         let directory = tempfile::tempdir().unwrap();
         let config = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "YTpi"},
             "registry.example:5000": {"auth": "YzpkOmU="}, "https://other.example/v2/": {}}, "credsStore": "x"}"#;

@@ -1,4 +1,4 @@
-//! What an image says of itself.
+//! The description of an image.
 
 use std::path::{Component, Path};
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::digest::Digest;
 use super::error::StoreError;
 
-/// What programs in an image get, and what else is known of it.
+/// The variables and volumes of an image, and when it was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Variables for its programs, as `NAME=VALUE`.
+    /// Variables for its programs, in the form `NAME=VALUE`.
     pub env: Vec<String>,
     /// Absolute paths that it declares as volumes.
     pub volumes: Vec<String>,
-    /// When it was made, as its maker says.
+    /// When it was made, according to its maker.
     pub created: Option<String>,
 }
 
@@ -23,7 +23,7 @@ pub struct Description {
 #[derive(Debug)]
 pub(super) struct Configuration {
     pub(super) description: Description,
-    /// Digests of the layers when they are not compressed.
+    /// Digests of the uncompressed layers.
     pub(super) diff_ids: Vec<Digest>,
 }
 
@@ -35,11 +35,14 @@ impl Configuration {
             serde_json::from_slice(json).map_err(|error| unusable(&error.to_string()))?;
         let (os, arch) = (configuration.os(), configuration.architecture());
         if *os != Os::default() || *arch != Arch::default() {
-            return Err(unusable(&format!("it is for {os}/{arch}, and this machine is not")));
+            return Err(unusable(&format!(
+                "it is for {os}/{arch}, which is not the platform of this machine"
+            )));
         }
         let diff_ids = configuration.rootfs().diff_ids().iter();
         let diff_ids = diff_ids.map(|id| {
-            Digest::parse(id).ok_or_else(|| unusable(&format!("{id:?} is no digest of a layer")))
+            Digest::parse(id)
+                .ok_or_else(|| unusable(&format!("{id:?} is not the digest of a layer")))
         });
         let config = configuration.config().as_ref();
         let description = Description {
@@ -55,19 +58,19 @@ impl Configuration {
 }
 
 impl Description {
-    /// Checks what would do harm later: something is mounted at each volume.
+    /// Checks variables and volumes. Volumes matter because something is mounted at each.
     pub(super) fn check(mut self) -> Result<Self, String> {
         for variable in &self.env {
             let name = variable.split_once('=').map_or("", |(name, _)| name);
             if name.is_empty() || variable.contains('\0') {
-                return Err(format!("{variable:?} is no variable"));
+                return Err(format!("{variable:?} is not a variable of the form NAME=VALUE"));
             }
         }
         for volume in &mut self.volumes {
             if !is_clean(volume) {
-                return Err(format!("its volume {volume:?} is not a clean absolute path"));
+                return Err(format!("its volume {volume:?} is not a normalized absolute path"));
             }
-            // The way some write it.
+            // Some images have a trailing slash.
             volume.truncate(volume.trim_end_matches('/').len());
         }
         // In the configuration they are the keys of an object, which has no order.
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_old_versions_of_docker_write_is_read() {
+    fn configurations_of_old_docker_versions_are_read() {
         let config = format!(
             r#"{{"architecture":"{}","os":"linux","config":{{"Env":null,"Volumes":null,"ExposedPorts":null,
             "Entrypoint":null,"OnBuild":null,"Labels":null,"Hostname":"x"}},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#,

@@ -1,4 +1,4 @@
-//! SHA-256 digests: of what is read, of what is stored, and as text.
+//! SHA-256 digests of streams and of bytes.
 
 use std::io::{self, Read};
 
@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::StoreError;
 
-/// A digest, by which content is named. Only SHA-256 is taken, which is what is used.
+/// The digest of some content. Only SHA-256 is supported.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Digest(String);
 
@@ -20,7 +20,7 @@ impl Digest {
         (hex.len() == 64 && hex.bytes().all(is_hex)).then(|| Self(digest.to_owned()))
     }
 
-    /// Of some bytes.
+    /// The digest of some bytes.
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self::from_hash(&Sha256::digest(bytes))
     }
@@ -30,7 +30,7 @@ impl Digest {
         Self(format!("{ALGORITHM}{hex}"))
     }
 
-    /// The digest without the name of its algorithm, which is fit for a file's name.
+    /// The digest without its algorithm, for use as a file name.
     pub(super) fn hex(&self) -> &str {
         &self.0[ALGORITHM.len()..]
     }
@@ -39,7 +39,7 @@ impl Digest {
         &self.0
     }
 
-    /// Checks that something has the digest that was announced.
+    /// Checks that a digest is the expected one.
     pub(super) fn expect(&self, what: &str, expected: &Self) -> Result<(), StoreError> {
         if self == expected {
             return Ok(());
@@ -52,7 +52,7 @@ impl Digest {
     }
 }
 
-/// Takes the digest of all that is read through it.
+/// A reader that takes the digest of everything read through it.
 pub(super) struct Hashing<R> {
     reader: R,
     hash: Sha256,
@@ -63,7 +63,7 @@ impl<R: Read> Hashing<R> {
         Self { reader, hash: Sha256::new() }
     }
 
-    /// Reads what is left and tells the digest of everything.
+    /// Reads the rest, and returns the digest of everything.
     pub(super) fn finish(mut self) -> io::Result<(Digest, R)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((Digest::from_hash(&self.hash.finalize()), self.reader))
@@ -78,8 +78,8 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-/// Takes the digest of fields one after the other, each with its length, so that no two sequences of fields
-/// are the same bytes.
+/// Takes the digest of a sequence of fields, each with its length, so that no two sequences give the same
+/// bytes.
 #[derive(Default)]
 pub(super) struct Fields(Sha256);
 

@@ -1,13 +1,13 @@
-//! Why the store did not do what it was asked.
+//! The errors of the store.
 
 use std::io;
 use std::path::Path;
 
-/// Why the store of images did not do what it was asked.
+/// An error of the store of images.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The name of an image can't be read.
-    #[error("{name:?} is not the name of an image: {message}")]
+    #[error("{name:?} is not a valid image name: {message}")]
     Name {
         /// The name as given.
         name: String,
@@ -20,15 +20,15 @@ pub enum StoreError {
     /// Sandboxes are made from the image, or it is being copied.
     #[error("image {0} is in use")]
     InUse(String),
-    /// What was to be imported is no image that this store can hold.
-    #[error("{what} is not an image that can be used: {message}")]
+    /// What should be imported is not an image that this store can hold.
+    #[error("{what} is not a usable image: {message}")]
     Unusable {
         /// The file, the name or the part of it.
         what: String,
         /// What is wrong with it.
         message: String,
     },
-    /// A layer holds something that no image of this store may hold.
+    /// A layer contains something that is not allowed in an image.
     #[error("{layer}, entry {entry:?}: {reason}")]
     Entry {
         /// The layer, by its number and digest.
@@ -38,28 +38,28 @@ pub enum StoreError {
         /// Why it was refused.
         reason: String,
     },
-    /// What was read is not what was announced.
-    #[error("{what} is damaged: its digest is {found} and should be {expected}")]
+    /// The content does not have the expected digest.
+    #[error("{what} is damaged: its digest is {found} but should be {expected}")]
     Digest {
         /// What was read.
         what: String,
-        /// The digest that was announced.
+        /// The digest that it should have.
         expected: String,
         /// The digest of what was read.
         found: String,
     },
-    /// The registry did not hand the image out.
+    /// The registry did not provide the image.
     #[error("image {name} could not be pulled: {message}")]
     Registry {
         /// The image.
         name: String,
-        /// What the registry, or the way to it, said.
+        /// The error of the registry or of the connection.
         message: String,
     },
-    /// Nobody waits for the result any more.
-    #[error("given up, because nobody waits for it")]
+    /// Nobody waits for the result anymore.
+    #[error("canceled, because nobody waits for the result")]
     GivenUp,
-    /// The file system refused.
+    /// An error of the file system.
     #[error("{what}: {source}")]
     Io {
         /// What was done, with the path.
@@ -80,26 +80,26 @@ impl StoreError {
     }
 }
 
-/// Whether an error says that there is no more space, which is nobody's fault but the disk's.
+/// Whether an error means that the disk is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-/// Says what was done when the system refused.
-pub(super) trait Doing<T> {
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T, StoreError>;
+/// Adds to an I/O error what was being done.
+pub(super) trait IoContext<T> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T, StoreError>;
 
     fn at(self, what: &str, path: &Path) -> Result<T, StoreError>
     where
         Self: Sized,
     {
-        self.doing(|| format!("can't {what} {}", path.display()))
+        self.context(|| format!("can't {what} {}", path.display()))
     }
 }
 
-impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T, StoreError> {
+impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T, StoreError> {
         self.map_err(|source| StoreError::Io { what: what(), source: source.into() })
     }
 }

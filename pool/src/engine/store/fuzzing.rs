@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::Store;
+use super::blocking_job::BlockingJob;
 use super::digest::Digest;
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 use super::limits::Limits;
-use super::steps::Steps;
 use super::tree::{self, Root};
 use super::unpack::Unpacker;
 
@@ -19,8 +19,8 @@ use super::unpack::Unpacker;
 pub fn unpack(directory: &Path, layers: &[Vec<u8>], limits: Limits) -> Result<u64, StoreError> {
     let store = Store::new("").with_limits(limits);
     let root = Root::open(directory).at("open", directory)?;
-    let steps = Steps::unheard();
-    let mut unpacker = Unpacker::new(&root, limits, &steps);
+    let job = BlockingJob::silent();
+    let mut unpacker = Unpacker::new(&root, limits, &job);
     for layer in layers {
         let of_nothing = Digest::of(b"");
         match store.unpack(&mut unpacker, "a layer", layer.as_slice(), None, &of_nothing) {

@@ -1,4 +1,4 @@
-//! What is in an archive or a directory of images: the manifests of Docker and of OCI.
+//! Finds the images in an archive or directory, by Docker's or OCI's manifests.
 
 use oci_spec::image::{Arch, Descriptor, ImageIndex, ImageManifest, Os};
 use serde::Deserialize;
@@ -13,26 +13,26 @@ const DOCKER: &str = "manifest.json";
 const INDEX: &str = "index.json";
 const LAYOUT: &str = "oci-layout";
 
-/// Indexes inside each other.
-const INDEXES: usize = 4;
+/// Deepest nesting of indexes.
+const MAX_INDEX_DEPTH: usize = 4;
 
-/// Names that images bring along, the fuller first.
+/// Annotations with an image's name, the more complete one first.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
-/// Set on what is about an image and is none.
+/// Annotation of entries that describe an image and are not one.
 const ATTESTATION: &str = "vnd.docker.reference.type";
 
-/// An image of an archive and what the archive calls it.
-pub(super) struct ListedSandbox {
+/// An image of an archive, and its names there.
+pub(super) struct FoundImage {
     pub(super) names: Vec<String>,
     pub(super) parts: Parts,
 }
 
-/// Finds the images. `None` if it is neither Docker's nor OCI's way to keep any.
+/// Finds the images. `None` if it has neither Docker's nor OCI's layout.
 pub(super) fn images(
     blobs: &Blobs,
     limits: &Limits,
-) -> Result<Option<Vec<ListedSandbox>>, StoreError> {
+) -> Result<Option<Vec<FoundImage>>, StoreError> {
     // Docker writes both; its own manifest has the full names.
     if blobs.has(DOCKER) {
         docker(blobs, limits).map(Some)
@@ -53,22 +53,22 @@ struct Saved {
     layers: Vec<String>,
 }
 
-fn docker(blobs: &Blobs, limits: &Limits) -> Result<Vec<ListedSandbox>, StoreError> {
+fn docker(blobs: &Blobs, limits: &Limits) -> Result<Vec<FoundImage>, StoreError> {
     let saved: Vec<Saved> = parse(DOCKER, &blobs.read(DOCKER, limits.description)?)?;
     let found = saved.into_iter().map(|saved| {
         let config = blobs.read(&saved.config, limits.description)?;
         let digest = Digest::of(&config);
-        // Its layers have no digest but that in the configuration.
+        // Only the configuration has digests of its layers.
         let layers = saved.layers.into_iter().map(|path| Source { path, digest: None }).collect();
         let names = saved.repo_tags.unwrap_or_default();
-        Ok(ListedSandbox { names, parts: Parts { digest, config, layers } })
+        Ok(FoundImage { names, parts: Parts { digest, config, layers } })
     });
     found.collect()
 }
 
-fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<ListedSandbox>, StoreError> {
+fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<FoundImage>, StoreError> {
     let index: ImageIndex = parse(INDEX, &blobs.read(INDEX, limits.description)?)?;
-    // An image for several machines may stand there as one entry for each, under one name.
+    // An image for several platforms may have one entry for each, all with the same name.
     let mut groups: Vec<(Option<String>, Vec<Descriptor>)> = Vec::new();
     for descriptor in index.manifests().iter().filter(|descriptor| !is_attestation(descriptor)) {
         let name = name_of(descriptor);
@@ -79,10 +79,10 @@ fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<ListedSandbox>, StoreError>
     }
     let mut found = Vec::new();
     for (name, descriptors) in groups {
-        let manifest = choose(blobs, limits, &descriptors, INDEXES)?;
+        let manifest = choose(blobs, limits, &descriptors, MAX_INDEX_DEPTH)?;
         let manifest = manifest.ok_or_else(|| {
-            let what = name.clone().unwrap_or_else(|| "what is in the archive".to_owned());
-            StoreError::unusable(what, "it has nothing for this kind of machine")
+            let what = name.clone().unwrap_or_else(|| "the archive".to_owned());
+            StoreError::unusable(what, "it has no image for the platform of this machine")
         })?;
         let manifest: ImageManifest =
             parse(&blob(&manifest), &blobs.read_blob(&manifest, limits.description)?)?;
@@ -94,12 +94,12 @@ fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<ListedSandbox>, StoreError>
         });
         let layers = layers.collect::<Result<_, StoreError>>()?;
         let names = name.into_iter().collect();
-        found.push(ListedSandbox { names, parts: Parts { digest, config, layers } });
+        found.push(FoundImage { names, parts: Parts { digest, config, layers } });
     }
     Ok(found)
 }
 
-/// The manifest for this machine among several.
+/// Chooses the manifest for this machine's platform.
 fn choose(
     blobs: &Blobs,
     limits: &Limits,
@@ -119,10 +119,7 @@ fn choose(
             return Ok(Some(digest));
         }
         if deeper == 0 {
-            return Err(StoreError::unusable(
-                blob(&digest),
-                "there are too many indexes in indexes",
-            ));
+            return Err(StoreError::unusable(blob(&digest), "its indexes are nested too deeply"));
         }
         let index: ImageIndex =
             parse(&blob(&digest), &blobs.read_blob(&digest, limits.description)?)?;
@@ -138,7 +135,7 @@ fn is_attestation(descriptor: &Descriptor) -> bool {
     annotations.is_some_and(|annotations| annotations.contains_key(ATTESTATION))
 }
 
-/// The name of an image; a mere tag is none.
+/// The name of an image; a tag alone is not a name.
 fn name_of(descriptor: &Descriptor) -> Option<String> {
     let annotations = descriptor.annotations().as_ref()?;
     let mut names = NAMES.iter().filter_map(|name| annotations.get(*name));
@@ -147,7 +144,7 @@ fn name_of(descriptor: &Descriptor) -> Option<String> {
 
 fn digest_of(descriptor: &Descriptor) -> Result<Digest, StoreError> {
     let digest = descriptor.digest().to_string();
-    Digest::parse(&digest).ok_or_else(|| StoreError::unusable(digest, "it is no SHA-256 digest"))
+    Digest::parse(&digest).ok_or_else(|| StoreError::unusable(digest, "it is not a SHA-256 digest"))
 }
 
 fn parse<'a, T: Deserialize<'a>>(what: &str, json: &'a [u8]) -> Result<T, StoreError> {

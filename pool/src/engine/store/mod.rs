@@ -1,35 +1,37 @@
-//! The images of an engine that has no other software to keep them: unpacked once, shared by all
-//! sandboxes, found by name or digest.
+//! The image store of the embedded engine: images are unpacked once, shared by all sandboxes, and found by
+//! name or digest.
 //!
 //! # Theory of operation
 //!
 //! | in the directory of a store | what it is |
 //! |---|---|
 //! | `images/<hex>/root` | the root file system of the image with this digest |
-//! | `images/<hex>/image.json` | what is known of it |
-//! | `names.json` | which digest each name means |
+//! | `images/<hex>/image.json` | its description |
+//! | `names.json` | the digest for each name |
 //! | `staging/<uuid>` | what is being fetched, unpacked or removed |
 //! | `lock` | held while any of the first three changes |
 //!
-//! An image comes from a [registry](Store::pull), from a [file](Store::import) or from somebody who
-//! [fills a root](Store::stage) by himself. It grows in `staging` and gets to `images` by one rename, so that
-//! all of it is there or nothing; it leaves the same way. Its digest is that of its configuration, which
-//! names its layers, where it has one.
+//! An image comes from a [registry](Store::pull), from a [file](Store::import) or from a caller who
+//! [fills a root](Store::stage). It is built in `staging` and moved to `images` by one rename, so that it
+//! appears whole or not at all; it is removed the same way. Its digest is that of its configuration, which
+//! names its layers, if it has one.
 //!
-//! Locks (`flock`) say who uses what, because they end with their process: the one who works on a staging
-//! directory holds it exclusively, the one who makes sandboxes of an image [holds](Stored::hold) it together
-//! with others. What nobody holds, [`prune`](Store::prune) may remove. The store's own lock is held for
-//! renames only, never while something is unpacked or a tree is removed.
+//! Locks (`flock`) show what is in use, because they end with their process. A staging directory is locked
+//! exclusively by the process that works on it; an image is [held](Stored::hold) with a shared lock while
+//! sandboxes use it. [`prune`](Store::prune) removes what is not locked. The store's own lock is held only for
+//! renames, never while something is unpacked or a tree is removed.
 //!
 //! # Layout
 //!
 //! - `import`, `pull`: where images come from; `blobs`, `layout`, `credentials` help them.
-//! - `layers` → `unpack` → `tree`: layers become a root. `path` and `limits` are what they may be,
-//!   `check` what every root is.
-//! - `stage`: how an image comes to be in the store; `copy`, `content` for one that is made from another.
-//! - `stored`, `places`: what sandboxes are made from. `names`, `description`, `digest`: what is known of it.
+//! - `layers` → `unpack` → `tree`: layers become a root. `tar_reader` reads them, `path` and `limits` say what
+//!   is allowed in them, `check` checks the finished root.
+//! - `stage`: how an image gets into the store; `copy` and `content` for one that is based on another.
+//! - `stored`, `mountpoints`: what sandboxes are made from. `names`, `description`, `digest`: its metadata.
+//! - `blocking_job`: runs all of this on threads that may block.
 
 mod blobs;
+mod blocking_job;
 mod check;
 mod compression;
 mod content;
@@ -38,7 +40,6 @@ mod copy;
 mod credentials;
 mod description;
 mod digest;
-mod entries;
 mod error;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
@@ -53,8 +54,8 @@ mod path;
 mod pull;
 mod remove;
 mod stage;
-mod steps;
 mod stored;
+mod tar_reader;
 mod tree;
 mod unpack;
 
@@ -69,7 +70,7 @@ use rustix::io::retry_on_intr;
 
 pub use self::description::Description;
 use self::digest::Digest;
-use self::error::Doing;
+use self::error::IoContext;
 pub use self::error::StoreError;
 #[cfg(not(fuzzing))]
 pub(crate) use self::error::is_full;
@@ -82,7 +83,7 @@ const IMAGES: &str = "images";
 const STAGING: &str = "staging";
 const LOCK: &str = "lock";
 
-/// A directory of images. Copies of it are the same store, and so are stores of other processes in the same
+/// A directory of images. Clones are the same store, and so are stores of other processes in the same
 /// directory.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -90,22 +91,22 @@ pub struct Store {
     limits: Limits,
 }
 
-/// An image and what it is called.
+/// An image and its names.
 #[derive(Debug, Clone)]
 pub struct Listed {
     /// The image.
     pub image: Stored,
-    /// Its names; one without any goes with the next [`Store::prune`].
+    /// Its names; the next [`Store::prune`] removes an image without any.
     pub names: Vec<String>,
 }
 
 impl Store {
-    /// The store in a directory, which need not be there yet.
+    /// The store in a directory, which need not exist yet.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into().into(), limits: Limits::default() }
     }
 
-    /// The same store with other bounds on what comes into it.
+    /// The same store with other limits for new images.
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
@@ -176,7 +177,7 @@ impl Store {
         self.directory.join(STAGING)
     }
 
-    /// Keeps others from changing the store, until what is returned is dropped.
+    /// Locks the store against changes by others, until the returned file is dropped.
     fn lock(&self) -> Result<File, StoreError> {
         let lock = || -> io::Result<File> {
             fs::create_dir_all(&self.directory)?;
@@ -189,7 +190,7 @@ impl Store {
     }
 }
 
-/// What is in a directory, which need not be there yet.
+/// The paths in a directory, which need not exist yet.
 fn listing(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let read = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

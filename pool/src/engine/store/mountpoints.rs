@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, fchmod};
 use rustix::io::Errno;
 
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 use super::tree::{self, Missing, Root};
 
-/// Links from one file to the next, as many as the kernel follows.
-const LINKS: usize = 40;
+/// Longest chain of links, as in the kernel.
+const MAX_LINKS: usize = 40;
 
-/// What was made already.
+/// The mount points that exist already.
 #[derive(Debug, Default)]
 pub(super) struct Mountpoints {
     directories: HashSet<PathBuf>,
@@ -21,8 +21,8 @@ pub(super) struct Mountpoints {
 }
 
 impl Mountpoints {
-    /// Makes directories and empty files in the root of an image where there are none. Links are followed
-    /// as in a sandbox. What was made once is remembered, so that it costs nothing the next time.
+    /// Creates missing directories and empty files in the root of an image. Links are followed as in a
+    /// sandbox. Mount points are remembered, so that the next call costs nothing.
     ///
     /// # Errors
     ///
@@ -44,10 +44,10 @@ impl Mountpoints {
             format!("can't make the mount point {place} in image {digest}")
         };
         for directory in directories {
-            root.directory(directory, Missing::Make).doing(|| what(directory))?;
+            root.directory(directory, Missing::Make).context(|| what(directory))?;
         }
         for file in files {
-            make_file(&root, file).doing(|| what(file))?;
+            make_file(&root, file).context(|| what(file))?;
         }
         self.directories.extend(directories.iter().cloned());
         self.files.extend(files.iter().cloned());
@@ -57,7 +57,7 @@ impl Mountpoints {
 
 fn make_file(root: &Root, path: &Path) -> io::Result<()> {
     let mut path = path.to_owned();
-    for _ in 0..LINKS {
+    for _ in 0..MAX_LINKS {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { break };
         let place = root.directory(parent, Missing::Make)?;
         match tree::stat(&place.fd, name)?.map(|found| tree::kind(&found)) {
@@ -75,5 +75,5 @@ fn make_file(root: &Root, path: &Path) -> io::Result<()> {
             }
         }
     }
-    Err(io::Error::other("what is there is not a file"))
+    Err(io::Error::other("something that is not a file is in its place"))
 }

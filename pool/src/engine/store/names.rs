@@ -1,4 +1,4 @@
-//! What images are called, and the file that says which digest each name means.
+//! Names of images, and the file with the digest for each name.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,16 +7,16 @@ use std::path::Path;
 
 use oci_spec::distribution::{ParseError, Reference};
 
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 
 const NAMES: &str = "names.json";
 const NEW: &str = "names.json.new";
 
-/// Which digest each name means.
+/// The digest for each name.
 pub(super) type Names = BTreeMap<String, String>;
 
-/// Reads a name as container engines do, so that each image has one: `python` is
-/// `docker.io/library/python:latest`. With a digest a tag means nothing.
+/// Parses a name as container engines do, so that each image has one full name: `python` is
+/// `docker.io/library/python:latest`. A tag next to a digest is ignored.
 pub(super) fn reference(name: &str) -> Result<Reference, StoreError> {
     let reference: Reference = name.parse().map_err(|error: ParseError| StoreError::Name {
         name: name.to_owned(),
@@ -32,12 +32,12 @@ pub(super) fn reference(name: &str) -> Result<Reference, StoreError> {
     })
 }
 
-/// The one way to write a name.
+/// The full form of a name.
 pub(super) fn normalize(name: &str) -> Result<String, StoreError> {
     reference(name).map(|reference| reference.whole())
 }
 
-/// Reads the names of a store; one without the file has none.
+/// Reads the names of a store; without the file it has none.
 pub(super) fn read(directory: &Path) -> Result<Names, StoreError> {
     let path = directory.join(NAMES);
     match fs::read(&path) {

@@ -1,15 +1,15 @@
-//! What a path in a layer may be: rules without any file system.
+//! Rules for paths in layers. They don't touch the file system.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Directories inside each other. Trees are walked with a descriptor and a call for each, so there must be
-/// an end; the deepest in use are a third of this.
-pub(super) const DEPTH: usize = 128;
+/// Deepest nesting of directories. Walking a tree takes a descriptor and a stack frame for each, so there must
+/// be a limit; real images need a third of this.
+pub(super) const MAX_DEPTH: usize = 128;
 
-/// Bytes of a name in a directory (`NAME_MAX`).
-const NAME: usize = 255;
+/// Longest name in a directory, in bytes (`NAME_MAX`).
+const MAX_NAME: usize = 255;
 
 const WHITEOUT: &[u8] = b".wh.";
 const RESERVED: &[u8] = b".wh..wh.";
@@ -22,13 +22,13 @@ pub(super) enum Meaning {
     Root,
     /// Something of this name in a directory.
     Named { parent: PathBuf, name: PathBuf },
-    /// What earlier layers have of this name is hidden.
+    /// A whiteout: hides this name of earlier layers.
     Hidden { parent: PathBuf, name: PathBuf },
-    /// Everything that earlier layers have in a directory is hidden.
+    /// An opaque whiteout: hides everything that earlier layers have in a directory.
     Opaque { directory: PathBuf },
 }
 
-/// Tells what an entry's path means.
+/// Parses an entry's path.
 pub(super) fn meaning(path: &[u8], longest: usize) -> Result<Meaning, &'static str> {
     let path = relative(path, longest)?;
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -52,13 +52,13 @@ pub(super) fn meaning(path: &[u8], longest: usize) -> Result<Meaning, &'static s
     }
 }
 
-/// A path below the root, as it stands in an archive.
+/// Parses a path of an archive, which must be relative and stay below the root.
 pub(super) fn relative(path: &[u8], longest: usize) -> Result<PathBuf, &'static str> {
     if path.len() > longest {
         return Err("the path is too long");
     }
     if path.contains(&0) {
-        return Err("there is a NUL in the path");
+        return Err("the path contains a NUL");
     }
     if path.starts_with(b"/") {
         return Err("the path is absolute");
@@ -67,26 +67,28 @@ pub(super) fn relative(path: &[u8], longest: usize) -> Result<PathBuf, &'static 
     for (depth, component) in Path::new(OsStr::from_bytes(path)).components().enumerate() {
         match component {
             Component::CurDir => {}
-            Component::Normal(name) if name.len() > NAME => return Err("a name is too long"),
-            Component::Normal(_) if depth >= DEPTH => return Err("the path is too deep"),
+            Component::Normal(name) if name.len() > MAX_NAME => return Err("a name is too long"),
+            Component::Normal(_) if depth >= MAX_DEPTH => {
+                return Err("the path has too many directories");
+            }
             Component::Normal(name) => clean.push(name),
-            _ => return Err("there is a .. in the path"),
+            _ => return Err("the path contains .."),
         }
     }
     Ok(clean)
 }
 
-/// Checks where a symbolic link leads that lies in a directory `depth` below the root. An absolute one is
-/// fine, because a sandbox has no other root than this.
+/// Checks the target of a symbolic link in a directory at `depth` below the root. An absolute target is fine:
+/// in a sandbox this is the root.
 pub(super) fn target(target: &[u8], depth: usize, longest: usize) -> Result<(), &'static str> {
     if target.is_empty() {
-        return Err("the link leads nowhere");
+        return Err("the link has no target");
     }
     if target.len() > longest {
-        return Err("the path that the link leads to is too long");
+        return Err("the target of the link is too long");
     }
     if target.contains(&0) {
-        return Err("there is a NUL in the path that the link leads to");
+        return Err("the target of the link contains a NUL");
     }
     if target.starts_with(b"/") {
         return Ok(());
@@ -96,7 +98,7 @@ pub(super) fn target(target: &[u8], depth: usize, longest: usize) -> Result<(), 
         match component {
             Component::Normal(_) => depth += 1,
             Component::ParentDir => {
-                depth = depth.checked_sub(1).ok_or("the link leads out of the image")?;
+                depth = depth.checked_sub(1).ok_or("the target of the link is out of the image")?;
             }
             _ => {}
         }
@@ -126,11 +128,11 @@ mod tests {
         }
         assert!(meaning(&[b'a'; 101], 100).is_err());
         assert!(meaning(&[b'a'; 256], 4095).is_err());
-        assert!(meaning(b"a/".repeat(DEPTH + 1).as_slice(), 4095).is_err());
+        assert!(meaning(b"a/".repeat(MAX_DEPTH + 1).as_slice(), 4095).is_err());
     }
 
     #[test]
-    fn whiteouts_are_told_from_names() {
+    fn whiteouts_are_distinguished_from_names() {
         let named = |parent: &str, name: &str| (PathBuf::from(parent), PathBuf::from(name));
         let (parent, name) = named("a", "b");
         assert_eq!(meaning(b"./a//b/", 100), Ok(Meaning::Named { parent, name }));

@@ -1,4 +1,4 @@
-//! Images from registries.
+//! Pulling images from registries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,29 +13,29 @@ use oci_client::secrets::RegistryAuth;
 use tokio::io::AsyncWriteExt;
 
 use super::blobs::{Blobs, blob};
+use super::blocking_job::{run_blocking, run_job};
 use super::credentials;
 use super::digest::Digest;
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 use super::layers::{Parts, Source};
 use super::stage::Staged;
-use super::steps::{blocking, work};
 use super::stored::Stored;
 use super::{Store, names};
 use crate::engine::Progress;
-use crate::error_chain::chain;
+use crate::error_chain::error_chain;
 
-/// Layers that are fetched side by side, as many as Docker does.
-const SIDE_BY_SIDE: usize = 3;
+/// Layers that are fetched at the same time: Docker's default.
+const PARALLEL_LAYERS: usize = 3;
 
-/// How long a registry may take to answer, and be silent in the middle of a layer.
-const CONNECT: Duration = Duration::from_secs(30);
-const SILENCE: Duration = Duration::from_secs(60);
+/// How long a registry may take to accept a connection, and to send the next bytes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Store {
-    /// Fetches an image from its registry. Who we are is told from the configuration of Docker's command
-    /// line; a registry on this machine is asked without TLS.
+    /// Pulls an image from its registry, with the credentials of Docker's command line. A registry on this
+    /// machine is used without TLS.
     ///
-    /// Dropping the future ends it and leaves nothing.
+    /// Dropping the future cancels the pull and leaves nothing behind.
     ///
     /// # Errors
     ///
@@ -46,15 +46,15 @@ impl Store {
         match self.fetch(&reference, &staged, progress).await {
             Ok(parts) => {
                 let (store, names) = (self.clone(), vec![reference.whole()]);
-                work(progress, move |steps| {
+                run_job(progress, move |job| {
                     let blobs = Blobs::Directory(staged.directory().to_owned());
-                    store.build(Some(staged), &blobs, &parts, &names, steps)
+                    store.build(Some(staged), &blobs, &parts, &names, job)
                 })
                 .await
             }
             Err(error) => {
-                // What it left is gone when the caller hears of it.
-                let removed = blocking(move || staged.discard()).await;
+                // What it left is removed before the caller gets the error.
+                let removed = run_blocking(move || staged.discard()).await;
                 removed.and(Err(error))
             }
         }
@@ -73,7 +73,7 @@ impl Store {
         let (manifest, _) = manifest.map_err(|error| registry.error(&error))?;
         let directory = staged.directory();
         let made = fs::create_dir_all(directory.join("blobs/sha256"));
-        made.at("make a place for layers in", directory)?;
+        made.at("make a directory for layers in", directory)?;
 
         let digest = digest_of(&manifest.config)?;
         registry.fetch(&manifest.config, self.limits.description, directory).await?;
@@ -91,7 +91,8 @@ impl Store {
         }
         let total = wanted.values().map(|layer| size_of(layer)).fold(0, u64::saturating_add);
         if total > self.limits.bytes {
-            let message = format!("its layers have more than {} bytes", self.limits.bytes);
+            let message =
+                format!("its layers are larger than {} bytes together", self.limits.bytes);
             return Err(StoreError::unusable(reference.whole(), message));
         }
         let fetched = stream::iter(wanted.into_values().map(|layer| {
@@ -102,12 +103,12 @@ impl Store {
                 Ok(())
             }
         }));
-        fetched.boxed().buffer_unordered(SIDE_BY_SIDE).try_collect::<()>().await?;
+        fetched.boxed().buffer_unordered(PARALLEL_LAYERS).try_collect::<()>().await?;
         Ok(Parts { digest, config, layers })
     }
 }
 
-/// A registry and the image that it is asked for.
+/// A client of a registry, and the requested image.
 struct Registry<'a> {
     client: Client,
     auth: RegistryAuth,
@@ -116,27 +117,27 @@ struct Registry<'a> {
 
 impl<'a> Registry<'a> {
     fn new(reference: &'a Reference) -> Result<Self, StoreError> {
-        // Whoever was first to choose: there is but one implementation in this program.
+        // Fails if it was installed before, which is fine: this program has only one provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let registry = reference.registry();
         let protocol =
             if is_local(registry) { ClientProtocol::Http } else { ClientProtocol::Https };
         let config = ClientConfig {
             protocol,
-            connect_timeout: Some(CONNECT),
-            read_timeout: Some(SILENCE),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            read_timeout: Some(READ_TIMEOUT),
             ..ClientConfig::default()
         };
         let client = Client::try_from(config).map_err(|error| StoreError::Registry {
             name: reference.whole(),
-            message: chain(&error),
+            message: error_chain(&error),
         })?;
         let auth = credentials::find(credentials::directory().as_deref(), registry);
         Ok(Self { client, auth, reference })
     }
 
     fn error(&self, error: &dyn std::error::Error) -> StoreError {
-        StoreError::Registry { name: self.reference.whole(), message: chain(error) }
+        StoreError::Registry { name: self.reference.whole(), message: error_chain(error) }
     }
 
     /// Fetches a blob into a file. Its digest is checked on the way.
@@ -149,7 +150,7 @@ impl<'a> Registry<'a> {
         let digest = digest_of(descriptor)?;
         let size = size_of(descriptor);
         if size > most {
-            let message = format!("it has more than {most} bytes");
+            let message = format!("it is larger than {most} bytes");
             return Err(StoreError::unusable(digest.as_str(), message));
         }
         let path = directory.join(blob(&digest));
@@ -161,7 +162,10 @@ impl<'a> Registry<'a> {
             let bytes = bytes.map_err(|error| self.error(&error))?;
             fetched = fetched.saturating_add(bytes.len() as u64);
             if fetched > size {
-                return Err(StoreError::unusable(digest.as_str(), "it is longer than announced"));
+                return Err(StoreError::unusable(
+                    digest.as_str(),
+                    "it is longer than its manifest says",
+                ));
             }
             file.write_all(&bytes).await.at("write", &path)?;
         }
@@ -169,7 +173,7 @@ impl<'a> Registry<'a> {
     }
 }
 
-/// Whether a registry is on this machine, where nobody listens on the way.
+/// Whether a registry is on this machine, so that nobody can listen in.
 fn is_local(registry: &str) -> bool {
     let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
     matches!(host, "localhost" | "127.0.0.1")
@@ -177,7 +181,7 @@ fn is_local(registry: &str) -> bool {
 
 fn digest_of(descriptor: &OciDescriptor) -> Result<Digest, StoreError> {
     let digest = Digest::parse(&descriptor.digest);
-    digest.ok_or_else(|| StoreError::unusable(&descriptor.digest, "it is no SHA-256 digest"))
+    digest.ok_or_else(|| StoreError::unusable(&descriptor.digest, "it is not a SHA-256 digest"))
 }
 
 fn size_of(descriptor: &OciDescriptor) -> u64 {
@@ -189,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_registries_of_this_machine_are_asked_without_tls() {
+    fn only_registries_of_this_machine_are_used_without_tls() {
         for registry in ["localhost", "localhost:5000", "127.0.0.1:5000"] {
             assert!(is_local(registry), "{registry}");
         }

@@ -1,12 +1,12 @@
-//! How images leave the store.
+//! Removing images from the store.
 
 use std::fs::{self, File};
 use std::io;
 
+use super::blocking_job::run_blocking;
 use super::digest::Digest;
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 use super::stage::{Staged, lock_directory};
-use super::steps::blocking;
 use super::{Store, listing, names};
 
 /// What was pruned.
@@ -14,31 +14,31 @@ use super::{Store, listing, names};
 pub struct Pruned {
     /// Images without a name.
     pub images: usize,
-    /// What processes left that died while they worked on an image.
+    /// Staging directories of processes that died.
     pub staging: usize,
-    /// Bytes that are free again.
+    /// Bytes that were freed.
     pub bytes: u64,
 }
 
 impl Store {
-    /// Takes a name from an image; with its last name, or by its digest, the image goes.
+    /// Removes a name of an image. With its last name, or if given its digest, the image is removed.
     ///
     /// # Errors
     ///
-    /// [`StoreError::NoSuchImage`], and [`StoreError::InUse`] while somebody holds the image.
+    /// [`StoreError::NoSuchImage`], and [`StoreError::InUse`] while the image is held.
     pub async fn remove(&self, name_or_digest: &str) -> Result<(), StoreError> {
         let (store, name) = (self.clone(), name_or_digest.to_owned());
-        blocking(move || store.remove_now(&name)).await
+        run_blocking(move || store.remove_now(&name)).await
     }
 
-    /// Removes images that have no name and that nobody holds, and what dead processes left.
+    /// Removes images that have no name and are not held, and the leftovers of dead processes.
     ///
     /// # Errors
     ///
     /// [`StoreError::Io`].
     pub async fn prune(&self) -> Result<Pruned, StoreError> {
         let store = self.clone();
-        blocking(move || store.prune_now()).await
+        run_blocking(move || store.prune_now()).await
     }
 
     fn remove_now(&self, name: &str) -> Result<(), StoreError> {
@@ -61,32 +61,32 @@ impl Store {
         if last && held.is_none() && self.read(&digest)?.is_some() {
             return Err(StoreError::InUse(name.to_owned()));
         }
-        // The name goes first: an image without one is only waste.
+        // The name is removed first: an image without one is garbage, which `prune` removes.
         names::write(&self.directory, &names)?;
-        let gone = held.map(|held| self.take_out(&digest, held)).transpose()?;
+        let gone = held.map(|held| self.move_to_staging(&digest, held)).transpose()?;
         drop(lock);
         gone.map_or(Ok(0), Staged::discard).map(drop)
     }
 
     fn prune_now(&self) -> Result<Pruned, StoreError> {
         let mut pruned = Pruned::default();
-        let mut waste = Vec::new();
+        let mut garbage = Vec::new();
         {
             let _lock = self.lock()?;
             let names = names::read(&self.directory)?;
-            waste.extend(self.dead()?);
-            pruned.staging = waste.len();
+            garbage.extend(self.dead()?);
+            pruned.staging = garbage.len();
             for digest in self.digests()? {
                 if names.values().any(|named| named == digest.as_str()) {
                     continue;
                 }
                 if let Some(held) = self.lock_image(&digest)? {
-                    waste.push(self.take_out(&digest, held)?);
+                    garbage.push(self.move_to_staging(&digest, held)?);
                     pruned.images += 1;
                 }
             }
         }
-        for staged in waste {
+        for staged in garbage {
             pruned.bytes += staged.discard()?;
         }
         Ok(pruned)
@@ -97,7 +97,7 @@ impl Store {
         let mut dead = Vec::new();
         for path in listing(&self.staging())? {
             match Staged::hold(path.clone()) {
-                // Its owner has removed it just now.
+                // Its owner has just removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 staged => dead.extend(staged.at("lock", &path)?),
             }
@@ -114,8 +114,8 @@ impl Store {
         }
     }
 
-    /// Moves an image out of sight. It stays locked, so that nobody else removes it as waste.
-    fn take_out(&self, digest: &Digest, held: File) -> Result<Staged, StoreError> {
+    /// Moves an image to `staging`. It stays locked, so that nobody else removes it as garbage.
+    fn move_to_staging(&self, digest: &Digest, held: File) -> Result<Staged, StoreError> {
         let from = self.images().join(digest.hex());
         let to = self.staging().join(uuid::Uuid::new_v4().to_string());
         fs::create_dir_all(self.staging()).at("make", &self.staging())?;

@@ -1,4 +1,4 @@
-//! How an image comes to be in the store: it grows aside and appears in one step.
+//! Staging: an image is built in its own directory and put into the store in one step.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
 
+use super::blocking_job::{BlockingJob, run_blocking, run_job};
 use super::description::Description;
 use super::digest::Digest;
-use super::error::{Doing, StoreError};
-use super::steps::{Steps, blocking, work};
+use super::error::{IoContext, StoreError};
 use super::stored::{DESCRIPTION, ROOT, Stored};
 use super::tree::{self, Root};
 use super::{Store, check, content, copy, names};
 
-/// What is to become the image's directory.
+/// The directory that becomes the image's.
 const IMAGE: &str = "image";
 
-/// An image that grows. Dropping it removes what is there of it.
+/// An unfinished image. Dropping it removes it.
 #[derive(Debug)]
 pub struct Staged {
     guard: Option<Guard>,
 }
 
-/// A directory of `staging` that nobody else touches.
+/// A locked directory of `staging`.
 #[derive(Debug)]
 struct Guard {
     directory: PathBuf,
@@ -32,19 +32,19 @@ struct Guard {
 }
 
 impl Store {
-    /// Begins an image. Its root is empty and waits to be filled, by whoever wants to.
+    /// Begins an image. The caller fills its root, which is empty.
     ///
     /// # Errors
     ///
     /// [`StoreError::Io`] if the store can't be written.
     pub async fn stage(&self) -> Result<Staged, StoreError> {
         let store = self.clone();
-        blocking(move || store.stage_now()).await
+        run_blocking(move || store.stage_now()).await
     }
 
-    /// Puts an image that was filled by somebody into the store. Its digest is that of its content. What
-    /// no image may hold is refused, and no file keeps the right to run as its owner. An image without
-    /// names goes with the next [`Store::prune`], unless it is [held](Stored::hold).
+    /// Puts a filled image into the store. Its digest is that of its content. Device nodes and the like are
+    /// refused, and set-ID bits are removed. The next [`Store::prune`] removes an image without names, unless
+    /// it is [held](Stored::hold).
     ///
     /// # Errors
     ///
@@ -61,13 +61,13 @@ impl Store {
         let description =
             description.map_err(|message| StoreError::unusable("what was built", message))?;
         let store = self.clone();
-        work(&|_| {}, move |steps| {
+        run_job(&|_| {}, move |job| {
             staged.finish(|staged| {
                 let root = staged.open()?;
                 let size = check::check(&root, &mut |_, _| Ok(()))?;
-                let digest = content::digest(&root, &description, steps)?;
+                let digest = content::digest(&root, &description, job)?;
                 let image = Stored::new(digest.as_str(), size, description);
-                store.commit_now(staged, &digest, &image, &names, steps)
+                store.commit_now(staged, &digest, &image, &names, job)
             })
         })
         .await
@@ -77,41 +77,41 @@ impl Store {
         let directory = self.staging().join(uuid::Uuid::new_v4().to_string());
         let stage = || -> io::Result<Staged> {
             fs::create_dir_all(self.staging())?;
-            // Nobody else looks into what is not finished.
+            // Nobody else may look into an unfinished image.
             DirBuilder::new().mode(0o700).create(&directory)?;
             let staged = Staged::hold(directory.clone())?
-                .ok_or_else(|| io::Error::other("somebody else has locked it"))?;
+                .ok_or_else(|| io::Error::other("another process has locked it"))?;
             for path in [directory.join(IMAGE), staged.root()] {
                 fs::create_dir(&path)?;
-                // Whatever the mask of this process is: sandboxes look into it as somebody else.
+                // Whatever the umask is: sandboxes read it as another user.
                 fs::set_permissions(&path, Permissions::from_mode(tree::DIRECTORY_MODE))?;
             }
             Ok(staged)
         };
-        // Between its making and its locking, the directory looks like one that a dead process left.
+        // Until it is locked, the directory looks like one that a dead process left.
         let _lock = self.lock()?;
         stage().at("make", &directory)
     }
 
-    /// Moves a finished image into the store and names it. If another process was faster, its image is as
-    /// good as this one.
+    /// Moves a finished image into the store and names it. If another process has added the same image, that one
+    /// is used.
     pub(super) fn commit_now(
         &self,
         staged: &Staged,
         digest: &Digest,
         image: &Stored,
         names: &[String],
-        steps: &Steps,
+        job: &BlockingJob,
     ) -> Result<Stored, StoreError> {
         let grown = staged.directory().join(IMAGE);
         let describe = || -> io::Result<()> {
             File::create(grown.join(DESCRIPTION))?.write_all(&serde_json::to_vec_pretty(image)?)?;
-            // Or a machine that loses its power would find an image of empty files.
+            // Otherwise a power failure could leave an image of empty files.
             Ok(syncfs(File::open(&grown)?)?)
         };
         describe().at("write", &grown)?;
         let lock = self.lock()?;
-        steps.go_on()?;
+        job.check_canceled()?;
         let directory = self.images().join(digest.hex());
         if self.read(digest)?.is_none() {
             let appear = || -> io::Result<()> {
@@ -127,7 +127,7 @@ impl Store {
         stored.ok_or_else(|| StoreError::NoSuchImage(digest.as_str().to_owned()))
     }
 
-    /// Gives an image of the store more names; nothing if it is not there.
+    /// Gives an image of the store more names. `None` if it is not there.
     pub(super) fn name_now(
         &self,
         digest: &Digest,
@@ -152,7 +152,7 @@ impl Store {
 }
 
 impl Staged {
-    /// Takes over a directory of `staging`, unless somebody has it.
+    /// Locks a directory of `staging`, unless somebody else has locked it.
     pub(super) fn hold(directory: PathBuf) -> io::Result<Option<Self>> {
         let lock = lock_directory(&directory)?;
         Ok(lock.map(|lock| Self::with_lock(directory, lock)))
@@ -174,10 +174,10 @@ impl Staged {
     /// [`StoreError::NoSuchImage`] if the other is gone, and [`StoreError::Io`].
     pub async fn copy_from(self, other: &Stored) -> Result<Self, StoreError> {
         let held = other.hold()?;
-        work(&|_| {}, move |steps| {
+        run_job(&|_| {}, move |job| {
             let path = held.image().root();
             let from = Root::open(&path).at("open", &path)?;
-            match self.open().and_then(|to| copy::copy(&from, &to, steps)) {
+            match self.open().and_then(|to| copy::copy(&from, &to, job)) {
                 Ok(()) => Ok(self),
                 Err(error) => self.finish(|_| Err(error)),
             }
@@ -189,12 +189,12 @@ impl Staged {
         Root::open(&self.root()).at("open", &self.root())
     }
 
-    /// Room for what is fetched before it is unpacked.
+    /// The directory for what is fetched before it is unpacked.
     pub(super) fn directory(&self) -> &Path {
         self.guard.as_ref().map_or(Path::new(""), |guard| &guard.directory)
     }
 
-    /// Does the last that is to be done with it, and removes it before it says how that went.
+    /// Calls `last`, then removes what is left in `staging`, and returns the result.
     pub(super) fn finish<T>(
         mut self,
         last: impl FnOnce(&Self) -> Result<T, StoreError>,
@@ -206,7 +206,7 @@ impl Staged {
         Ok(done)
     }
 
-    /// Removes it and tells how many bytes that freed.
+    /// Removes it, and returns how many bytes that freed.
     pub(super) fn discard(mut self) -> Result<u64, StoreError> {
         self.guard.take().map_or(Ok(0), |guard| guard.remove())
     }
@@ -230,10 +230,12 @@ impl Drop for Staged {
         let Some(guard) = self.guard.take() else { return };
         let remove = move || {
             if let Err(error) = guard.remove() {
-                tracing::warn!("what was left of an image stays until the next prune: {error}");
+                tracing::warn!(
+                    "an unfinished image could not be removed; the next prune removes it: {error}"
+                );
             }
         };
-        // A tree may be large. If the runtime ends before this begins, `prune` does it.
+        // A tree may be large. If the runtime ends first, `prune` removes it later.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
             Err(_) => remove(),
@@ -241,7 +243,7 @@ impl Drop for Staged {
     }
 }
 
-/// Locks a directory for one alone, unless somebody else has locked it.
+/// Locks a directory exclusively, unless somebody else has locked it.
 pub(super) fn lock_directory(path: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = File::from(open(path, flags, Mode::empty())?);

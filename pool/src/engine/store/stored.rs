@@ -1,4 +1,4 @@
-//! An image of the store, and the guard that keeps it there.
+//! An image of the store, and the lock that keeps it there.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::description::Description;
-use super::error::{Doing, StoreError};
+use super::error::{IoContext, StoreError};
 use super::mountpoints::Mountpoints;
 use crate::engine::Image;
 use crate::lock::lock;
@@ -25,7 +25,7 @@ pub struct Stored {
     pub digest: String,
     /// Size of its files, in bytes.
     pub size: u64,
-    /// What programs in it get.
+    /// Its variables and volumes.
     #[serde(flatten)]
     pub description: Description,
     #[serde(skip)]
@@ -45,7 +45,7 @@ impl Stored {
         Self { digest: digest.to_owned(), size, description, directory: PathBuf::new() }
     }
 
-    /// Reads what is known of the image in a directory, if there is one.
+    /// Reads the description of the image in a directory, if there is one.
     pub(super) fn read(directory: PathBuf) -> Result<Option<Self>, StoreError> {
         let path = directory.join(DESCRIPTION);
         match fs::read(&path) {
@@ -73,7 +73,7 @@ impl Stored {
         Path::new(self.digest.trim_start_matches("sha256:")).join(ROOT)
     }
 
-    /// Its root.
+    /// The absolute path of its root.
     pub(crate) fn root(&self) -> PathBuf {
         self.directory.join(ROOT)
     }
@@ -90,7 +90,7 @@ impl Stored {
             lock => lock.at("open", &self.directory)?,
         };
         match flock(&lock, FlockOperation::NonBlockingLockShared) {
-            // Only the one who removes it holds it alone.
+            // Only a process that removes it locks it exclusively.
             Err(Errno::WOULDBLOCK) => return Err(gone()),
             locked => locked.at("lock", &self.directory)?,
         }
@@ -110,7 +110,7 @@ impl Held {
         &self.image
     }
 
-    /// Makes mount points in the root where there are none: directories and empty files.
+    /// Creates missing mount points in the root: directories and empty files.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Trees of directories by descriptors: every step is a call relative to a directory that is open, so that
-//! neither a name in a tree nor a link leads out of it.
+//! Directory trees, walked by descriptors: every step is a call relative to an open directory, so that neither
+//! a name nor a link leads out of the tree.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,16 +13,16 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::path::DEPTH;
+use super::path::MAX_DEPTH;
 
-/// Symbolic links on the way to one directory, as many as the kernel follows.
-const LINKS: usize = 40;
+/// Most symbolic links on the way to a directory, as in the kernel.
+const MAX_LINKS: usize = 40;
 
-/// Names on the way to one directory, those in links counted: a few links could else lead up and down for
-/// hours.
-const STEPS: usize = 1024;
+/// Most names on the way to a directory, including those in links: otherwise a few links could lead up and
+/// down for hours.
+const MAX_STEPS: usize = 1024;
 
-/// Mode of a directory that no layer describes.
+/// Mode of a directory that has no entry in a layer.
 pub(super) const DIRECTORY_MODE: RawMode = 0o755;
 
 /// The root of a tree.
@@ -31,15 +31,15 @@ pub(super) struct Root(OwnedFd);
 
 /// A directory of a tree.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct OpenDirectory {
     pub(super) fd: OwnedFd,
-    /// Where it lies below the root, without any link.
+    /// Its path below the root, without links.
     pub(super) path: PathBuf,
-    /// Directories that had to be made on the way, by their inodes.
+    /// Inodes of the directories that were created on the way.
     pub(super) made: Vec<u64>,
 }
 
-/// What is done about a directory that is not there.
+/// What to do about a missing directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     Fail,
@@ -47,7 +47,7 @@ pub(super) enum Missing {
 }
 
 impl Root {
-    /// Opens the root of a tree; the path to it is trusted.
+    /// Opens the root of a tree, by a trusted path.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty())?))
@@ -58,16 +58,16 @@ impl Root {
         &self.0
     }
 
-    /// Opens the directory at a path. Links on the way are followed as in a sandbox, to which this root is
-    /// the only one.
-    pub(super) fn directory(&self, path: &Path, missing: Missing) -> io::Result<Place> {
-        let mut place = Place { fd: self.0.try_clone()?, path: PathBuf::new(), made: Vec::new() };
+    /// Opens the directory at a path. Links on the way are followed as in a sandbox: `/` is this root.
+    pub(super) fn directory(&self, path: &Path, missing: Missing) -> io::Result<OpenDirectory> {
+        let mut place =
+            OpenDirectory { fd: self.0.try_clone()?, path: PathBuf::new(), made: Vec::new() };
         let mut ahead = Vec::new();
         push(&mut ahead, path);
         let (mut links, mut steps) = (0, 0);
         while let Some(name) = ahead.pop() {
             steps += 1;
-            if steps > STEPS {
+            if steps > MAX_STEPS {
                 return Err(Errno::LOOP.into());
             }
             if name == ".." {
@@ -81,7 +81,7 @@ impl Root {
                     match mkdirat(&place.fd, &name, mode) {
                         Ok(()) => {
                             let fd = enter(&place.fd, &name)?;
-                            // Whatever the mask of this process is.
+                            // Whatever the umask of this process is.
                             fchmod(&fd, mode)?;
                             place.made.push(fstat(&fd)?.st_ino);
                             fd
@@ -94,7 +94,7 @@ impl Root {
                 Err(Errno::LOOP | Errno::NOTDIR) => {
                     let target = link(&place.fd, &name)?;
                     links += 1;
-                    if links > LINKS {
+                    if links > MAX_LINKS {
                         return Err(Errno::LOOP.into());
                     }
                     if target.is_absolute() {
@@ -108,20 +108,20 @@ impl Root {
             };
             place.fd = fd;
             place.path.push(name);
-            if place.path.iter().count() > DEPTH {
-                return Err(io::Error::other("there are too many directories inside each other"));
+            if place.path.iter().count() > MAX_DEPTH {
+                return Err(io::Error::other("too many directories are nested in each other"));
             }
         }
         Ok(place)
     }
 
-    /// Opens a directory whose path is known to hold no link.
+    /// Opens a directory whose path is known to contain no links.
     fn reopen(&self, path: &Path) -> io::Result<OwnedFd> {
         Ok(if path.as_os_str().is_empty() { self.0.try_clone()? } else { enter(&self.0, path)? })
     }
 }
 
-/// Puts what a path consists of on a stack of what is still ahead.
+/// Pushes the parts of a path onto the stack of those still to be opened.
 fn push(ahead: &mut Vec<OsString>, path: &Path) {
     let names = path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -148,11 +148,11 @@ pub(super) fn open(
     openat2(directory, name, flags, Mode::from_raw_mode(mode), BELOW).map(Into::into)
 }
 
-/// How a name is looked up that must be just what it says.
+/// Looks up a name without following any link.
 const BELOW: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// Where a symbolic link leads; what is none is not a directory either.
+/// The target of a symbolic link; `NOTDIR` if it is not a link.
 pub(super) fn link(directory: &OwnedFd, name: &OsStr) -> io::Result<PathBuf> {
     match readlinkat(directory, name, Vec::new()) {
         Ok(target) => Ok(OsString::from_vec(target.into_bytes()).into()),
@@ -170,7 +170,7 @@ pub(super) fn stat(directory: &OwnedFd, name: impl AsRef<Path>) -> io::Result<Op
     }
 }
 
-/// What kind of thing a status tells of.
+/// The file type in a status.
 pub(super) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
@@ -211,7 +211,7 @@ pub(super) fn remove(directory: &OwnedFd, name: &OsStr) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// What a walk through a tree comes by.
+/// One step of a walk through a tree.
 pub(super) struct Visit<'a> {
     /// Below the root, which itself has an empty path.
     pub(super) path: &'a Path,
@@ -221,11 +221,11 @@ pub(super) struct Visit<'a> {
 
 /// What is at a path of a tree.
 pub(super) enum Node<'a> {
-    /// A directory, before what is in it.
+    /// A directory, before its contents.
     Enter,
-    /// The same, after all that is in it.
+    /// A directory, after its contents.
     Leave(&'a OwnedFd),
-    /// Something else of a name in a directory.
+    /// Anything else, by its name in a directory.
     Leaf { parent: &'a OwnedFd, name: &'a OsStr },
 }
 
@@ -242,8 +242,8 @@ fn walk_in<E: From<io::Error>>(
     path: &mut PathBuf,
     visit: &mut dyn FnMut(Visit<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
-    if path.iter().count() > DEPTH {
-        return Err(io::Error::other("there are too many directories inside each other").into());
+    if path.iter().count() > MAX_DEPTH {
+        return Err(io::Error::other("too many directories are nested in each other").into());
     }
     let status = fstat(fd.as_fd()).map_err(io::Error::from)?;
     visit(Visit { path, stat: &status, node: Node::Enter })?;

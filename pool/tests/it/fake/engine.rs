@@ -1,4 +1,4 @@
-//! The engine and its books.
+//! The fake engine, and its record of every call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! A container engine that exists only in memory, and a server's pools on top of it.
 //!
-//! The engine keeps exact books of what it was asked for. Every breach of the rules of a sandbox's
-//! life is noted where it happens and fails the test at its end: a panic inside a task of the pools
-//! would only vanish. The runners inside its sandboxes speak the real wire protocol.
+//! The engine records exactly what it was asked for. When something breaks the rules of a sandbox's life, the engine
+//! notes it at once and the test fails at its end. (A panic inside a task of the pools would go unnoticed.) The
+//! runners inside its sandboxes speak the real wire protocol.
 
 // Each test binary uses a part of this.
 #![allow(dead_code)]

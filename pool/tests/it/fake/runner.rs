@@ -1,4 +1,4 @@
-//! The runners inside the engine's sandboxes, which do what a job's `argv` says.
+//! The runners in the fake engine's sandboxes. They do what a job's `argv` says.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a test holds: an engine, the pools on it, and requests to run.
+//! What a test works with: an engine, the pools on it, and requests to run.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Images that must not come in.
+//! Hostile images, which must be refused.
 
 use isolator_pool::engine::store::{Limits, StoreError};
 use serde_json::json;
@@ -71,7 +71,7 @@ fn layers() -> Vec<(&'static str, Vec<Tar>, &'static str)> {
             vec![tar().symlink("a", "b").symlink("b", "a").file("a/x", "x")],
             "symbolic link",
         ),
-        ("empty link", vec![tar().symlink("a", "")], "nowhere"),
+        ("empty link", vec![tar().symlink("a", "")], "no target"),
         ("hard link to the host", vec![tar().hard_link("a", "/etc/passwd")], "absolute"),
         ("hard link up", vec![tar().hard_link("a", "../../../victim")], ".."),
         ("hard link to nothing", vec![tar().hard_link("a", "etc/passwd")], "no file"),

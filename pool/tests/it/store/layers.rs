@@ -1,4 +1,4 @@
-//! Layers that are as they should be, over each other.
+//! Valid layers, on top of each other.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

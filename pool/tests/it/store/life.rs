@@ -1,4 +1,4 @@
-//! Images in the store: how they appear, who keeps them, how they go.
+//! Images in the store: how they appear, what keeps them, how they are removed.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

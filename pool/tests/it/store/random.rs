@@ -1,4 +1,4 @@
-//! Layers that nobody thought of.
+//! Random layers.
 
 use proptest::prelude::*;
 use tar::EntryType;

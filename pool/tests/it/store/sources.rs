@@ -1,4 +1,4 @@
-//! Everything that an image may come in.
+//! All formats that an image can come in.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Archives of all kinds, and a store to import them into.
+//! Builds archives of all kinds, and a store to import them into.
 
 use std::fs;
 use std::io::Write;

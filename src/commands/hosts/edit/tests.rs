@@ -92,7 +92,7 @@ fn an_entry_that_is_there_is_not_changed() {
     let twice = added("{}");
     assert!(add(&twice, Other::Refuse).unwrap().is_none());
     assert!(add(&twice, Other::Replace).unwrap().is_none());
-    // What its user wrote beside it counts as his.
+    // Keys that the user added are left alone.
     let more = twice.replace("\"args\"", "\"env\": { \"A\": \"1\" }, \"args\"");
     assert!(add(&more, Other::Refuse).unwrap().is_none());
 
@@ -129,8 +129,8 @@ fn what_can_t_be_understood_is_refused() {
         ("{\n  \"a\": 1\n  \"b\": 2\n}", "line"),
         ("{ 'a': 1 }", "can't be read"),
         ("{} {}", "can't be read"),
-        ("[]", "all of it"),
-        ("null", "all of it"),
+        ("[]", "the whole file"),
+        ("null", "the whole file"),
         (r#"{ "mcpServers": [] }"#, "\"mcpServers\" is not an object"),
         (r#"{ "mcpServers": null }"#, "\"mcpServers\" is not an object"),
         (r#"{ "mcpServers": {}, "mcpServers": {} }"#, "\"mcpServers\" is there twice"),
@@ -141,6 +141,9 @@ fn what_can_t_be_understood_is_refused() {
         assert!(message.contains(hint), "{text:.80}: {message}");
     }
     for text in ["{ \"a\": 1, }", "{} // mine", "/* mine */ {}"] {
-        assert!(add(text, Dialect::Strict).contains("comments and spare commas"), "{text}");
+        assert!(
+            add(text, Dialect::Strict).contains("no comments and no trailing commas"),
+            "{text}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A look at a Docker engine, through a connection of the test's own.
+//! Reads the state of a Docker engine, over a connection of the test's own.
 
 use std::collections::HashMap;
 

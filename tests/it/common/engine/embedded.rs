@@ -1,4 +1,4 @@
-//! A look at the embedded engine, through the files of the kernel: control groups, processes, mounts.
+//! Reads the state of the embedded engine from the kernel's files: control groups, processes, mounts.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -1,5 +1,5 @@
-//! The engine as a bystander sees it: what is there is read from the engine itself or from the kernel,
-//! because the tests must not believe the server.
+//! The engine as an outside observer sees it. The tests must not trust the server, so they read the state from the
+//! engine itself or from the kernel.
 
 pub(crate) mod docker;
 pub(crate) mod embedded;

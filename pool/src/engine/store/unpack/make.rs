@@ -1,4 +1,4 @@
-//! What an entry of a layer makes in its directory.
+//! Creates what an entry of a layer describes.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -10,21 +10,21 @@ use rustix::fs::{
     mkdirat, symlinkat, utimensat,
 };
 
-use super::{Fault, Finish, Unpacker};
-use crate::engine::store::check::{MODE, times};
-use crate::engine::store::entries::{Header, Kind};
+use super::{DirectoryAttributes, EntryError, Unpacker};
+use crate::engine::store::check::{ALLOWED_MODE, times};
 use crate::engine::store::path;
-use crate::engine::store::tree::{self, Place};
+use crate::engine::store::tar_reader::{Header, Kind};
+use crate::engine::store::tree::{self, OpenDirectory};
 
 impl Unpacker<'_> {
-    /// Makes what an entry says. Returns whether the directories on the way are still the same.
+    /// Creates what an entry describes. Returns whether the directories on the way are still the same.
     pub(super) fn make(
         &mut self,
-        place: &Place,
+        place: &OpenDirectory,
         name: &OsStr,
         header: &Header,
         content: &mut dyn Read,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, EntryError> {
         match header.kind {
             Kind::Directory => {
                 let existing = tree::stat(&place.fd, name)?;
@@ -55,23 +55,28 @@ impl Unpacker<'_> {
                 Ok(keep)
             }
             Kind::HardLink => self.link(place, name, header),
-            Kind::Other(what) => Err(format!("it is {what}").as_str().into()),
+            Kind::Other(what) => {
+                Err(format!("it is {what}, which is not allowed in an image").as_str().into())
+            }
         }
     }
 
     fn write(
         &mut self,
-        place: &Place,
+        place: &OpenDirectory,
         name: &OsStr,
         header: &Header,
         content: &mut dyn Read,
-    ) -> Result<(), Fault> {
-        // Before the first byte: what is announced to be too much is not begun.
+    ) -> Result<(), EntryError> {
+        // Before the first byte: a file that is too large is not begun.
         let bytes = self.bytes.saturating_add(header.size);
         if bytes > self.limits.bytes {
-            return Err(format!("its files have more than {} bytes", self.limits.bytes)
-                .as_str()
-                .into());
+            return Err(format!(
+                "the files of the image are larger than {} bytes together",
+                self.limits.bytes
+            )
+            .as_str()
+            .into());
         }
         self.bytes = bytes;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -85,24 +90,29 @@ impl Unpacker<'_> {
             }
             file.write_all(&buffer[..read])?;
             written += read as u64;
-            self.steps.go_on().map_err(Fault::Store)?;
+            self.job.check_canceled().map_err(EntryError::Store)?;
         }
         if written != header.size {
-            return Err("the archive ends before the file does".into());
+            return Err("the archive ends in the middle of the file".into());
         }
         let (user, group) = owner(header)?;
         if self.chown {
             fchown(&file, user, group)?;
         }
-        fchmod(&file, Mode::from_raw_mode(header.mode & MODE))?;
+        fchmod(&file, Mode::from_raw_mode(header.mode & ALLOWED_MODE))?;
         futimens(&file, &times(header.mtime))?;
         Ok(())
     }
 
-    /// Gives a file another name. What a link of a layer leads to must be a file of the image already.
-    fn link(&self, place: &Place, name: &OsStr, header: &Header) -> Result<bool, Fault> {
+    /// Creates a hard link. Its target must be a file that the image has already.
+    fn link(
+        &self,
+        place: &OpenDirectory,
+        name: &OsStr,
+        header: &Header,
+    ) -> Result<bool, EntryError> {
         let target = path::relative(&header.link, self.limits.path)?;
-        let nothing = || Fault::from("the link leads to no file of the image");
+        let nothing = || EntryError::from("the target of the hard link is no file of the image");
         let (Some(parent), Some(file)) = (target.parent(), target.file_name()) else {
             return Err(nothing());
         };
@@ -122,31 +132,37 @@ impl Unpacker<'_> {
         Ok(keep)
     }
 
-    pub(super) fn change_directory(&mut self, fd: &OwnedFd, header: &Header) -> Result<(), Fault> {
+    pub(super) fn change_directory(
+        &mut self,
+        fd: &OwnedFd,
+        header: &Header,
+    ) -> Result<(), EntryError> {
         let (user, group) = owner(header)?;
         if self.chown {
             fchown(fd, user, group)?;
         }
-        let finish = Finish { mode: header.mode & MODE, times: Some(header.mtime) };
+        let finish =
+            DirectoryAttributes { mode: header.mode & ALLOWED_MODE, times: Some(header.mtime) };
         self.directories.insert(fstat(fd)?.st_ino, finish);
         Ok(())
     }
 }
 
-/// Read from an archive at once, in bytes.
+/// Size of the buffer, in bytes.
 const BUFFER: usize = 128 * 1024;
 
-/// Makes room for an entry. Returns whether no directory went away, nor a link that may lead to one.
-fn clear(place: &Place, name: &OsStr) -> Result<bool, Fault> {
+/// Removes what is in the place of an entry. Returns false if that was a directory, or a link that may lead to
+/// one.
+fn clear(place: &OpenDirectory, name: &OsStr) -> Result<bool, EntryError> {
     let Some(existing) = tree::stat(&place.fd, name)? else { return Ok(true) };
     tree::remove(&place.fd, name)?;
     Ok(tree::kind(&existing) == FileType::RegularFile)
 }
 
-fn owner(header: &Header) -> Result<(Option<Uid>, Option<Gid>), Fault> {
-    // The largest number would mean that nothing is to be changed.
+fn owner(header: &Header) -> Result<(Option<Uid>, Option<Gid>), EntryError> {
+    // To chown, the largest number means "do not change".
     let id = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
-    let unknown = "its owner is a number that no user has";
+    let unknown = "the number of its owner is out of range";
     let user = id(header.uid).ok_or(unknown)?;
     let group = id(header.gid).ok_or(unknown)?;
     Ok((Some(Uid::from_raw(user)), Some(Gid::from_raw(group))))

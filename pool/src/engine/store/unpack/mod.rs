@@ -1,7 +1,7 @@
-//! Layers of strangers, unpacked into a root.
+//! Unpacks untrusted layers into a root.
 //!
-//! Nothing here believes a layer. A path is [checked](super::path) as text and then walked
-//! [directory by directory](super::tree) below the root; what an entry makes is made relative to the open
+//! Nothing in a layer is trusted. A path is [checked](super::path) as text and then walked
+//! [directory by directory](super::tree) below the root; an entry is created relative to the open
 //! directory, must not exist before, and is changed through its own descriptor.
 
 mod make;
@@ -14,18 +14,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, RawMode, fchmod, futimens};
 
+use super::blocking_job::BlockingJob;
 use super::check::{check, times};
-use super::entries::{self, Header, Kind};
 use super::error::{StoreError, is_full};
 use super::limits::Limits;
 use super::path::{self, Meaning};
-use super::steps::Steps;
-use super::tree::{self, DIRECTORY_MODE, Missing, Place, Root};
+use super::tar_reader::{self, Header, Kind};
+use super::tree::{self, DIRECTORY_MODE, Missing, OpenDirectory, Root};
 
-/// What a directory gets when everything in it is there. Until then this process must be able to write to
-/// it, and its time would change.
+/// The mode and times that a directory gets when its contents are complete. Until then this process must be
+/// able to write to it, and its time would change.
 #[derive(Clone, Copy)]
-struct Finish {
+struct DirectoryAttributes {
     mode: RawMode,
     times: Option<(i64, u32)>,
 }
@@ -34,45 +34,45 @@ struct Finish {
 pub(super) struct Unpacker<'a> {
     root: &'a Root,
     limits: Limits,
-    steps: &'a Steps,
+    job: &'a BlockingJob,
     entries: u64,
     bytes: u64,
     /// By inode: a path may lead to a directory in several ways.
-    directories: HashMap<u64, Finish>,
+    directories: HashMap<u64, DirectoryAttributes>,
     chown: bool,
     hasher: RandomState,
 }
 
-/// What is known while one layer is unpacked.
+/// The state while one layer is unpacked.
 #[derive(Default)]
 struct Layer {
-    /// Hashes of the paths that this layer made or went through, which its whiteouts leave alone. Hashes,
-    /// because there may be millions of long paths.
+    /// Hashes of the paths that this layer created or used, which its whiteouts must not hide. Hashes, because
+    /// there may be millions of long paths.
     own: HashSet<u64>,
-    /// The directory of the last entry, which is mostly that of the next.
-    last: Option<(PathBuf, Place)>,
+    /// The directory of the last entry, which is usually that of the next one.
+    last: Option<(PathBuf, OpenDirectory)>,
 }
 
-/// Why an entry is not unpacked.
-enum Fault {
+/// Why an entry was not unpacked.
+enum EntryError {
     Refused(String),
     Io(io::Error),
     Store(StoreError),
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for EntryError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<rustix::io::Errno> for Fault {
+impl From<rustix::io::Errno> for EntryError {
     fn from(error: rustix::io::Errno) -> Self {
         Self::Io(error.into())
     }
 }
 
-impl From<&str> for Fault {
+impl From<&str> for EntryError {
     fn from(reason: &str) -> Self {
         Self::Refused(reason.to_owned())
     }
@@ -80,11 +80,11 @@ impl From<&str> for Fault {
 
 impl<'a> Unpacker<'a> {
     /// Unpacks into an empty root.
-    pub(super) fn new(root: &'a Root, limits: Limits, steps: &'a Steps) -> Self {
+    pub(super) fn new(root: &'a Root, limits: Limits, job: &'a BlockingJob) -> Self {
         Self {
             root,
             limits,
-            steps,
+            job,
             entries: 0,
             bytes: 0,
             directories: HashMap::new(),
@@ -94,23 +94,25 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Unpacks a layer over those before it and reads its archive to the end. Returns whether the archive
-    /// has a mark of its end.
+    /// has an end-of-archive mark.
     pub(super) fn layer(&mut self, label: &str, archive: impl Read) -> Result<bool, StoreError> {
         let mut layer = Layer::default();
         let mut entry = String::new();
-        let unpacked = entries::for_each(archive, |header, content| {
+        let unpacked = tar_reader::for_each(archive, |header, content| {
             entry = header.path.escape_ascii().to_string();
             self.entry(&mut layer, header, content)
         });
         unpacked.map_err(|fault| match fault {
-            Fault::Store(error) => error,
-            Fault::Io(source) if is_full(&source) => {
+            EntryError::Store(error) => error,
+            EntryError::Io(source) if is_full(&source) => {
                 StoreError::Io { what: format!("can't unpack {label}"), source }
             }
-            Fault::Io(error) => {
+            EntryError::Io(error) => {
                 StoreError::Entry { layer: label.to_owned(), entry, reason: error.to_string() }
             }
-            Fault::Refused(reason) => StoreError::Entry { layer: label.to_owned(), entry, reason },
+            EntryError::Refused(reason) => {
+                StoreError::Entry { layer: label.to_owned(), entry, reason }
+            }
         })
     }
 
@@ -119,8 +121,8 @@ impl<'a> Unpacker<'a> {
         layer: &mut Layer,
         header: &Header,
         content: &mut dyn Read,
-    ) -> Result<(), Fault> {
-        self.steps.go_on().map_err(Fault::Store)?;
+    ) -> Result<(), EntryError> {
+        self.job.check_canceled().map_err(EntryError::Store)?;
         self.count(1)?;
         match path::meaning(&header.path, self.limits.path)? {
             Meaning::Root => self.change_root(header),
@@ -146,25 +148,25 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Counts what is to be done: also a whiteout costs as much as the directory has names, and a path as much
-    /// as it needs directories.
-    fn count(&mut self, entries: usize) -> Result<(), Fault> {
+    /// Counts work against the limit of entries: a whiteout costs as much as its directory has names, and a path
+    /// as much as it needs directories.
+    fn count(&mut self, entries: usize) -> Result<(), EntryError> {
         self.entries = self.entries.saturating_add(entries as u64);
         if self.entries <= self.limits.entries {
             return Ok(());
         }
-        Err(Fault::Refused(format!("there are more than {} entries", self.limits.entries)))
+        Err(EntryError::Refused(format!("there are more than {} entries", self.limits.entries)))
     }
 
-    fn change_root(&mut self, header: &Header) -> Result<(), Fault> {
+    fn change_root(&mut self, header: &Header) -> Result<(), EntryError> {
         if header.kind != Kind::Directory {
-            return Err("the root can be nothing but a directory".into());
+            return Err("the root must be a directory".into());
         }
         self.change_directory(self.root.fd(), header)
     }
 
-    /// The directory of an entry, which is made if no entry told of it.
-    fn parent(&mut self, layer: &mut Layer, path: &Path) -> Result<Place, Fault> {
+    /// The directory of an entry, which is created if it is missing.
+    fn parent(&mut self, layer: &mut Layer, path: &Path) -> Result<OpenDirectory, EntryError> {
         if let Some((last, place)) = layer.last.take()
             && last == path
         {
@@ -173,7 +175,8 @@ impl<'a> Unpacker<'a> {
         let place = self.root.directory(path, Missing::Make)?;
         self.count(place.made.len())?;
         for inode in &place.made {
-            self.directories.insert(*inode, Finish { mode: DIRECTORY_MODE, times: None });
+            self.directories
+                .insert(*inode, DirectoryAttributes { mode: DIRECTORY_MODE, times: None });
         }
         for ancestor in place.path.ancestors() {
             layer.own.insert(self.hasher.hash_one(ancestor));
@@ -181,8 +184,8 @@ impl<'a> Unpacker<'a> {
         Ok(place)
     }
 
-    /// A directory that a whiteout is in; where there is none, there is nothing to hide.
-    fn find(&self, path: &Path) -> Result<Option<Place>, Fault> {
+    /// The directory of a whiteout; `None` if there is none and so nothing to hide.
+    fn find(&self, path: &Path) -> Result<Option<OpenDirectory>, EntryError> {
         match self.root.directory(path, Missing::Fail) {
             Ok(place) => Ok(Some(place)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -190,14 +193,19 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    fn hide_all(&mut self, layer: &Layer, place: &Place) -> Result<(), Fault> {
+    fn hide_all(&mut self, layer: &Layer, place: &OpenDirectory) -> Result<(), EntryError> {
         let names = tree::names(&place.fd)?;
         self.count(names.len())?;
         names.iter().try_for_each(|name| self.hide(layer, place, name))
     }
 
-    /// Removes what earlier layers have at a name; what is of this layer stays.
-    fn hide(&mut self, layer: &Layer, place: &Place, name: &OsStr) -> Result<(), Fault> {
+    /// Removes what earlier layers have at a name; what this layer created stays.
+    fn hide(
+        &mut self,
+        layer: &Layer,
+        place: &OpenDirectory,
+        name: &OsStr,
+    ) -> Result<(), EntryError> {
         let path = place.path.join(name);
         if !layer.own.contains(&self.hasher.hash_one(&path)) {
             tree::remove(&place.fd, name)?;
@@ -205,14 +213,13 @@ impl<'a> Unpacker<'a> {
         }
         let found = tree::stat(&place.fd, name)?;
         if found.is_some_and(|found| tree::kind(&found) == FileType::Directory) {
-            let place = Place { fd: tree::enter(&place.fd, name)?, path, made: Vec::new() };
+            let place = OpenDirectory { fd: tree::enter(&place.fd, name)?, path, made: Vec::new() };
             self.hide_all(layer, &place)?;
         }
         Ok(())
     }
 
-    /// Gives the directories their modes and times and looks once more at everything that is there.
-    /// Returns the size of the files.
+    /// Sets the modes and times of directories and checks everything once more. Returns the size of the files.
     pub(super) fn finish(self) -> Result<u64, StoreError> {
         check(self.root, &mut |directory, inode| {
             let Some(finish) = self.directories.get(&inode) else { return Ok(()) };

@@ -1,15 +1,15 @@
-//! Where the runner and what it needs are in every sandbox. Engines put them there, read-only.
+//! Paths of the runner and its files in every sandbox. Engines put them there, read-only.
 
-/// The directory, which is nobody else's.
+/// The directory, which has no other files.
 pub const DIRECTORY: &str = "/.isolator";
 
 /// The runner's own path.
 pub const RUNNER: &str = "/.isolator/isolator-runner";
 
-/// Directory of the module by which a Python is stopped on its way to the program.
+/// Directory of the module that stops Python before it runs the program.
 pub const PYTHON_PRELOAD: &str = "/.isolator/preload/python";
 
-/// The module by which a Node.js is.
+/// The module that stops Node.js before it runs the program.
 pub const NODE_PRELOAD: &str = "/.isolator/preload/node.cjs";
 
 /// A file of the directory.

@@ -1,23 +1,23 @@
-//! The entries of a tar archive, with the long names and numbers that stand before them.
+//! Reads the entries of a tar archive, with their extended headers.
 //!
-//! The `tar` crate finds the headers. What extends a header is read here, because the crate would take as
-//! much of it into memory as an archive says.
+//! The `tar` crate finds the headers. Extended headers are read here, because the crate would read as much
+//! into memory as the archive says.
 
 use std::io::{self, Read};
 
 use tar::{Archive, EntryType};
 
-/// Bytes of what extends one header. Long paths and the attributes of a file fit many times.
-const EXTENSION: u64 = 1 << 20;
+/// Longest extended header, in bytes. Long paths and the attributes of a file fit many times.
+const MAX_EXTENSION: u64 = 1 << 20;
 
-/// What an entry makes.
+/// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
     Directory,
     SymbolicLink,
     HardLink,
-    /// What no image may hold, by its name.
+    /// A type that images must not contain, in words.
     Other(&'static str),
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 pub(super) struct Header {
     pub(super) path: Vec<u8>,
     pub(super) kind: Kind,
-    /// Where a link leads.
+    /// The target of a link.
     pub(super) link: Vec<u8>,
     pub(super) size: u64,
     /// Where the content begins in the archive.
@@ -38,7 +38,7 @@ pub(super) struct Header {
     pub(super) mtime: (i64, u32),
 }
 
-/// What stands before a header and changes it.
+/// The values of extended headers, which override those of the next header.
 #[derive(Default)]
 struct Extension {
     path: Option<Vec<u8>>,
@@ -50,12 +50,12 @@ struct Extension {
     sparse: bool,
 }
 
-/// Reads an archive up to its end and hands out each entry. Returns whether there was a mark of the end.
+/// Reads a whole archive and calls `visit` with each entry. Returns whether there was an end-of-archive mark.
 pub(super) fn for_each<R: Read, E: From<io::Error>>(
     reader: R,
     mut visit: impl FnMut(&Header, &mut dyn Read) -> Result<(), E>,
 ) -> Result<bool, E> {
-    let mut archive = Archive::new(Ending { reader, ended: false });
+    let mut archive = Archive::new(EndDetector { reader, ended: false });
     let mut extension = Extension::default();
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
@@ -63,7 +63,7 @@ pub(super) fn for_each<R: Read, E: From<io::Error>>(
             EntryType::GNULongName => extension.path = Some(read_name(&mut entry)?),
             EntryType::GNULongLink => extension.link = Some(read_name(&mut entry)?),
             EntryType::XHeader => extension.read(&read(&mut entry)?)?,
-            // It holds for all entries, and nothing in it is taken from an image.
+            // It applies to all entries, and has nothing that images need.
             EntryType::XGlobalHeader => {}
             _ => {
                 let position = entry.raw_file_position();
@@ -74,18 +74,18 @@ pub(super) fn for_each<R: Read, E: From<io::Error>>(
     }
     let mut ending = archive.into_inner();
     let whole = !ending.ended;
-    // What follows the end belongs to the digest.
+    // Bytes after the end are part of the digest.
     io::copy(&mut ending, &mut io::sink())?;
     Ok(whole)
 }
 
 /// Notices when there is nothing left to read.
-struct Ending<R> {
+struct EndDetector<R> {
     reader: R,
     ended: bool,
 }
 
-impl<R: Read> Read for Ending<R> {
+impl<R: Read> Read for EndDetector<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.ended |= read == 0 && !buffer.is_empty();
@@ -96,13 +96,13 @@ impl<R: Read> Read for Ending<R> {
 fn header(header: &tar::Header, extension: Extension, position: u64) -> io::Result<Header> {
     let size = header.entry_size()?;
     if extension.size.is_some_and(|other| other != size) {
-        return Err(invalid("an entry has two sizes"));
+        return Err(invalid("an entry states two sizes"));
     }
     let path = extension.path.unwrap_or_else(|| header.path_bytes().into_owned());
     let link = extension.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
     let kind = match header.entry_type() {
         _ if extension.sparse => Kind::Other("a sparse file"),
-        // The way to say it before there was a type for directories.
+        // Old archives have no type for directories.
         EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
         EntryType::Regular | EntryType::Continuous => Kind::File,
         EntryType::Directory => Kind::Directory,
@@ -112,7 +112,7 @@ fn header(header: &tar::Header, extension: Extension, position: u64) -> io::Resu
         EntryType::Block => Kind::Other("a block device"),
         EntryType::Fifo => Kind::Other("a FIFO"),
         EntryType::GNUSparse => Kind::Other("a sparse file"),
-        _ => Kind::Other("of a kind that is not known"),
+        _ => Kind::Other("of a type that is not known"),
     };
     Ok(Header {
         path,
@@ -132,9 +132,9 @@ fn header(header: &tar::Header, extension: Extension, position: u64) -> io::Resu
 
 fn read(entry: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    entry.take(EXTENSION + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > EXTENSION {
-        return Err(invalid("what extends a header is too long"));
+    entry.take(MAX_EXTENSION + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_EXTENSION {
+        return Err(invalid("an extended header is too long"));
     }
     Ok(content)
 }
@@ -182,16 +182,17 @@ fn record(records: &[u8]) -> Option<(Record<'_>, &[u8])> {
 
 fn number(value: &[u8]) -> io::Result<u64> {
     let number = str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-    number.ok_or_else(|| invalid("a number in a PAX header is none"))
+    number.ok_or_else(|| invalid("a number in a PAX header is not valid"))
 }
 
-/// Seconds with a fraction.
+/// Parses seconds with a fraction.
 fn time(value: &[u8]) -> io::Result<(i64, u32)> {
     let value = str::from_utf8(value).unwrap_or_default();
     let (seconds, fraction) = value.split_once('.').unwrap_or((value, ""));
-    let seconds: i64 = seconds.parse().map_err(|_| invalid("a time in a PAX header is none"))?;
+    let seconds: i64 =
+        seconds.parse().map_err(|_| invalid("a time in a PAX header is not valid"))?;
     let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
-    let nanoseconds = digits.parse().map_err(|_| invalid("a time in a PAX header is none"))?;
+    let nanoseconds = digits.parse().map_err(|_| invalid("a time in a PAX header is not valid"))?;
     // Before 1970 the fraction counts the other way.
     Ok(if seconds < 0 || value.starts_with('-') { (seconds, 0) } else { (seconds, nanoseconds) })
 }
