@@ -1,10 +1,10 @@
-# The server itself in an image, for a machine where nothing else shall be installed. It makes its sandboxes
-# with the Docker engine whose socket or address it is given. README.md says how it is run, and what whoever
-# has that socket can do.
+# The server in an image, for a machine on which you don't want to install anything else. It creates its sandboxes
+# with the Docker engine whose socket or address you give it. docs/hosts.md says how to run the image, and what
+# somebody with access to that socket can do.
 #
 #   docker build --tag isolator .
 #
-# Both base images may be others, as long as the C library of the second is not older than the first's.
+# You can use other base images. The C library of the second must not be older than that of the first.
 ARG BUILD_IMAGE=rust:1-slim-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 
@@ -14,7 +14,7 @@ COPY . .
 RUN cargo build --release --locked --bin isolator && cp target/release/isolator /isolator
 
 FROM ${RUNTIME_IMAGE}
-# A user of its own, with a home: the server notes there which sandboxes are its own.
+# The server runs as its own user. In the home directory it records which sandboxes belong to it.
 RUN groupadd --gid 1000 isolator \
     && useradd --uid 1000 --gid 1000 --create-home --shell /usr/sbin/nologin isolator \
     && install --directory --owner=isolator --group=isolator \

@@ -1,14 +1,14 @@
-# Every target does the set-up it needs, and is quick when there is nothing to do.
-# A fresh Debian machine needs nothing but a Rust toolchain, make and git; what is missing is installed.
+# Every target does the set-up that it needs, and is quick when there is nothing to do.
+# A fresh Debian machine only needs a Rust toolchain, make and git. Everything else is installed.
 
 export ISOLATOR_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/release/isolator
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
-# The tests in Rust of what differs from one engine to the other.
+# The Rust tests for which the engine can make a difference.
 ON_DOCKER := package(isolator) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox)::/)
 TIMED := scripts/timed
-# The steps share a target directory and an engine; side by side they would only wait.
+# The steps share a target directory and an engine, so in parallel they would only wait for each other.
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak lint fmt build bundle images engine engines toolchain phases unit fuzz \
@@ -17,7 +17,7 @@ TIMED := scripts/timed
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: images ## Set everything up, check it, and run programs in sandboxes over MCP
+run: images ## Set everything up, check it, and run a demo: programs in sandboxes, over MCP
 	"$(ISOLATOR_BIN)" --config isolator_config.json doctor && scripts/demo
 
 test: phases lint unit fuzz pytest ## Set everything up and run all checks and tests
@@ -25,9 +25,9 @@ test: phases lint unit fuzz pytest ## Set everything up and run all checks and t
 
 test-all: export ISOLATOR_TEST_ALL = 1
 test-all: ON_DOCKER = all()
-test-all: test ## The same with every test on both engines and over every transport; for a release
+test-all: test ## The same, with every test on both engines and over every transport; use it before a release
 
-bench: engines ## Measure starts beside the plain Docker API, bursts, refills and layers
+bench: engines ## Measure starts (compared with the plain Docker API), bursts, refills and layers
 	$(CARGO) bench --locked
 
 lint: ## Check formatting, lints and dependencies; needs no engine
@@ -42,42 +42,42 @@ fmt: ## Format the code
 build: toolchain ## Build the release binary
 	$(TIMED) "build: release" $(CARGO) build --release --locked
 
-bundle: build ## Pack the release binary as an MCP bundle (.mcpb) for hosts that install those
+bundle: build ## Pack the release binary as an MCP bundle (.mcpb), for hosts that install bundles
 	scripts/bundle
 
-images: build ## Build the language images that are missing or whose description changed
+images: build ## Build the language images that are missing or have changed
 	$(TIMED) "build: images" scripts/images
 
-engines: engine build # Both engines with all images, and what else the tests need of a machine
+engines: engine build # Set up both engines with all images, and install what else the tests need
 	$(TIMED) "build: images of both engines" sh -c 'scripts/test-packages && scripts/images docker embedded'
 
-engine: ## Install and start a Docker engine where none answers
+engine: ## Install and start a Docker engine, if none answers
 	scripts/engine
 
-toolchain: # Stop early, and say what to do, where cargo or a linker is missing
+toolchain: # Stop early if cargo or a linker is missing, and say what to do
 	@scripts/toolchain
 
 phases:
 	@$(TIMED) --forget
 
-unit: engines # The tests in Rust: all of them on the embedded engine, and on Docker those that can differ there
+unit: engines # Run the Rust tests: all of them on the embedded engine, and on Docker those that can differ there
 	$(TIMED) "Rust: compile the tests" $(NEXTEST) --no-run
 	ISOLATOR_TEST_ENGINE=embedded $(TIMED) "Rust: on the embedded engine" $(NEXTEST) --profile embedded
 	ISOLATOR_TEST_ENGINE=docker $(TIMED) "Rust: on Docker" $(NEXTEST) --profile docker -E '$(ON_DOCKER)'
 	$(TIMED) "Rust: examples of the documentation" $(CARGO) test --release --workspace --locked --doc
 	@scripts/slowest
 
-fuzz: toolchain ## Fuzz what strangers can reach, each target for FUZZ_SECONDS (20)
+fuzz: toolchain ## Fuzz the code that parses input from strangers, FUZZ_SECONDS (20) for each target
 	$(TIMED) "fuzz" scripts/fuzz
 
-pytest: engines # The official clients and the conformance suite against the release binary, on each engine
+pytest: engines # Run the official clients and the conformance suite against the release binary, on each engine
 	for engine in docker embedded; do \
 		ISOLATOR_TEST_ENGINE=$$engine $(TIMED) "pytest: on $$engine" \
 			scripts/python -m pytest tests/python || exit; done
 
-soak: engines ## Run ordinary and hostile requests for long and hold the log to laws; SOAK="--time 8h --seed 7" says how
+soak: engines ## Run ordinary and hostile requests for a long time and check the log; options: SOAK="--time 8h --seed 7"
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \
 		ISOLATOR_TEST_ENGINE=$$engine scripts/python tests/python/soak.py $(SOAK) || exit; done
 
-clean: ## Remove what was built here; images stay on the engine
+clean: ## Remove what was built here, except for the images on the engine
 	$(CARGO) clean && rm -rf .venv tests/node/node_modules

@@ -1,4 +1,4 @@
-"""Packs the binary that is named first into a bundle in the directory that is named second. See `bundle`."""
+"""Packs a binary (first argument) into a bundle in a directory (second argument). See `bundle`."""
 
 import hashlib
 import json
@@ -9,11 +9,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# The earliest that a zip file can say. The time of packing is nobody's business.
+# The earliest time that a zip file can contain. It is fixed, so that the same binary makes the same bundle.
 BEGINNING = (1980, 1, 1, 0, 0, 0)
-# In a zip file's words: made on Unix.
+# The code for "made on Unix" in a zip file.
 UNIX = 3
-# Where hosts put the directory that a bundle was unpacked to.
+# Hosts replace this with the directory that the bundle is unpacked to.
 DIRECTORY = "${__dirname}"
 
 
@@ -22,7 +22,7 @@ def main(binary: Path, target: Path) -> None:
     manifest = json.loads(text)
     entry_point = manifest["server"]["entry_point"]
     contents = {
-        # First, where whoever streams a bundle finds it first.
+        # The manifest is first, so that a reader of a stream finds it first.
         "manifest.json": text.encode(),
         "LICENSE": Path("LICENSE").read_bytes(),
         "README.md": Path("README.md").read_bytes(),
@@ -54,7 +54,7 @@ def pack(bundle: Path, contents: dict[str, bytes], entry_point: str) -> None:
 
 
 def check(bundle: Path, manifest: dict) -> None:
-    """Unpacks the bundle as a host does, and starts what its manifest names."""
+    """Unpacks the bundle as a host does, and starts the command in its manifest."""
     with tempfile.TemporaryDirectory() as directory:
         with zipfile.ZipFile(bundle) as archive:
             for file in archive.infolist():
@@ -63,18 +63,18 @@ def check(bundle: Path, manifest: dict) -> None:
         command = manifest["server"]["mcp_config"]["command"].replace(DIRECTORY, directory)
         if Path(command) != Path(directory, manifest["server"]["entry_point"]):
             sys.exit(f"bundle: the manifest starts {command}, which is not its entry_point")
-        # Hosts pass on little more.
+        # Hosts pass on few other variables.
         environment = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
         ran = subprocess.run(
             [command, "--version"], env=environment, capture_output=True, text=True, timeout=60
         )
         expected = f"isolator {manifest['version']}\n"
         if ran.returncode != 0 or ran.stdout != expected:
-            sys.exit(f"bundle: what is in it does not say {expected!r}: {ran}")
+            sys.exit(f"bundle: its --version should print {expected!r}, but: {ran}")
 
 
 def describe(bundle: Path, target: Path) -> Path:
-    """Writes the registry's entry for this very bundle: server.json with its checksum."""
+    """Writes the registry entry for this bundle: server.json with the bundle's checksum."""
     server = json.loads(Path("server.json").read_text())
     for package in server["packages"]:
         if package["registryType"] == "mcpb":

@@ -1,7 +1,7 @@
-# What the set-up scripts share; sourced, not run.
+# Shared functions of the set-up scripts. Source this file, don't run it.
 # shellcheck shell=sh
 
-# Where Debian keeps what only root runs, which is not on everybody's path.
+# Debian keeps root's programs here, and these folders are not on every user's path.
 PATH=$PATH:/usr/sbin:/sbin
 
 say() {
@@ -17,15 +17,16 @@ has() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# Installs the Debian packages, or says which commands would.
+# Installs Debian packages. Without root, it prints the command that does so.
 install_packages() {
-    has apt-get || die "please install what Debian calls: $*"
+    has apt-get || die "some programs are missing, and there is no apt-get here to install them;
+please install the equivalent of these Debian packages: $*"
     if [ "$(id -u)" != 0 ]; then
-        die "packages are missing and only root can install them; please run:
+        die "packages are missing, and only root can install them; please run:
     sudo apt-get update && sudo apt-get install --no-install-recommends $*"
     fi
     say "installing $*"
-    # Stale package lists are the usual reason for a failure, so a second try follows an update.
+    # The usual reason for a failure is an old package list, so update it and try again.
     apt_get install "$@" || { apt_get update && apt_get install "$@"; } ||
         die "apt-get could not install: $*"
 }
