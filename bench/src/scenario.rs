@@ -3,7 +3,14 @@
 use isolator_pool::pool::Start;
 use serde::Serialize;
 
-use crate::target::TargetKind;
+/// A kind of engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetKind {
+    /// Docker, or an engine that speaks its API.
+    Docker,
+    /// Isolator's own engine.
+    Embedded,
+}
 
 /// A way to start a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

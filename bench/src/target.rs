@@ -7,17 +7,8 @@ use isolator_pool::engine::docker::EngineAddress;
 use isolator_pool::engine::instance::Instance;
 use serde_json::Value;
 
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, TargetKind};
 use crate::workload::Workload;
-
-/// A kind of engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TargetKind {
-    /// Docker, or an engine that speaks its API.
-    Docker,
-    /// Isolator's own engine.
-    Embedded,
-}
 
 /// An engine to measure on.
 pub struct Target {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::error::BenchError;
 use crate::scenario::Scenario;
-use crate::target::TargetKind;
+use crate::scenario::TargetKind;
 use crate::workload::Workload;
 
 /// Clients that ask at the same time.

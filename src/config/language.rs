@@ -11,8 +11,10 @@ use isolator_pool::pool::PoolSize;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use regex::Regex;
 
+use super::check::Check;
+use super::common::Common;
+use super::defaults::PIDS;
 use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPool, RawPreload};
-use super::validate::{Check, Common, PIDS};
 use super::{CommandPart, Hint, Language, RequestLimits, command_line, syntax};
 
 /// One thawed and one paused: the next request starts at once, the one after it almost at once.
@@ -150,7 +152,7 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
     if let Err(error) = WorkspaceBuilder::new(any).add(&default_file, Vec::new()) {
         check.problem(at("defaultFile"), error.to_string());
     }
-    let command = command(raw.command.as_deref().unwrap_or_default());
+    let command = CommandPart::parse(raw.command.as_deref().unwrap_or_default());
     if !command.iter().any(|part| matches!(part, CommandPart::File | CommandPart::Sources)) {
         check.problem(
             at("command"),
@@ -182,17 +184,6 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
 
 fn is_extension(extension: &str) -> bool {
     extension.len() > 1 && extension.starts_with('.') && !extension.contains(['/', '\0'])
-}
-
-pub(super) fn command(words: &[String]) -> Vec<CommandPart> {
-    words
-        .iter()
-        .map(|word| match word.as_str() {
-            "{file}" => CommandPart::File,
-            "{sources}" => CommandPart::Sources,
-            _ => CommandPart::Word(word.clone()),
-        })
-        .collect()
 }
 
 fn hints(raw: &RawLanguage, path: &str, check: &mut Check) -> Vec<Hint> {

@@ -1,5 +1,8 @@
 //! The configuration: found, read strictly, and validated once.
 
+mod check;
+mod common;
+mod defaults;
 mod language;
 mod raw;
 mod syntax;
@@ -202,6 +205,18 @@ pub enum CommandPart {
     File,
     /// The names of the entrypoint and of the sources in the same folder.
     Sources,
+}
+
+impl CommandPart {
+    /// The parts of a command as the configuration writes it.
+    fn parse(words: &[String]) -> Vec<Self> {
+        let part = |word: &String| match word.as_str() {
+            "{file}" => Self::File,
+            "{sources}" => Self::Sources,
+            _ => Self::Word(word.clone()),
+        };
+        words.iter().map(part).collect()
+    }
 }
 
 /// An explanation of an error message.

@@ -3,9 +3,8 @@
 use regex::Regex;
 
 use super::CommandPart;
-use super::language::command;
+use super::check::Check;
 use super::raw::{RawInterpreter, RawSyntaxCheck};
-use super::validate::Check;
 
 /// Checkers that come with Isolator. They read the code from standard input.
 const PYTHON: &str = include_str!("../request/syntax/check.py");
@@ -47,7 +46,7 @@ pub(super) fn check(
     let checker = match (checker, words) {
         (Some(RawInterpreter::Python), None) => Checker::Shipped(PYTHON),
         (Some(RawInterpreter::Node), None) => Checker::Shipped(NODE),
-        (None, Some(words)) => Checker::Command(command(words)),
+        (None, Some(words)) => Checker::Command(CommandPart::parse(words)),
         _ => {
             check.problem(
                 at("syntaxCheck"),

@@ -1,4 +1,4 @@
-//! Validates the raw configuration. The defaults are here, each with its reason.
+//! Validates the raw configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,77 +7,26 @@ use std::time::Duration;
 
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::images::PullPolicy;
-use isolator_pool::engine::limits::{ByteSize, CpuShare};
 use isolator_pool::pool::admission::AdmissionLimits;
 use isolator_pool::pool::pools::PoolsLimits;
 use isolator_pool::run::workspace::WorkspaceLimits;
 
+use super::check::Check;
+use super::common::Common;
+use super::defaults::{
+    DETACH_AFTER, DRAIN, KEEP_FOR, KEPT_OUTPUT_KB, KILL_OUTPUT_MB, MAX_CONNECTIONS, MAX_CPU,
+    MAX_FILES, MAX_FILES_KB, MAX_MEMORY, MAX_OUTPUT_KB, MAX_QUEUE, MAX_RUNNING, MAX_TIMEOUT,
+    PROMPTS, QUEUE_TIMEOUT, REFILLS, RETURNED_FILES_KB, TEST_CODE_LANGUAGE, TIMEOUT_S,
+};
 use super::raw::{
-    RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawPool, RawRequests,
-    RawResults, RawTestCode,
+    RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawRequests, RawResults,
+    RawTestCode,
 };
 use super::{
     Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
     TlsConfig, language,
 };
 use crate::policy::{LanguageFiles, Policies};
-
-// The defaults of isolator-mcp, whose file must mean here what it meant there.
-const TIMEOUT_S: f64 = 60.0;
-const MEMORY_MB: u64 = 256;
-const CPUS: f64 = 0.5;
-pub(super) const PIDS: u32 = 64;
-const NETWORK: &str = "none";
-const CAP_DROP: &str = "ALL";
-const WORKDIR: &str = "/workspace";
-const PROMPTS: &str = "./prompts";
-
-/// The engine refuses less, and the runner needs some.
-const MIN_MEMORY_MB: u64 = 16;
-
-/// More than any machine has; keeps sums of sizes far from overflow.
-const MAX_MEMORY_MB: u64 = 1 << 20;
-
-/// Four times the two cores of a small server, because programs wait as well as compute.
-const MAX_RUNNING: usize = 8;
-
-/// As many as can be served within the wait if each takes a tenth of a second.
-const MAX_QUEUE: usize = 256;
-
-/// Half of the time that MCP hosts wait for an answer.
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// On two cores a third refill at once gained a tenth, and slowed down requests.
-const REFILLS: usize = 2;
-
-const MAX_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-const MAX_MEMORY: ByteSize = ByteSize::mib(1024);
-const MAX_CPU: CpuShare = CpuShare::millis(2000);
-const MAX_FILES: usize = 200;
-const MAX_FILES_KB: u64 = 10 * 1024;
-
-/// A model reads about 25,000 tokens of output at most, which is about this much text.
-const MAX_OUTPUT_KB: u64 = 64;
-const KILL_OUTPUT_MB: u64 = 64;
-
-const OPEN_FILES: u32 = 1024;
-
-/// As much as a request can send, and more output than a model will ever page through.
-const RETURNED_FILES_KB: u64 = MAX_FILES_KB;
-const KEPT_OUTPUT_KB: u64 = 8 * 1024;
-const KEEP_FOR: Duration = Duration::from_secs(10 * 60);
-
-/// Many hosts give up on a call after a minute.
-const DETACH_AFTER: Duration = Duration::from_secs(45);
-
-/// Two or three for each of some hundreds of clients.
-const MAX_CONNECTIONS: usize = 1024;
-
-/// Clients still wait for answers, and service managers kill a service only after thirty seconds or more.
-const DRAIN: Duration = Duration::from_secs(10);
-
-/// The language that agents write most.
-const TEST_CODE_LANGUAGE: &str = "python";
 
 pub(super) fn validate(
     raw: RawConfig,
@@ -122,126 +71,6 @@ pub(super) fn validate(
         }
     }
     if problems.is_empty() { Ok(config) } else { Err(problems) }
-}
-
-/// Collects problems, so that all are reported at once.
-#[derive(Default)]
-pub(super) struct Check {
-    pub(super) problems: Vec<Problem>,
-}
-
-impl Check {
-    pub(super) fn problem(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.problems.push(Problem { path: path.into(), message: message.into() });
-    }
-
-    /// The number, or a problem and the default if it is out of range.
-    pub(super) fn within<T>(&mut self, path: &str, value: T, least: T, most: T, default: T) -> T
-    where
-        T: PartialOrd + std::fmt::Display + Copy,
-    {
-        if value >= least && value <= most {
-            return value;
-        }
-        self.problem(path, format!("{value} is not allowed: it must be from {least} to {most}"));
-        default
-    }
-
-    pub(super) fn memory(&mut self, path: &str, mb: u64) -> ByteSize {
-        ByteSize::mib(self.within(path, mb, MIN_MEMORY_MB, MAX_MEMORY_MB, MEMORY_MB))
-    }
-
-    pub(super) fn cpu(&mut self, path: &str, cores: f64) -> CpuShare {
-        // The engine refuses less than a hundredth.
-        let cores = self.within(path, cores, 0.01, 1024.0, CPUS);
-        CpuShare::from_cores(cores).unwrap_or(CpuShare::millis(500))
-    }
-
-    pub(super) fn duration(
-        &mut self,
-        path: &str,
-        value: Option<Duration>,
-        default: Duration,
-    ) -> Duration {
-        match value {
-            Some(Duration::ZERO) => {
-                self.problem(path, "a duration of zero is not allowed");
-                default
-            }
-            value => value.unwrap_or(default),
-        }
-    }
-}
-
-/// The settings of languages that don't set their own.
-pub(super) struct Common {
-    pub(super) memory_mb: u64,
-    pub(super) cpus: f64,
-    pub(super) pids: u32,
-    pub(super) network: String,
-    pub(super) cap_drop: Vec<String>,
-    pub(super) readonly_root: bool,
-    pub(super) workdir: String,
-    pub(super) open_files: u32,
-    pub(super) runtime: Option<String>,
-    pub(super) pool: RawPool,
-}
-
-impl Common {
-    fn new(raw: &RawConfig, check: &mut Check) -> Self {
-        let network = raw.default_network_mode.clone().unwrap_or_else(|| NETWORK.to_owned());
-        if network.is_empty() || network == "host" || network.starts_with("container:") {
-            check.problem(
-                "defaultNetworkMode",
-                format!(
-                    "{network:?} is not allowed, because it would share the network of the host \
-                     or of another container: use \"none\", \"bridge\" or the name of a network"
-                ),
-            );
-        }
-        let workdir = raw.default_container_workdir.clone().unwrap_or_else(|| WORKDIR.to_owned());
-        if !is_workdir(&workdir) {
-            check.problem(
-                "defaultContainerWorkdir",
-                format!("{workdir:?} is not allowed: use an absolute path outside of the system's folders and \
-                     /tmp, such as {WORKDIR:?}"),
-            );
-        }
-        Self {
-            memory_mb: raw.default_memory_mb.unwrap_or(MEMORY_MB),
-            cpus: raw.default_cpus.unwrap_or(CPUS),
-            pids: raw.default_pids_limit.unwrap_or(PIDS),
-            network,
-            cap_drop: raw.default_cap_drop.clone().unwrap_or_else(|| vec![CAP_DROP.to_owned()]),
-            readonly_root: raw.default_read_only_rootfs.unwrap_or(true),
-            workdir,
-            open_files: check.within(
-                "limits.openFiles",
-                raw.limits.open_files.unwrap_or(OPEN_FILES),
-                64,
-                1 << 20,
-                OPEN_FILES,
-            ),
-            runtime: raw.engine.runtime.clone(),
-            pool: raw.pool.clone(),
-        }
-    }
-}
-
-/// A file system is mounted there, so it can't be one of the system's folders.
-fn is_workdir(path: &str) -> bool {
-    const TAKEN: [&str; 9] =
-        ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/var", "/root", "/run"];
-    const TAKEN_WITH_ALL_BELOW: [&str; 5] = ["/tmp", "/dev", "/proc", "/sys", "/.isolator"];
-    let Some(relative) = path.strip_prefix('/') else {
-        return false;
-    };
-    let is_clean = relative.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    let is_below = |taken: &str| path == taken || path.starts_with(&format!("{taken}/"));
-    is_clean
-        && !path.contains([':', ',', '\0'])
-        && !TAKEN.contains(&path)
-        && !TAKEN_WITH_ALL_BELOW.iter().any(|taken| is_below(taken))
 }
 
 fn limits(raw: &RawConfig, check: &mut Check) -> RequestLimits {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use isolator_bench::scenario::Scenario;
-use isolator_bench::target::{Target, TargetKind};
+use isolator_bench::scenario::TargetKind;
+use isolator_bench::target::Target;
 use isolator_bench::workload::Workload;
 use isolator_pool::engine::embedded;
 use isolator_pool::engine::{Call, bounded};

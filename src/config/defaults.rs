@@ -1,0 +1,62 @@
+//! The defaults and bounds of the configuration, each beside its reason.
+
+use std::time::Duration;
+
+use isolator_pool::engine::limits::{ByteSize, CpuShare};
+
+// The defaults of isolator-mcp, whose file must mean here what it meant there.
+pub(super) const TIMEOUT_S: f64 = 60.0;
+pub(super) const MEMORY_MB: u64 = 256;
+pub(super) const CPUS: f64 = 0.5;
+pub(super) const PIDS: u32 = 64;
+pub(super) const NETWORK: &str = "none";
+pub(super) const CAP_DROP: &str = "ALL";
+pub(super) const WORKDIR: &str = "/workspace";
+pub(super) const PROMPTS: &str = "./prompts";
+
+/// The engine refuses less, and the runner needs some.
+pub(super) const MIN_MEMORY_MB: u64 = 16;
+
+/// More than any machine has; keeps sums of sizes far from overflow.
+pub(super) const MAX_MEMORY_MB: u64 = 1 << 20;
+
+/// Four times the two cores of a small server, because programs wait as well as compute.
+pub(super) const MAX_RUNNING: usize = 8;
+
+/// As many as can be served within the wait if each takes a tenth of a second.
+pub(super) const MAX_QUEUE: usize = 256;
+
+/// Half of the time that MCP hosts wait for an answer.
+pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// On two cores a third refill at once gained a tenth, and slowed down requests.
+pub(super) const REFILLS: usize = 2;
+
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+pub(super) const MAX_MEMORY: ByteSize = ByteSize::mib(1024);
+pub(super) const MAX_CPU: CpuShare = CpuShare::millis(2000);
+pub(super) const MAX_FILES: usize = 200;
+pub(super) const MAX_FILES_KB: u64 = 10 * 1024;
+
+/// A model reads about 25,000 tokens of output at most, which is about this much text.
+pub(super) const MAX_OUTPUT_KB: u64 = 64;
+pub(super) const KILL_OUTPUT_MB: u64 = 64;
+
+pub(super) const OPEN_FILES: u32 = 1024;
+
+/// As much as a request can send, and more output than a model will ever page through.
+pub(super) const RETURNED_FILES_KB: u64 = MAX_FILES_KB;
+pub(super) const KEPT_OUTPUT_KB: u64 = 8 * 1024;
+pub(super) const KEEP_FOR: Duration = Duration::from_secs(10 * 60);
+
+/// Many hosts give up on a call after a minute.
+pub(super) const DETACH_AFTER: Duration = Duration::from_secs(45);
+
+/// Two or three for each of some hundreds of clients.
+pub(super) const MAX_CONNECTIONS: usize = 1024;
+
+/// Clients still wait for answers, and service managers kill a service only after thirty seconds or more.
+pub(super) const DRAIN: Duration = Duration::from_secs(10);
+
+/// The language that agents write most.
+pub(super) const TEST_CODE_LANGUAGE: &str = "python";
