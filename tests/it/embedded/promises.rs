@@ -8,7 +8,9 @@ use crate::common::engine::State;
 use crate::common::engine::embedded::Groups;
 use crate::common::process::{Mount, Process};
 use crate::common::server::Server;
-use crate::common::{OF_THE_SERVER, eventually, isolator, run_command, write_config};
+use crate::common::{
+    Finished, OF_THE_SERVER, eventually, isolator, run, run_command, write_config,
+};
 use rmcp::RoleClient;
 use rmcp::service::RequestHandle;
 use serde_json::json;
@@ -321,20 +323,20 @@ async fn nothing_of_the_server_s_environment_reaches_a_sandbox_or_a_launcher() {
     busy.stop().await;
 }
 
-#[tokio::test]
-async fn what_only_another_engine_has_is_refused_with_what_to_change() {
+#[test]
+fn what_only_another_engine_has_is_refused_at_the_start_with_what_to_change() {
     for (settings, hints) in [
         (json!({ "defaultNetworkMode": "bridge" }), ["defaultNetworkMode", "\"bridge\""]),
         (json!({ "engine": { "runtime": "runsc" } }), ["engine.runtime", "\"runsc\""]),
     ] {
-        let server = start(settings).await;
-        let call = json!({ "language": "python", "entrypoint_code": "print(1)" });
-        let text = server.call_without_sandbox(call).await;
+        let directory = tempfile::tempdir().expect("a directory");
+        write_config(directory.path(), &on_embedded(settings));
+        let Finished { code, stderr, .. } = run(directory.path(), &["serve"], "");
+        assert_eq!(code, Some(125), "{stderr}");
         for hint in hints.into_iter().chain(["engine.kind"]) {
-            assert!(text.contains(hint), "{text}");
+            assert!(stderr.contains(hint), "{stderr}");
         }
-        assert!(!text.contains("  "), "{text:?}");
-        server.stop().await;
+        assert!(!stderr.contains("  "), "{stderr:?}");
     }
 }
 
