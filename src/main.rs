@@ -62,9 +62,11 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 /// The launcher reports what goes wrong while it creates a sandbox. What the sandbox's first process says is not
 /// reported, so that is logged there.
 fn log_errors_to_stderr() {
-    const OF_LAUNCHER: &str = "libcontainer::container=off,\
-        libcontainer::process::container_main_process=off,\
-        libcontainer::process::container_intermediate_process=off";
+    const OF_LAUNCHER: &str = concat!(
+        "libcontainer::container=off,",
+        "libcontainer::process::container_main_process=off,",
+        "libcontainer::process::container_intermediate_process=off",
+    );
     tracing_subscriber::fmt()
         .with_env_filter(format!("error,{OF_LAUNCHER}"))
         .with_writer(std::io::stderr)
