@@ -121,7 +121,12 @@ fn run(
         None => {
             let workdir = Path::new(&job.workdir);
             match Process::spawn(&job.argv, &job.env, workdir, oom_score, Some(&stdin)) {
-                Ok(process) => (process, Duration::ZERO),
+                Ok(process) => {
+                    if let Some(cpu_time) = job.cpu_time {
+                        process.limit_cpu_time(cpu_time);
+                    }
+                    (process, Duration::ZERO)
+                }
                 Err(error) => {
                     let command = job.argv.first().map_or("", String::as_str);
                     let message = format!("{command}: {error}");
@@ -130,9 +135,6 @@ fn run(
             }
         }
     };
-    if let Some(cpu_time) = job.cpu_time {
-        process.limit_cpu_time(cpu_time + ahead);
-    }
     let spawn = started.elapsed();
 
     let mut uncounted_cpu = HashMap::from([(process.pid, ahead)]);

@@ -171,6 +171,10 @@ impl Preloads {
         };
         for mut parked in [first, second].into_iter().flatten() {
             let cpu = usage::process_cpu(parked.process.pid);
+            if let (Some(_), None, Some(cpu_time)) = (args, &program, job.cpu_time) {
+                // Before the program can start: a process that it has forked already would have no limit.
+                parked.process.limit_cpu_time(cpu_time + cpu);
+            }
             match args {
                 Some(args) if program.is_none() && parked.go(args, stdin) => {
                     program = Some((parked.process, cpu));

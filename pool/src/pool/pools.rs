@@ -177,6 +177,8 @@ impl Pools {
                 Err(error @ RunError::NotStarted(_)) if is_first => {
                     tracing::warn!(%error, "the program did not start, trying another sandbox");
                     is_first = false;
+                    // The idle ones may have ended with it, and their streams not yet.
+                    source = CheckoutSource::New;
                 }
                 ran => {
                     pool.count(start);
