@@ -6,7 +6,7 @@ CARGO ?= cargo
 .DEFAULT_GOAL := help
 NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
 # The Rust tests for which the engine can make a difference.
-ON_DOCKER := package(isolator) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox)::/)
+ON_DOCKER := package(isolator) & binary(it) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox)::/)
 TIMED := scripts/timed
 # The steps share a target directory and an engine, so in parallel they would only wait for each other.
 .NOTPARALLEL:
@@ -24,7 +24,7 @@ test: phases lint unit fuzz pytest ## Set everything up and run all checks and t
 	@$(TIMED)
 
 test-all: export ISOLATOR_TEST_ALL = 1
-test-all: ON_DOCKER = all()
+test-all: ON_DOCKER = package(isolator) & binary(it)
 test-all: test ## The same, with every test on both engines and over every transport; use it before a release
 
 bench: engines ## Measure starts (compared with the plain Docker API), bursts, refills and layers
