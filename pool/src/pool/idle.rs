@@ -125,33 +125,34 @@ impl IdleSet {
 
     /// Adds a thawed sandbox that is finished. Gives it back if enough are hot, or the set is full.
     pub(crate) fn add_finished(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
-        let mut sandboxes = lock(&self.sandboxes);
-        if sandboxes.finished() >= self.hot || !self.has_room_in(&sandboxes) {
-            return Err(sandbox);
-        }
-        sandboxes.hot.push_back(sandbox);
-        self.added.notify_one();
-        Ok(())
+        self.add(sandbox, |sandboxes| {
+            (sandboxes.finished() < self.hot).then_some(&mut sandboxes.hot)
+        })
     }
 
     /// Adds a thawed sandbox, however many are hot. Gives it back if the set is full.
     pub(crate) fn add_hot(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
-        let mut sandboxes = lock(&self.sandboxes);
-        if !self.has_room_in(&sandboxes) {
-            return Err(sandbox);
-        }
-        sandboxes.hot.push_back(sandbox);
-        self.added.notify_one();
-        Ok(())
+        self.add(sandbox, |sandboxes| Some(&mut sandboxes.hot))
     }
 
     /// Adds a paused sandbox. Gives it back if the set is full.
     pub(crate) fn add_paused(&self, sandbox: Sandbox<Paused>) -> Result<(), Sandbox<Paused>> {
+        self.add(sandbox, |sandboxes| Some(&mut sandboxes.paused))
+    }
+
+    /// Adds a sandbox to the queue that `queue` names, and lets a request know. Gives it back if there is none for
+    /// it, or the set is full.
+    fn add<State>(
+        &self,
+        sandbox: Sandbox<State>,
+        queue: impl FnOnce(&mut Sandboxes) -> Option<&mut VecDeque<Sandbox<State>>>,
+    ) -> Result<(), Sandbox<State>> {
         let mut sandboxes = lock(&self.sandboxes);
         if !self.has_room_in(&sandboxes) {
             return Err(sandbox);
         }
-        sandboxes.paused.push_back(sandbox);
+        let Some(queue) = queue(&mut sandboxes) else { return Err(sandbox) };
+        queue.push_back(sandbox);
         self.added.notify_one();
         Ok(())
     }
