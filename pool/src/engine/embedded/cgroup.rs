@@ -211,6 +211,17 @@ impl Hierarchies {
         Ok(found)
     }
 
+    /// Makes the group of an instance, if it is not there. Launchers make sandboxes at the same time, and with
+    /// version 2 `libcontainer` fails when another process makes a parent group that it was about to make.
+    pub(super) fn make_instance(&self, instance: &str) -> io::Result<()> {
+        match self.version {
+            Version::One => Ok(()),
+            Version::Two => {
+                self.each(&self.root().join(instance), |group| fs::create_dir_all(group))
+            }
+        }
+    }
+
     /// Removes the group of an instance, which must be empty.
     pub(super) fn remove_instance(&self, instance: &str) -> io::Result<()> {
         self.each(&self.root().join(instance), remove_directory)

@@ -246,6 +246,9 @@ impl Engine for EmbeddedEngine {
         let held = self.hold(&spec.image)?;
         let made = held.make_mountpoints(&spec::directories(spec), &spec::files());
         made.map_err(|error| store_refused(Call::Create, error))?;
+        if let Some(groups) = &host.groups {
+            groups.make_instance(&self.instance).map_err(|error| refused(Call::Create, error))?;
+        }
         let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
         let parts = spec::Parts {
             root: &root::path_of(name.as_str()),
