@@ -79,7 +79,8 @@ impl EmbeddedEngine {
         let launcher = Launcher::start(&self.settings.program, paths, None, &self.tasks).await;
         let launcher = launcher.map_err(|error| failed(&error))?;
         let sandbox = format!("isolator-build-{}", uuid::Uuid::new_v4().simple());
-        let group = host.groups.as_ref().map(|groups| groups.of(&self.building(), &sandbox));
+        let group =
+            host.groups.as_ref().map(|groups| Cgroup::new(groups, &self.building(), &sandbox));
         let script = format!("exec 2>&1; /build/install.sh && rm -rf /build && echo '{DONE}'");
         let spec = spec::build(&script, group.as_ref());
         let created = launcher.create(&sandbox, spec, Kind::Build, None).await;

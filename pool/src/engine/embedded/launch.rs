@@ -35,7 +35,7 @@ use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 use serde_json::Value;
 
-use super::cgroup::CGROUP_MOUNT;
+use super::hierarchies::CGROUP_MOUNT;
 use super::joined_group::JoinedGroup;
 use super::layout::{BUILDING, IMAGES, ROOTS, SHARED};
 use super::loopback;

@@ -8,6 +8,7 @@
 
 mod build;
 mod cgroup;
+mod hierarchies;
 mod host;
 mod images;
 mod joined_group;
@@ -181,10 +182,10 @@ impl EmbeddedEngine {
     }
 
     /// The groups of a sandbox that another process made, or that this one stopped waiting for.
-    fn groups_of_unknown(&self, name: &SandboxName) -> io::Result<Option<cgroup::Cgroup>> {
+    fn groups_of_unknown(&self, name: &SandboxName) -> io::Result<Option<Cgroup>> {
         let Ok(Host { groups: Some(groups), .. }) = &self.host else { return Ok(None) };
         let found = groups.list()?.into_iter().find(|(_, found)| found == name.as_str());
-        Ok(found.map(|(instance, _)| groups.of(&instance, name.as_str())))
+        Ok(found.map(|(instance, _)| Cgroup::new(groups, &instance, name.as_str())))
     }
 }
 
@@ -249,7 +250,8 @@ impl Engine for EmbeddedEngine {
         if let Some(groups) = &host.groups {
             groups.make_instance(&self.instance).map_err(|error| refused(Call::Create, error))?;
         }
-        let cgroup = host.groups.as_ref().map(|groups| groups.of(&self.instance, name.as_str()));
+        let cgroup =
+            host.groups.as_ref().map(|groups| Cgroup::new(groups, &self.instance, name.as_str()));
         let parts = spec::Parts {
             root: &root::path_of(name.as_str()),
             host,

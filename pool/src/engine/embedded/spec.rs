@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use isolator_runner::paths;
 use serde_json::{Value, json};
 
-use super::cgroup::{self, CGROUP_MOUNT, Cgroup};
+use super::cgroup::{self, Cgroup};
+use super::hierarchies::CGROUP_MOUNT;
 use super::host::{Host, Ids};
 use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
