@@ -56,11 +56,13 @@ impl EmbeddedEngine {
         }
         let staged = self.store.stage().await.map_err(|error| failed(&error))?;
         let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;
+        // Without this, a link in the base image could lead what is written there to the host.
+        let staged = staged.begin_build(CONTEXT).await.map_err(|error| failed(&error))?;
         let context_folder = staged.root().join(CONTEXT);
         let ImageBuild { name, context, description, .. } = build;
         let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
             let network = context_folder.join(NETWORK);
-            fs::create_dir_all(&network)?;
+            fs::create_dir(&network)?;
             for (name, path) in spec::NETWORK_FILES {
                 fs::write(network.join(name), fs::read(path).unwrap_or_default())?;
             }

@@ -39,7 +39,7 @@ use super::hierarchies::CGROUP_MOUNT;
 use super::joined_group::JoinedGroup;
 use super::layout::{BUILDING, IMAGES, ROOTS, SHARED};
 use super::loopback;
-use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Request};
+use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, ReceiveError, Request};
 use super::root::Mounted;
 use crate::engine::seccomp;
 use crate::error_chain::error_chain;
@@ -209,14 +209,22 @@ impl Launcher {
             if !is_asked {
                 continue;
             }
-            match protocol::receive(&self.server)? {
-                None => return Ok(()),
-                Some((Request::Begin(_) | Request::Mapped, _)) => {
+            match protocol::receive(&self.server) {
+                Ok(None) => return Ok(()),
+                Ok(Some((Request::Begin(_) | Request::Mapped, _))) => {
                     return Err(io::Error::other("the server sent its first message twice"));
                 }
-                Some((Request::Create { name, spec, kind, group }, _)) => {
+                Ok(Some((Request::Create { name, spec, kind, group }, _))) => {
                     self.create(name, spec, kind, group.as_deref())?;
                 }
+                // The sandboxes of other requests must not end with this one.
+                Err(ReceiveError::Unreadable { name: Some(name), message }) => {
+                    protocol::send(&self.server, &Answer::failed(name, message), &[])?;
+                }
+                Err(error @ ReceiveError::Unreadable { name: None, .. }) => {
+                    complain(&format!("isolator {SUBCOMMAND}: {error}"));
+                }
+                Err(ReceiveError::Socket(error)) => return Err(error),
             }
         }
     }
@@ -250,18 +258,18 @@ impl Launcher {
             }
             Err(error) => Err(error.to_string()),
         };
-        let (error, descriptors) = match created {
+        let (answer, descriptors) = match created {
             Ok((pid, descriptors)) => {
                 let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
                 self.sandboxes.insert(name.clone(), (pid, process));
-                (None, descriptors)
+                (Answer::Created { name, error: None }, descriptors)
             }
             Err(error) => {
                 remove_files(&name);
-                (Some(error), Vec::new())
+                (Answer::failed(name, error), Vec::new())
             }
         };
-        protocol::send(&self.server, &Answer::Created { name, error }, &descriptors)
+        protocol::send(&self.server, &answer, &descriptors)
     }
 
     fn create_kind(

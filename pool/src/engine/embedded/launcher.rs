@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::launch;
-use super::protocol::{self, Answer, Kind, LauncherPaths, Request};
+use super::protocol::{self, Answer, Kind, LauncherPaths, Packet, ReceiveError, Request};
 use super::rootless::Grant;
 use crate::engine::Call;
 use crate::lock::lock;
@@ -125,15 +125,35 @@ impl Launcher {
         kind: Kind,
         group: Option<PathBuf>,
     ) -> Result<Created, String> {
+        let request = Request::Create { name: name.to_owned(), spec, kind, group };
+        let packet = Packet::new(&request).map_err(|error| {
+            format!(
+                "the sandbox's specification is too long, {error}: use an image with fewer variables \
+                 and volumes"
+            )
+        })?;
         let (sender, answer) = oneshot::channel();
         let pending = PendingRequest { since: Instant::now(), answer: sender };
-        match lock(&self.waiting).as_mut() {
-            Some(waiting) => waiting.insert(name.to_owned(), pending),
-            None => return Err(GONE.to_owned()),
-        };
-        let request = Request::Create { name: name.to_owned(), spec, kind, group };
-        send(&self.socket, &request).await.map_err(|error| format!("{GONE}: {error}"))?;
+        self.ask(name, pending, &packet).await.map_err(|error| format!("{GONE}: {error}"))?;
         answer.await.unwrap_or_else(|_| Err(GONE.to_owned()))
+    }
+
+    /// Sends a request. It is pending if and only if it was sent, because a launcher whose requests get no answer
+    /// is given up, with all its sandboxes.
+    async fn ask(&self, name: &str, pending: PendingRequest, packet: &Packet) -> io::Result<()> {
+        loop {
+            self.socket.writable().await?;
+            let mut waiting = lock(&self.waiting);
+            let waiting = waiting.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+            let send = || packet.send(&*self.socket, &[]);
+            match self.socket.try_io(Interest::WRITABLE, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => {
+                    // Whoever delivers the answer waits for the lock.
+                    return sent.map(|()| drop(waiting.insert(name.to_owned(), pending)));
+                }
+            }
+        }
     }
 }
 
@@ -159,8 +179,14 @@ const GONE: &str = "the process that makes sandboxes has ended";
 
 /// Delivers answers until there are no more.
 async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>) {
-    while let Ok(Some((answer, descriptors))) = receive(&socket).await {
-        let Answer::Created { name, error } = answer else { break };
+    loop {
+        let (name, error, descriptors) = match receive(&socket).await {
+            Ok(Some((Answer::Created { name, error }, descriptors))) => (name, error, descriptors),
+            Err(ReceiveError::Unreadable { name: Some(name), message }) => {
+                (name, Some(message), Vec::new())
+            }
+            _ => break,
+        };
         let created = match (error, <[OwnedFd; protocol::DESCRIPTORS]>::try_from(descriptors)) {
             (None, Ok([stream, log, process])) => Ok(Created { stream, log, process }),
             (Some(error), _) => Err(error),
@@ -179,6 +205,11 @@ async fn send(socket: &UnixDatagram, request: &Request) -> io::Result<()> {
     socket.async_io(Interest::WRITABLE, || protocol::send(socket, request, &[])).await
 }
 
-async fn receive(socket: &UnixDatagram) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
-    socket.async_io(Interest::READABLE, || protocol::receive(socket)).await
+async fn receive(socket: &UnixDatagram) -> Result<Option<(Answer, Vec<OwnedFd>)>, ReceiveError> {
+    let received = socket.async_io(Interest::READABLE, || match protocol::receive(socket) {
+        // Only the socket's own errors may be that nothing is there yet.
+        Err(ReceiveError::Socket(error)) => Err(error),
+        received => Ok(received),
+    });
+    received.await?
 }

@@ -6,15 +6,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Longest message. A sandbox's specification takes a tenth of it.
+/// Longest message. A sandbox's specification takes a tenth of it, to which an image may add nearly all of the rest:
+/// its store limits variables and volumes.
 const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Longest error in an answer. As JSON it may have six times as many bytes.
+const MAX_ERROR: usize = 8 * 1024;
 
 /// Number of descriptors with an answer: the runner's stream, its log, its process.
 pub(super) const DESCRIPTORS: usize = 3;
@@ -95,10 +99,52 @@ pub(super) enum Answer {
     Ready,
     /// Reply to [`Request::Create`], with [`DESCRIPTORS`] descriptors on success.
     Created {
+        /// The name in the request.
         name: String,
         /// What went wrong.
         error: Option<String>,
     },
+}
+
+impl Answer {
+    /// The answer that a sandbox was not made.
+    pub(super) fn failed(name: String, mut error: String) -> Self {
+        error.truncate(error.floor_char_boundary(MAX_ERROR));
+        Self::Created { name, error: Some(error) }
+    }
+}
+
+/// A message as it is sent.
+pub(super) struct Packet(Vec<u8>);
+
+impl Packet {
+    /// Writes a message down.
+    ///
+    /// # Errors
+    ///
+    /// If it is too long. The other side would get only a part of it.
+    pub(super) fn new(message: &impl Serialize) -> io::Result<Self> {
+        let bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MAX_MESSAGE {
+            let length = bytes.len();
+            return Err(io::Error::other(format!(
+                "it takes {length} bytes, and {MAX_MESSAGE} are possible"
+            )));
+        }
+        Ok(Self(bytes))
+    }
+
+    /// Sends it.
+    pub(super) fn send(&self, socket: impl AsFd, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+            return Err(io::Error::other("too many descriptors for a message"));
+        }
+        sendmsg(socket, &[IoSlice::new(&self.0)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
 }
 
 /// Sends a message.
@@ -107,26 +153,44 @@ pub(super) fn send(
     message: &impl Serialize,
     descriptors: &[OwnedFd],
 ) -> io::Result<()> {
-    let bytes = serde_json::to_vec(message)?;
-    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
-        return Err(io::Error::other("too many descriptors for a message"));
+    Packet::new(message)?.send(socket, descriptors)
+}
+
+/// Why no message was received.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReceiveError {
+    /// The connection can't be used anymore.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    /// A packet was no message, or was cut. The connection can still be used.
+    #[error("a message can't be read: {message}")]
+    Unreadable {
+        /// The sandbox that it was about, if that much can be read.
+        name: Option<String>,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+impl From<ReceiveError> for io::Error {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::Socket(error) => error,
+            unreadable => Self::other(unreadable),
+        }
     }
-    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
 }
 
 /// Receives a message; `None` if the other side is gone.
 pub(super) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
-) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+) -> Result<Option<(T, Vec<OwnedFd>)>, ReceiveError> {
     let mut bytes = vec![0; MAX_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
+        .map_err(io::Error::from)?;
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -136,5 +200,71 @@ pub(super) fn receive<T: DeserializeOwned>(
     if received.bytes == 0 {
         return Ok(None);
     }
-    Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, descriptors)))
+    let packet = &bytes[..received.bytes];
+    let unreadable = |message| ReceiveError::Unreadable { name: name_in(packet), message };
+    if received.flags.contains(ReturnFlags::TRUNC) {
+        return Err(unreadable(format!("it takes more than {MAX_MESSAGE} bytes")));
+    }
+    let message = serde_json::from_slice(packet);
+    message.map(|message| Some((message, descriptors))).map_err(|e| unreadable(e.to_string()))
+}
+
+/// The sandbox that a packet is about which can't be read: the name is the first field of each message that has
+/// one, so it is there even if the packet was cut.
+fn name_in(packet: &[u8]) -> Option<String> {
+    let starts = [r#"{"Create":{"name":"#, r#"{"Created":{"name":"#];
+    let rest = starts.iter().find_map(|start| packet.strip_prefix(start.as_bytes()))?;
+    serde_json::Deserializer::from_slice(rest).into_iter().next()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, send as send_bytes, socketpair};
+
+    use super::*;
+
+    fn create(spec: &str) -> Request {
+        let (name, spec, kind) = ("a \"name\"".to_owned(), Value::from(spec), Kind::Build);
+        Request::Create { name, spec, kind, group: None }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_not_sent() {
+        let longest = "x".repeat(MAX_MESSAGE - serde_json::to_vec(&create("")).unwrap().len());
+        assert!(Packet::new(&create(&longest)).is_ok());
+        let refused = Packet::new(&create(&format!("{longest}x"))).err().unwrap().to_string();
+        assert!(refused.contains("65537 bytes"), "{refused}");
+        // Every character of an error may need six bytes.
+        let answer = Answer::failed("a name".to_owned(), "\u{1}".repeat(1 << 20));
+        assert!(Packet::new(&answer).is_ok());
+    }
+
+    #[test]
+    fn a_packet_that_is_no_message_is_told_from_the_end_and_the_next_one_is_received() {
+        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (ours, theirs) = socketpair(kind.0, kind.1, kind.2, None).unwrap();
+        let long = serde_json::to_vec(&create(&"x".repeat(MAX_MESSAGE))).unwrap();
+        let name = Some("a \"name\"");
+        for (packet, whose, reason) in [
+            (&long[..], name, "more than 65536 bytes"),
+            (&long[..100], name, "EOF"),
+            (&long[..25], None, "EOF"),
+            (br#"{"Create":{"name":1}}"#, None, "invalid type"),
+            (br#""Other""#, None, "unknown variant"),
+            (b"\xff\0\x01", None, "expected value"),
+        ] {
+            send_bytes(&ours, packet, SendFlags::empty()).unwrap();
+            let received = receive::<Request>(&theirs);
+            let Err(ReceiveError::Unreadable { name, message }) = received else {
+                panic!("{received:?}")
+            };
+            assert_eq!(name.as_deref(), whose, "{message}");
+            assert!(message.contains(reason), "{message}");
+        }
+        send(&ours, &create("x"), &[]).unwrap();
+        let received = receive(&theirs).unwrap().unwrap().0;
+        assert!(matches!(received, Request::Create { spec, .. } if spec == "x"));
+        drop(ours);
+        assert!(receive::<Request>(&theirs).unwrap().is_none());
+    }
 }

@@ -12,12 +12,13 @@ use super::host::{Host, Ids};
 use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
 use crate::engine::limits::ByteSize;
+use crate::engine::store;
 
 /// Files that the engine mounts over those of the image: name in the runner's directory, path, content.
 pub(super) const FILES: [(&str, &str, &str); 3] = [
-    ("hosts", "/etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n"),
-    ("hostname", "/etc/hostname", "sandbox\n"),
-    ("resolv.conf", "/etc/resolv.conf", ""),
+    ("hosts", store::HOSTS, "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n"),
+    ("hostname", store::HOSTNAME, "sandbox\n"),
+    ("resolv.conf", store::RESOLV_CONF, ""),
 ];
 
 /// What a sandbox is made of. Paths are as the launcher sees them.
@@ -46,9 +47,18 @@ pub(super) fn files() -> Vec<PathBuf> {
 
 /// Directories that are mounted over.
 pub(super) fn directories(spec: &SandboxSpec) -> Vec<PathBuf> {
-    let fixed = ["/proc", "/dev", "/sys", "/tmp"];
-    let own = spec.image.volumes.iter().map(String::as_str).chain([spec.workdir.as_str()]);
-    fixed.into_iter().chain(own).map(PathBuf::from).collect()
+    let own = volumes(spec).chain([spec.workdir.as_str()]);
+    store::MOUNTED.into_iter().chain(own).map(PathBuf::from).collect()
+}
+
+/// The image's volumes that are mounted. Others lie where every sandbox has something of its own, which an image
+/// must not hide.
+fn volumes(spec: &SandboxSpec) -> impl Iterator<Item = &str> {
+    let is_taken = |volume: &str| {
+        let taken = store::MOUNTED.into_iter().chain([paths::DIRECTORY]);
+        taken.into_iter().any(|taken| Path::new(volume).starts_with(taken))
+    };
+    spec.image.volumes.iter().map(String::as_str).filter(move |volume| !is_taken(volume))
 }
 
 /// The specification of a sandbox whose process 1 is the runner.
@@ -94,7 +104,7 @@ const NETWORK_VARIABLES: [&str; 6] =
 
 /// Files with the machine's network configuration.
 pub(super) const NETWORK_FILES: [(&str, &str); 2] =
-    [("resolv.conf", "/etc/resolv.conf"), ("hosts", "/etc/hosts")];
+    [("resolv.conf", store::RESOLV_CONF), ("hosts", store::HOSTS)];
 
 /// The specification of a sandbox in which a shell script builds an image.
 pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
@@ -151,6 +161,9 @@ fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
 fn environment(image: &[String]) -> Vec<String> {
     const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env = image.to_vec();
+    // For an empty one, `libcontainer` would ask the C library who the user is. That loads whatever library the
+    // image names in `/etc/nsswitch.conf`, before the filter of system calls holds.
+    env.retain(|variable| variable != "HOME=");
     for needed in [PATH, "HOME=/", "HOSTNAME=sandbox"] {
         let name = needed.split_inclusive('=').next().unwrap_or_default();
         if !env.iter().any(|variable| variable.starts_with(name)) {
@@ -268,7 +281,7 @@ fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     let tmpfs = |path: &str, options: Vec<String>| json!({ "destination": path, "type": "tmpfs", "source": "tmpfs", "options": options });
     mounts.push(tmpfs("/dev/shm", options(spec.limits.shm, "noexec")));
     // Otherwise a volume that the image declares would be disk space without a limit.
-    for path in &spec.image.volumes {
+    for path in volumes(spec) {
         mounts.push(tmpfs(path, options(spec.limits.tmp, "exec")));
     }
     // Programs start from both (a compiled program is in `/tmp`), so both are executable.
@@ -308,4 +321,21 @@ fn mount(destination: &str, kind: &str, source: &str, options: &[&str]) -> Value
 fn bind(source: &Path, destination: &str, flags: &[&str]) -> Value {
     let options: Vec<_> = ["bind", "ro"].into_iter().chain(flags.iter().copied()).collect();
     json!({ "destination": destination, "type": "bind", "source": source, "options": options })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_image_leaves_the_home_to_its_list_of_users() {
+        let home = |image: &[&str]| -> Vec<String> {
+            let image: Vec<_> = image.iter().map(|variable| (*variable).to_owned()).collect();
+            environment(&image).into_iter().filter(|it| it.starts_with("HOME=")).collect()
+        };
+        assert_eq!(home(&[]), ["HOME=/"]);
+        assert_eq!(home(&["HOME="]), ["HOME=/"]);
+        assert_eq!(home(&["HOME=/x"]), ["HOME=/x"]);
+        assert_eq!(home(&["HOME=/x", "HOME="]), ["HOME=/x"]);
+    }
 }

@@ -1,12 +1,15 @@
 //! The description of an image.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-use oci_spec::image::{Arch, ImageConfiguration, Os};
+use oci_spec::image::{Arch, Os};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::error::StoreError;
+use super::path;
 
 /// The variables and volumes of an image, and when it was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,28 +30,67 @@ pub(super) struct Configuration {
     pub(super) diff_ids: Vec<Digest>,
 }
 
+/// Most bytes of all variables, written as JSON. They are in the packet that asks for a sandbox, which has 64 KiB
+/// for everything (`MAX_MESSAGE` in `embedded/protocol.rs`). Images with dozens of variables have a tenth of this.
+const MAX_ENV: usize = 32 << 10;
+
+/// Most bytes of the paths of all volumes, written as JSON, for the same reason.
+const MAX_VOLUME_PATHS: usize = 8 << 10;
+
+/// Most volumes: each sandbox mounts all of them. Images of servers have up to ten.
+const MAX_VOLUMES: usize = 32;
+
+/// Longest path of a volume, in bytes. With the root of a sandbox before it, it must be a path of the kernel.
+const MAX_VOLUME_PATH: usize = 1024;
+
+/// Longest time of creation, in bytes. With nanoseconds and a time zone it has 35.
+const MAX_CREATED: usize = 64;
+
+/// The fields that are read. Sandboxes have no use for the others, such as labels, the command or the user. These
+/// are skipped, so they need no limit but that of the whole configuration.
+#[derive(Deserialize)]
+struct RawConfiguration {
+    architecture: Arch,
+    os: Os,
+    created: Option<String>,
+    config: Option<RawConfig>,
+    rootfs: RawRootfs,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct RawConfig {
+    env: Option<Vec<String>>,
+    volumes: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct RawRootfs {
+    diff_ids: Vec<String>,
+}
+
 impl Configuration {
     /// Reads a configuration.
     pub(super) fn parse(what: &str, json: &[u8]) -> Result<Self, StoreError> {
         let unusable = |message: &str| StoreError::unusable(what, message);
-        let configuration: ImageConfiguration =
+        let raw: RawConfiguration =
             serde_json::from_slice(json).map_err(|error| unusable(&error.to_string()))?;
-        let (os, arch) = (configuration.os(), configuration.architecture());
-        if *os != Os::default() || *arch != Arch::default() {
+        let (os, arch) = (raw.os, raw.architecture);
+        if os != Os::default() || arch != Arch::default() {
             return Err(unusable(&format!(
                 "it is for {os}/{arch}, which is not the platform of this machine"
             )));
         }
-        let diff_ids = configuration.rootfs().diff_ids().iter();
-        let diff_ids = diff_ids.map(|id| {
+        let diff_ids = raw.rootfs.diff_ids.iter().map(|id| {
             Digest::parse(id)
                 .ok_or_else(|| unusable(&format!("{id:?} is not the digest of a layer")))
         });
-        let config = configuration.config().as_ref();
+        let (env, volumes) =
+            raw.config.map(|config| (config.env, config.volumes)).unwrap_or_default();
         let description = Description {
-            env: config.and_then(|config| config.env().clone()).unwrap_or_default(),
-            volumes: config.and_then(|config| config.volumes().clone()).unwrap_or_default(),
-            created: configuration.created().clone(),
+            env: env.unwrap_or_default(),
+            volumes: volumes.unwrap_or_default().into_keys().collect(),
+            created: raw.created,
         };
         Ok(Self {
             description: description.check().map_err(|message| unusable(&message))?,
@@ -60,6 +102,21 @@ impl Configuration {
 impl Description {
     /// Checks variables and volumes. Volumes matter because something is mounted at each.
     pub(super) fn check(mut self) -> Result<Self, String> {
+        let lists =
+            [("variables", &self.env, MAX_ENV), ("volumes", &self.volumes, MAX_VOLUME_PATHS)];
+        for (what, list, most) in lists {
+            let bytes = serde_json::to_vec(list).map_or(usize::MAX, |json| json.len());
+            if bytes > most {
+                return Err(format!("its {what} take {bytes} bytes, and {most} are allowed"));
+            }
+        }
+        if self.volumes.len() > MAX_VOLUMES {
+            let count = self.volumes.len();
+            return Err(format!("it has {count} volumes, and {MAX_VOLUMES} are allowed"));
+        }
+        if self.created.as_ref().is_some_and(|created| created.len() > MAX_CREATED) {
+            return Err(format!("its time of creation has more than {MAX_CREATED} bytes"));
+        }
         for variable in &self.env {
             let name = variable.split_once('=').map_or("", |(name, _)| name);
             if name.is_empty() || variable.contains('\0') {
@@ -70,6 +127,8 @@ impl Description {
             if !is_clean(volume) {
                 return Err(format!("its volume {volume:?} is not a normalized absolute path"));
             }
+            path::relative(volume.trim_start_matches('/').as_bytes(), MAX_VOLUME_PATH)
+                .map_err(|message| format!("its volume {volume:?} can't be used: {message}"))?;
             // Some images have a trailing slash.
             volume.truncate(volume.trim_end_matches('/').len());
         }

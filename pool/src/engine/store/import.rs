@@ -20,6 +20,9 @@ use crate::engine::Progress;
 /// The decompressed archive, in the staging directory.
 const ARCHIVE: &str = "archive";
 
+/// What an archive of a root file system is called in messages.
+const ROOT_FILE_SYSTEM: &str = "the root file system";
+
 /// Size of the buffer, in bytes.
 const BUFFER: usize = 128 * 1024;
 
@@ -168,8 +171,9 @@ impl Store {
         }
         let root = staged.open()?;
         let mut unpacker = Unpacker::new(&root, self.limits, job);
-        unpacker.layer("the root file system", archive.whole())?;
-        let image = Stored::new(digest.as_str(), unpacker.finish()?, Description::default());
+        unpacker.layer(ROOT_FILE_SYSTEM, archive.whole())?;
+        let description = unpacker.make_mountpoints(ROOT_FILE_SYSTEM, Description::default())?;
+        let image = Stored::new(digest.as_str(), unpacker.finish()?, description);
         self.commit_now(staged, &digest, &image, &[name], job)
     }
 }

@@ -83,8 +83,9 @@ impl Store {
                 let packed = blobs.open(&layer.path)?;
                 self.unpack(&mut unpacker, &label, packed, layer.digest.as_ref(), diff_id)?;
             }
-            let size = unpacker.finish()?;
-            let image = Stored::new(parts.digest.as_str(), size, configuration.description);
+            let digest = parts.digest.as_str();
+            let description = unpacker.make_mountpoints(digest, configuration.description)?;
+            let image = Stored::new(digest, unpacker.finish()?, description);
             self.commit_now(staged, &parts.digest, &image, names, job)
         })
     }

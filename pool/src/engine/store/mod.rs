@@ -75,6 +75,8 @@ pub use self::error::StoreError;
 #[cfg(not(fuzzing))]
 pub(crate) use self::error::is_full;
 pub use self::limits::Limits;
+#[cfg(not(fuzzing))]
+pub(crate) use self::mountpoints::{DIRECTORIES as MOUNTED, HOSTNAME, HOSTS, RESOLV_CONF};
 pub use self::remove::Pruned;
 pub use self::stage::Staged;
 pub use self::stored::{Held, Stored};

@@ -13,10 +13,13 @@ use super::digest::Digest;
 use super::error::{IoContext, StoreError};
 use super::stored::{DESCRIPTION, ROOT, Stored};
 use super::tree::{self, Root};
-use super::{Store, check, content, copy, names};
+use super::{Store, check, content, copy, mountpoints, names};
 
 /// The directory that becomes the image's.
 const IMAGE: &str = "image";
+
+/// What an image that a caller has filled is called in messages.
+const BUILT: &str = "what was built";
 
 /// An unfinished image. Dropping it removes it.
 #[derive(Debug)]
@@ -58,13 +61,13 @@ impl Store {
         let names =
             names.iter().map(|name| names::normalize(name)).collect::<Result<Vec<_>, _>>()?;
         let description = description.check();
-        let description =
-            description.map_err(|message| StoreError::unusable("what was built", message))?;
+        let description = description.map_err(|message| StoreError::unusable(BUILT, message))?;
         let store = self.clone();
         run_job(&|_| {}, move |job| {
             staged.finish(|staged| {
                 let root = staged.open()?;
                 let size = check::check(&root, &mut |_, _| Ok(()))?;
+                let (description, _) = mountpoints::prepare(&root, BUILT, description)?;
                 let digest = content::digest(&root, &description, job)?;
                 let image = Stored::new(digest.as_str(), size, description);
                 store.commit_now(staged, &digest, &image, &names, job)
@@ -183,6 +186,30 @@ impl Staged {
             }
         })
         .await
+    }
+
+    /// Makes the root ready for a script that runs in it: with all mount points, and with an empty directory of
+    /// this name in place of whatever is there. Callers may write below that directory by its path, because no
+    /// link of the image is on it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unusable`] if the image has no room for the mount points, and [`StoreError::Io`].
+    pub async fn begin_build(self, directory: &str) -> Result<Self, StoreError> {
+        let directory = directory.to_owned();
+        run_blocking(move || match self.make_build_directory(&directory) {
+            Ok(()) => Ok(self),
+            Err(error) => self.finish(|_| Err(error)),
+        })
+        .await
+    }
+
+    fn make_build_directory(&self, name: &str) -> Result<(), StoreError> {
+        let root = self.open()?;
+        mountpoints::prepare(&root, "what the build starts from", Description::default())?;
+        let made = tree::remove(root.fd(), name.as_ref())
+            .and_then(|_| Ok(tree::make_directory(root.fd(), name.as_ref())?));
+        made.map(drop).at("make", &self.root().join(name))
     }
 
     pub(super) fn open(&self) -> Result<Root, StoreError> {

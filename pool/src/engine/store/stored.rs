@@ -114,7 +114,7 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Io`] if something else is there already.
+    /// [`StoreError::Unusable`] if something else is there already, or a link is on the way.
     pub fn make_mountpoints(
         &self,
         directories: &[PathBuf],

@@ -77,19 +77,9 @@ impl Root {
             }
             let fd = match enter(&place.fd, &name) {
                 Err(Errno::NOENT) if missing == Missing::Make => {
-                    let mode = Mode::from_raw_mode(DIRECTORY_MODE);
-                    match mkdirat(&place.fd, &name, mode) {
-                        Ok(()) => {
-                            let fd = enter(&place.fd, &name)?;
-                            // Whatever the umask of this process is.
-                            fchmod(&fd, mode)?;
-                            place.made.push(fstat(&fd)?.st_ino);
-                            fd
-                        }
-                        // Another process needs the same place in an image.
-                        Err(Errno::EXIST) => enter(&place.fd, &name)?,
-                        Err(error) => return Err(error.into()),
-                    }
+                    let (fd, made) = make_directory(&place.fd, &name)?;
+                    place.made.extend(made);
+                    fd
                 }
                 Err(Errno::LOOP | Errno::NOTDIR) => {
                     let target = link(&place.fd, &name)?;
@@ -129,6 +119,26 @@ fn push(ahead: &mut Vec<OsString>, path: &Path) {
         _ => None,
     });
     ahead.extend(names);
+}
+
+/// Makes a directory and opens it. Also returns its inode, unless another process has made it just now.
+pub(super) fn make_directory(
+    parent: &OwnedFd,
+    name: &OsStr,
+) -> Result<(OwnedFd, Option<u64>), Errno> {
+    let mode = Mode::from_raw_mode(DIRECTORY_MODE);
+    match mkdirat(parent, name, mode) {
+        Ok(()) => {
+            let fd = enter(parent, name)?;
+            // Whatever the umask of this process is.
+            fchmod(&fd, mode)?;
+            let inode = fstat(&fd)?.st_ino;
+            Ok((fd, Some(inode)))
+        }
+        // Another process needs the same place in an image.
+        Err(Errno::EXIST) => Ok((enter(parent, name)?, None)),
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens a directory below another, by a path without links.

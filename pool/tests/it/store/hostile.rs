@@ -1,5 +1,8 @@
 //! Hostile images, which must be refused.
 
+use std::collections::BTreeMap;
+use std::fs;
+
 use isolator_pool::engine::store::{Limits, StoreError};
 use serde_json::json;
 use tar::EntryType;
@@ -194,11 +197,11 @@ async fn what_goes_through_an_absolute_link_lands_inside() {
     let root =
         world.layers(&[layer.end(), tar().file("link/.wh.nothing", "").end()]).await.unwrap();
     let inside = root.join(outside.trim_start_matches('/'));
-    assert_eq!(std::fs::read(inside.join("victim")).unwrap(), b"hostile");
-    assert_eq!(std::fs::read(inside.join("linked")).unwrap(), b"x");
+    assert_eq!(fs::read(inside.join("victim")).unwrap(), b"hostile");
+    assert_eq!(fs::read(inside.join("linked")).unwrap(), b"x");
     assert!(!root.join("link").metadata().unwrap().is_file());
     world.check(1);
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
     assert!(!passwd.contains("hostile"));
 }
 
@@ -294,19 +297,41 @@ async fn truncated_archives_are_refused_wherever_they_end() {
 #[tokio::test]
 async fn configurations_that_would_do_harm_are_refused() {
     let layer = tar().file("a", "x").end();
+    let volumes = |paths: &mut dyn Iterator<Item = String>| {
+        json!(paths.map(|path| (path, json!({}))).collect::<BTreeMap<_, _>>())
+    };
+    let volume = |path: String| volumes(&mut std::iter::once(path));
     for (key, value, reason) in [
-        ("Volumes", json!({ "../x": {} }), "volume"),
-        ("Volumes", json!({ "/": {} }), "volume"),
-        ("Volumes", json!({ "/a/../..": {} }), "volume"),
-        ("Env", json!(["novalue"]), "variable"),
-        ("Env", json!(["a=\u{0}"]), "variable"),
+        ("/config/Volumes", volume("../x".into()), "volume"),
+        ("/config/Volumes", volume("/".into()), "volume"),
+        ("/config/Volumes", volume("/a/../..".into()), "volume"),
+        ("/config/Volumes", volume("/a/x".into()), "Not a directory"),
+        ("/config/Volumes", volume("/etc/hosts".into()), "must be a file"),
+        ("/config/Volumes", volume(format!("/{}", "n".repeat(256))), "a name is too long"),
+        ("/config/Volumes", volume("/n".repeat(129)), "too many directories"),
+        ("/config/Volumes", volume("/n".repeat(513)), "the path is too long"),
+        ("/config/Volumes", volumes(&mut (0..33).map(|n| format!("/{n}"))), "33 volumes"),
+        (
+            "/config/Volumes",
+            volumes(&mut (0..9).map(|n| format!("/{n}{}", "/nnn".repeat(250)))),
+            "volumes take",
+        ),
+        ("/config/Env", json!(["novalue"]), "variable"),
+        ("/config/Env", json!(["=x"]), "variable"),
+        ("/config/Env", json!(["a=\u{0}"]), "variable"),
+        ("/config/Env", json!([format!("A={}", "x".repeat(70 << 10))]), "variables take"),
+        // Each of these is six bytes in the request for a sandbox.
+        ("/config/Env", json!([format!("A={}", "\u{1}".repeat(6 << 10))]), "variables take"),
+        ("/config/Env", json!(vec!["A=b"; 8000]), "variables take"),
+        ("/created", json!("2024".repeat(20)), "time of creation"),
+        ("/architecture", json!("no such machine"), "platform"),
     ] {
         let world = World::new();
         let mut config = config(std::slice::from_ref(&layer));
-        config["config"][key] = value;
+        *config.pointer_mut(key).unwrap() = value;
         let archive = saved(&config, std::slice::from_ref(&layer), &[]);
-        let refused = world.import(&archive).await.unwrap_err().to_string();
-        assert!(refused.contains(reason), "{refused}");
+        let refused = world.import(&archive).await.expect_err(reason).to_string();
+        assert!(refused.contains(reason), "{reason}: {refused}");
         world.check(0);
     }
     let world = World::with(small());
@@ -318,4 +343,23 @@ async fn configurations_that_would_do_harm_are_refused() {
     assert!(world.store.import(&path, Some("../x"), &|_| {}).await.is_err());
     assert!(world.store.find(NAME).unwrap().is_none());
     world.check(0);
+}
+
+#[tokio::test]
+async fn what_no_sandbox_needs_of_a_configuration_is_not_kept() {
+    let layer = tar().file("a", "x").end();
+    let layers = std::slice::from_ref(&layer);
+    let world = World::new();
+    let mut config = config(layers);
+    let long = "x".repeat(100_000);
+    config["config"]["Labels"] = json!({ "a": long, "b": 1 });
+    config["config"]["Cmd"] = json!(vec!["x"; 100_000]);
+    for key in ["Entrypoint", "User", "WorkingDir"] {
+        config["config"][key] = json!(long);
+    }
+    config["history"] = json!(vec![json!({}); 100_000]);
+    let image = world.import(&saved(&config, layers, &[])).await.unwrap();
+    let description = world.root(&image).with_file_name("image.json");
+    assert!(fs::metadata(description).unwrap().len() < 1000);
+    world.check(1);
 }

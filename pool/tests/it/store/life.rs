@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolator_pool::engine::store::{Description, Store, StoreError};
+use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::store::support::{NAME, Tar, World, config, entries, saved};
@@ -220,39 +221,60 @@ async fn what_is_built_is_checked_too() {
 }
 
 #[tokio::test]
-async fn places_are_made_where_a_sandbox_would_find_them() {
+async fn an_image_has_its_mount_points_from_the_beginning() {
     let world = World::new();
-    let layer = Tar::default()
-        .symlink("var/run", "/run")
-        .symlink("etc/resolv.conf", "../run/resolver/resolv.conf")
-        .symlink("escape", &world.directory.path().display().to_string())
-        .file("file", "x")
-        .directory("directory", 0o755)
-        .symlink("a", "b")
-        .symlink("b", "a");
-    let layer = layer.end();
-    let image =
-        world.import(&saved(&config(std::slice::from_ref(&layer)), &[layer], &[])).await.unwrap();
-    let held = image.hold().unwrap();
+    // Links as images and the root file systems of machines have them.
+    let links = [
+        ("lib", "usr/lib"),
+        ("var/run", "/run"),
+        ("var/lock", "/run/lock"),
+        ("etc/mtab", "../proc/self/mounts"),
+        ("dev/fd", "/proc/self/fd"),
+        ("usr/tmp", "../var/tmp"),
+        ("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf"),
+    ];
+    // Into some of these directories only root could make something later.
+    let tar = Tar::default().directory("./", 0o555).directory("etc", 0o555);
+    let layer = links.iter().fold(tar, |tar, (link, target)| tar.symlink(link, target)).end();
+    let mut config = config(std::slice::from_ref(&layer));
+    config["config"]["Volumes"] = json!({ "/data/": {}, "/var/run/x": {}, "/run/x": {} });
+    let image = world.import(&saved(&config, &[layer], &[])).await.unwrap();
+    // A volume is where its links lead.
+    assert_eq!(image.description.volumes, ["/data", "/run/x"]);
     let root = world.root(&image);
-    let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
-    let directories = paths(&["/proc", "/var/run/x", "/escape/y", "/directory"]);
-    let files = paths(&["/etc/hosts", "/etc/resolv.conf", "/escape/victim"]);
-    held.make_mountpoints(&directories, &files).unwrap();
-    assert!(root.join("proc").is_dir() && root.join("run/x").is_dir());
-    assert!(root.join("etc/hosts").is_file());
-    assert!(root.join("run/resolver/resolv.conf").is_file());
-    let inside = root.join(world.directory.path().strip_prefix("/").unwrap());
-    assert!(inside.join("y").is_dir() && inside.join("victim").is_file());
-    // Once is enough.
-    fs::remove_dir(root.join("proc")).unwrap();
-    held.make_mountpoints(&directories, &files).unwrap();
-    assert!(!root.join("proc").exists());
+    let metadata = |path: &str| fs::symlink_metadata(root.join(path)).unwrap();
+    for directory in ["proc", "dev", "sys", "tmp", "data", "run/x"] {
+        assert!(metadata(directory).is_dir(), "{directory}");
+        assert_eq!(metadata(directory).mode() & 0o7777, 0o755, "{directory}");
+    }
+    for file in ["etc/hosts", "etc/hostname", "etc/resolv.conf"] {
+        assert!(metadata(file).is_file() && metadata(file).len() == 0, "{file}");
+    }
+    assert_eq!((metadata("").mode() & 0o7777, metadata("etc").mode() & 0o7777), (0o555, 0o555));
+    assert_eq!(entries(&root.join("etc")).len(), 4);
+    for (link, target) in &links[..6] {
+        assert_eq!(fs::read_link(root.join(link)).unwrap(), Path::new(target), "{link}");
+    }
+    world.check(1);
+}
 
-    for bad in ["/file", "/file/x", "/a", "/a/x"] {
+#[tokio::test]
+async fn missing_mount_points_are_made_once() {
+    let world = World::new();
+    let image = world.import(&small("x")).await.unwrap();
+    let root = world.root(&image);
+    let held = image.hold().unwrap();
+    let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+    let (directories, files) = (paths(&["/proc", "/work/x"]), paths(&["/etc/hosts", "/b/c"]));
+    held.make_mountpoints(&directories, &files).unwrap();
+    assert!(root.join("work/x").is_dir() && root.join("b/c").is_file());
+    fs::remove_dir(root.join("work/x")).unwrap();
+    held.make_mountpoints(&directories, &files).unwrap();
+    assert!(!root.join("work/x").exists());
+    for bad in ["/a", "/a/x", "/..", "/x/../y", &format!("/{}", "n".repeat(256))] {
         assert!(held.make_mountpoints(&paths(&[bad]), &[]).is_err(), "{bad}");
     }
-    for bad in ["/directory", "/a", "/file/x", "/", "/.."] {
+    for bad in ["/proc", "/a/x", "/", "/..", "/x/../y"] {
         assert!(held.make_mountpoints(&[], &paths(&[bad])).is_err(), "{bad}");
     }
     world.check(1);

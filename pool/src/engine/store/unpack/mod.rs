@@ -16,8 +16,10 @@ use rustix::fs::{FileType, Mode, RawMode, fchmod, futimens};
 
 use super::blocking_job::BlockingJob;
 use super::check::{check, times};
+use super::description::Description;
 use super::error::{StoreError, is_full};
 use super::limits::Limits;
+use super::mountpoints;
 use super::path::{self, Meaning};
 use super::tar_reader::{self, Header, Kind};
 use super::tree::{self, DIRECTORY_MODE, Missing, OpenDirectory, Root};
@@ -174,10 +176,7 @@ impl<'a> Unpacker<'a> {
         }
         let place = self.root.directory(path, Missing::Make)?;
         self.count(place.made.len())?;
-        for inode in &place.made {
-            self.directories
-                .insert(*inode, DirectoryAttributes { mode: DIRECTORY_MODE, times: None });
-        }
+        self.add_directories(&place.made);
         for ancestor in place.path.ancestors() {
             layer.own.insert(self.hasher.hash_one(ancestor));
         }
@@ -217,6 +216,23 @@ impl<'a> Unpacker<'a> {
             self.hide_all(layer, &place)?;
         }
         Ok(())
+    }
+
+    /// Makes the image's mount points. Must be called before directories get their modes, which may forbid it.
+    pub(super) fn make_mountpoints(
+        &mut self,
+        image: &str,
+        description: Description,
+    ) -> Result<Description, StoreError> {
+        let (description, made) = mountpoints::prepare(self.root, image, description)?;
+        self.add_directories(&made);
+        Ok(description)
+    }
+
+    /// Notes directories that have no entry in a layer. Their inodes may be those of removed directories.
+    fn add_directories(&mut self, inodes: &[u64]) {
+        let attributes = DirectoryAttributes { mode: DIRECTORY_MODE, times: None };
+        self.directories.extend(inodes.iter().map(|inode| (*inode, attributes)));
     }
 
     /// Sets the modes and times of directories and checks everything once more. Returns the size of the files.
