@@ -150,6 +150,7 @@ fn spec(knobs: &[u8; KNOBS]) -> SandboxSpec {
         readonly_root: true,
         runtime: None,
         preload: (knobs[2] & 8 != 0).then_some(preload),
+        allow_unlimited: false,
     }
 }
 

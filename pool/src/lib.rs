@@ -63,6 +63,7 @@
 //!         readonly_root: true,
 //!         runtime: None,
 //!         preload: None,
+//!         allow_unlimited: false,
 //!     };
 //!     let size = PoolSize { size: 4, hot: 1, max_age: Duration::from_secs(3600) };
 //!     let wait = Duration::from_secs(10);

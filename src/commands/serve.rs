@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::mcp::calls::Clients;
 use crate::mcp::server::Server;
 use crate::transport::http::{Ending, Http};
+use crate::transport::message::Limits;
 use crate::transport::stdio::Stdio;
 
 /// How long running programs can go on when the host has disconnected or stops the server: it no longer waits for
@@ -47,11 +48,12 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     // Before anything is created that a signal would leave behind.
     let stop_signal = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
+    let limits = Limits::new(config.limits.files.files);
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
     let changes = server.changes();
 
     let input_ended = CancellationToken::new();
-    let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone())));
+    let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone(), limits)));
     let stop = async {
         tokio::select! {
             signal = stop_signal => tracing::info!(signal, "stopping"),

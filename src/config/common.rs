@@ -15,6 +15,7 @@ pub(super) struct Common {
     pub(super) workdir: String,
     pub(super) open_files: u32,
     pub(super) runtime: Option<String>,
+    pub(super) allow_unlimited: bool,
     pub(super) pool: RawPool,
 }
 
@@ -54,6 +55,7 @@ impl Common {
                 OPEN_FILES,
             ),
             runtime: raw.engine.runtime.clone(),
+            allow_unlimited: raw.engine.allow_unlimited.unwrap_or(false),
             pool: raw.pool.clone(),
         }
     }

@@ -26,6 +26,12 @@ pub(super) const MAX_RUNNING: usize = 8;
 /// As many as can be served within the wait if each takes a tenth of a second.
 pub(super) const MAX_QUEUE: usize = 256;
 
+/// Four messages of the largest size.
+pub(super) const MAX_IN_FLIGHT_MB: usize = 128;
+
+/// Two messages of the largest size: one client can take half.
+pub(super) const LEAST_IN_FLIGHT_MB: usize = 64;
+
 /// Half of the time that MCP hosts wait for an answer.
 pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -51,6 +57,9 @@ pub(super) const KEEP_FOR: Duration = Duration::from_secs(10 * 60);
 
 /// Many hosts give up on a call after a minute.
 pub(super) const DETACH_AFTER: Duration = Duration::from_secs(45);
+
+/// A client that reads nothing for so long is gone.
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Two or three for each of some hundreds of clients.
 pub(super) const MAX_CONNECTIONS: usize = 1024;

@@ -254,6 +254,7 @@ fn sandbox(
         readonly_root: common.readonly_root,
         runtime: common.runtime.clone(),
         preload: None,
+        allow_unlimited: common.allow_unlimited,
     }
 }
 

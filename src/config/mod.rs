@@ -106,6 +106,10 @@ pub struct HttpConfig {
     pub allowed_origins: Vec<String>,
     /// Connections at the same time.
     pub max_connections: usize,
+    /// Connections from one address at the same time.
+    pub max_connections_per_address: usize,
+    /// How long a client can read nothing of an answer.
+    pub write_timeout: Duration,
     /// How long programs can go on when the server stops.
     pub drain: Duration,
 }
@@ -145,6 +149,8 @@ pub struct RequestLimits {
     pub files: WorkspaceLimits,
     /// Most output.
     pub output: OutputLimits,
+    /// Bytes of the messages of all requests that are being received or served.
+    pub in_flight: usize,
 }
 
 /// A language.

@@ -115,6 +115,13 @@ pub(super) struct RawHttp {
     pub(super) allowed_origins: Option<Vec<String>>,
     /// How many connections can be open; others wait until one is closed. Default: 1024.
     pub(super) max_connections: Option<usize>,
+    /// How many of them can come from one address, which several clients behind a proxy share. Others are closed.
+    /// Default: three quarters.
+    pub(super) max_connections_per_address: Option<usize>,
+    /// How long a client can read nothing of an answer before its connection is closed. Default: "30s".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(with = "Option<String>")]
+    pub(super) write_timeout: Option<Duration>,
     /// How long programs can go on when the server stops. Default: "10s".
     #[serde(default, with = "humantime_serde")]
     #[schemars(with = "Option<String>")]
@@ -240,6 +247,9 @@ pub(super) struct RawEngine {
     /// Address of the Docker engine, in the form of DOCKER_HOST. Default: DOCKER_HOST, the docker context,
     /// or one of the usual sockets.
     pub(super) host: Option<String>,
+    /// Whether programs may run where the engine can't limit their memory, CPU time or processes. Each answer then
+    /// says which limits did not hold. Default: false.
+    pub(super) allow_unlimited: Option<bool>,
     /// Another OCI runtime for Docker, such as "runsc". Default: the engine's own.
     pub(super) runtime: Option<String>,
 }
@@ -300,6 +310,10 @@ pub(super) struct RawRequests {
     pub(super) max_running: Option<usize>,
     /// How many of them can belong to one HTTP client. Default: three quarters.
     pub(super) max_running_per_client: Option<usize>,
+    /// Size of the messages of all requests that are being received or served, in MiB, of which one HTTP client can
+    /// have half. The server takes up to four times as much memory for them. Default: 128.
+    #[serde(rename = "maxInFlightMB")]
+    pub(super) max_in_flight_mb: Option<usize>,
     /// How many requests can wait for a slot. Default: 256.
     pub(super) max_queue: Option<usize>,
     /// How long a request can wait for a slot. Default: "30s".

@@ -14,9 +14,10 @@ use isolator_pool::run::workspace::WorkspaceLimits;
 use super::check::Check;
 use super::common::Common;
 use super::defaults::{
-    DETACH_AFTER, DRAIN, KEEP_FOR, KEPT_OUTPUT_KB, KILL_OUTPUT_MB, MAX_CONNECTIONS, MAX_CPU,
-    MAX_FILES, MAX_FILES_KB, MAX_MEMORY, MAX_OUTPUT_KB, MAX_QUEUE, MAX_RUNNING, MAX_TIMEOUT,
-    PROMPTS, QUEUE_TIMEOUT, REFILLS, RETURNED_FILES_KB, TEST_CODE_LANGUAGE, TIMEOUT_S,
+    DETACH_AFTER, DRAIN, KEEP_FOR, KEPT_OUTPUT_KB, KILL_OUTPUT_MB, LEAST_IN_FLIGHT_MB,
+    MAX_CONNECTIONS, MAX_CPU, MAX_FILES, MAX_FILES_KB, MAX_IN_FLIGHT_MB, MAX_MEMORY, MAX_OUTPUT_KB,
+    MAX_QUEUE, MAX_RUNNING, MAX_TIMEOUT, PROMPTS, QUEUE_TIMEOUT, REFILLS, RETURNED_FILES_KB,
+    TEST_CODE_LANGUAGE, TIMEOUT_S, WRITE_TIMEOUT,
 };
 use super::raw::{
     RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawRequests, RawResults,
@@ -114,6 +115,13 @@ fn limits(raw: &RawConfig, check: &mut Check) -> RequestLimits {
             total: check.within("limits.maxFilesKB", total, 1, 1 << 20, MAX_FILES_KB) * 1024,
         },
         output: OutputLimits { head: half, tail: half, kill: kill << 20 },
+        in_flight: check.within(
+            "requests.maxInFlightMB",
+            raw.requests.max_in_flight_mb.unwrap_or(MAX_IN_FLIGHT_MB),
+            LEAST_IN_FLIGHT_MB,
+            1 << 20,
+            MAX_IN_FLIGHT_MB,
+        ) << 20,
     }
 }
 
@@ -142,6 +150,9 @@ fn http(raw: &RawHttp, directory: &Path, check: &mut Check) -> HttpConfig {
         }
     }
     let most = raw.max_connections.unwrap_or(MAX_CONNECTIONS);
+    let most = check.within("http.maxConnections", most, 1, 65_536, MAX_CONNECTIONS);
+    let share = three_quarters(most);
+    let of_one = raw.max_connections_per_address.unwrap_or(share);
     HttpConfig {
         tokens: raw.tokens.as_deref().map(|path| directory.join(path)),
         tls: raw.tls.as_ref().map(|tls| TlsConfig {
@@ -150,7 +161,15 @@ fn http(raw: &RawHttp, directory: &Path, check: &mut Check) -> HttpConfig {
         }),
         allowed_hosts: raw.allowed_hosts.clone().unwrap_or_default(),
         allowed_origins: raw.allowed_origins.clone().unwrap_or_default(),
-        max_connections: check.within("http.maxConnections", most, 1, 65_536, MAX_CONNECTIONS),
+        max_connections: most,
+        max_connections_per_address: check.within(
+            "http.maxConnectionsPerAddress",
+            of_one,
+            1,
+            most,
+            share,
+        ),
+        write_timeout: check.duration("http.writeTimeout", raw.write_timeout, WRITE_TIMEOUT),
         drain: raw.drain.unwrap_or(DRAIN),
     }
 }
@@ -201,11 +220,15 @@ fn test_code(
     Some(Arc::clone(language))
 }
 
+/// What one client can have of several: at least a quarter is for the others, if there is more than one.
+fn three_quarters(all: usize) -> usize {
+    (all - all.div_ceil(4)).max(1)
+}
+
 fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {
     let running = raw.max_running.unwrap_or(MAX_RUNNING);
     let running = check.within("requests.maxRunning", running, 1, 10_000, MAX_RUNNING);
-    // At least a quarter is for other clients, if there is more than one slot.
-    let most = (running - running.div_ceil(4)).max(1);
+    let most = three_quarters(running);
     let of_one = raw.max_running_per_client.unwrap_or(most);
     let refills = raw.refills.unwrap_or(REFILLS);
     PoolsLimits {

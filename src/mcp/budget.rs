@@ -47,13 +47,23 @@ impl Share {
         let Budget { most, most_of_one, .. } = self.budget;
         let mut taken = lock(&self.budget.taken);
         let own = taken.of.get(&self.client).copied().unwrap_or_default();
-        if bytes > most - taken.all || bytes > most_of_one.saturating_sub(own) {
+        if bytes > most.saturating_sub(taken.all) || bytes > most_of_one.saturating_sub(own) {
             return false;
         }
         taken.all += bytes;
         *taken.of.entry(self.client.clone()).or_default() += bytes;
         self.bytes += bytes;
         true
+    }
+
+    /// Takes so many instead of those it has, even if that is more than there is: they are in memory already, and
+    /// who asks for more is refused until they are given back.
+    pub(crate) fn replace(&mut self, bytes: usize) {
+        let mut taken = lock(&self.budget.taken);
+        let own = taken.of.entry(self.client.clone()).or_default();
+        *own = *own - self.bytes + bytes;
+        taken.all = taken.all - self.bytes + bytes;
+        self.bytes = bytes;
     }
 }
 
@@ -84,6 +94,10 @@ mod tests {
         assert!(others.grow(40) && !others.grow(1));
         drop(one);
         assert!(others.grow(20) && !others.grow(1) && two.grow(20));
+        others.replace(200);
+        assert!(!two.grow(1), "more than there is");
+        others.replace(0);
+        assert!(two.grow(1));
         drop((two, others));
         let taken = budget.taken.lock().unwrap();
         assert!(taken.all == 0 && taken.of.is_empty(), "{taken:?}");

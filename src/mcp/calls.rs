@@ -6,7 +6,7 @@ use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::output::Watch;
-use rmcp::model::CallToolResult;
+use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
 use crate::config::{Config, Language, ResultsConfig};
@@ -56,9 +56,17 @@ pub(crate) struct Call {
     pub watch: Option<Watch>,
 }
 
-/// Bytes of code, files and input of all requests being served. Each is held two or three times: as text, as a
-/// tar, as frames.
-const MAX_IN_FLIGHT: usize = 128 << 20;
+/// Bytes of an answer.
+fn weight(answer: &Answer) -> usize {
+    let Ok(result) = answer else { return 0 };
+    let texts = result.content.iter().map(|block| match block {
+        ContentBlock::Text(text) => text.text.len(),
+        ContentBlock::Image(image) => image.data.len(),
+        other => serde_json::to_vec(other).map_or(0, |json| json.len()),
+    });
+    let data = result.structured_content.as_ref().map(Value::to_string);
+    texts.sum::<usize>() + data.map_or(0, |data| data.len())
+}
 
 /// Bytes of results that are kept, unless the operator lets a single run keep more.
 const MAX_KEPT: usize = 64 << 20;
@@ -75,16 +83,20 @@ impl Calls {
             Clients::One => all,
             Clients::Several => all / 2,
         };
+        let in_flight = config.limits.in_flight;
         let ResultsConfig { files, output, keep_for, detach_after } = config.results;
         // Whatever one run can keep fits, for every client.
         let of_run = usize::try_from(files).unwrap_or(usize::MAX);
         let of_run = of_run.saturating_add(2 * output + kept::MAX_NAMES);
         let all = MAX_KEPT.max(of_run.saturating_mul(2));
         let kept = Capacity { all, of_one: of_one(all) };
-        let detached = Detached::new(detach_after, keep_for.saturating_add(config.longest_call()));
+        // An answer has its output twice, as text and as data, and its pictures in base64.
+        let answers = Capacity { all: 2 * kept.all, of_one: 2 * kept.of_one };
+        let keep_handles_for = keep_for.saturating_add(config.longest_call());
+        let detached = Detached::new(detach_after, keep_handles_for, answers, weight);
         Self {
             snippets,
-            in_flight: Budget::new(MAX_IN_FLIGHT, of_one(MAX_IN_FLIGHT)),
+            in_flight: Budget::new(in_flight, of_one(in_flight)),
             results: Arc::new(Results::new(kept, keep_for)),
             detached: Arc::new(detached),
             config,
@@ -159,7 +171,7 @@ impl Calls {
         let arguments = Arguments::parse(arguments)?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.weight()) {
-            return Ok(tool_result::too_much_at_once(MAX_IN_FLIGHT));
+            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
         let mut request = resolve::resolve(arguments, &self.config, &self.snippets)?;
         let found = self.config.policies.check(&request.language.name, request.unchecked).await;
@@ -188,7 +200,7 @@ impl Calls {
         let code = required(code, "code", "the source of the program")?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(code.len()) {
-            return Ok(tool_result::too_much_at_once(MAX_IN_FLIGHT));
+            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
         let language = resolve::language(&language, &self.config)?;
         let checked = self.syntax_of(&language, &code, &client).await?;
@@ -204,7 +216,7 @@ impl Calls {
         let arguments: TestCode = arguments::parse(arguments)?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
-            return Ok(tool_result::too_much_at_once(MAX_IN_FLIGHT));
+            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
         let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)?;
         match self.syntax_of(language, &code, &client).await? {

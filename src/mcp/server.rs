@@ -54,10 +54,6 @@ pub(crate) struct Caller {
     pub gone: CancellationToken,
 }
 
-/// Longest message, in bytes: the largest request with all its files in base64, and room for its
-/// code and its standard input.
-pub(crate) const MAX_MESSAGE: usize = 32 << 20;
-
 impl Server {
     /// A server on running pools, for one client or for several.
     pub(crate) fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {

@@ -174,9 +174,21 @@ impl InvalidArgument {
 pub(crate) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidArgument> {
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let field = error.path().to_string();
-        let field = if field == "." { "arguments".to_owned() } else { field };
-        InvalidArgument::new(field, error.into_inner().to_string())
+        let field = if field == "." { "arguments".to_owned() } else { shortened(field) };
+        InvalidArgument::new(field, shortened(error.into_inner().to_string()))
     })
+}
+
+/// The text without its middle, if it is long: it may repeat what the caller wrote, and the advice is at the end.
+fn shortened(text: String) -> String {
+    const START: usize = 100;
+    const END: usize = 300;
+    if text.len() <= START + END {
+        return text;
+    }
+    let start = text.floor_char_boundary(START);
+    let end = text.ceil_char_boundary(text.len() - END);
+    format!("{}…{}", &text[..start], &text[end..])
 }
 
 /// A required argument.
@@ -259,6 +271,16 @@ mod tests {
         let error = Arguments::parse(encoding).unwrap_err();
         assert_eq!(error.field, "additional_files[0].encoding");
         assert!(error.message.contains("base64"), "{error}");
+    }
+
+    #[test]
+    fn what_is_long_is_not_repeated() {
+        let long = "ü".repeat(1 << 20);
+        for wrong in [json!({ "memory_mb": long }), json!({ long.as_str(): 1 })] {
+            let error = Arguments::parse(wrong).unwrap_err();
+            assert!(error.field.len() + error.message.len() < 1000, "{error}");
+            assert!(error.message.contains("expected"), "{error}");
+        }
     }
 
     #[test]

@@ -66,11 +66,13 @@ struct Entrypoint {
 ///
 /// The first argument that can't be used.
 pub(crate) fn resolve(
-    arguments: Arguments,
+    mut arguments: Arguments,
     config: &Config,
     snippets: &Snippets,
 ) -> Result<Request, InvalidArgument> {
-    let entrypoint = entrypoint(&arguments, config, snippets)?;
+    // It may be long, so it is moved and not copied from here on.
+    let code = arguments.entrypoint_code.take();
+    let entrypoint = entrypoint(&arguments, code, config, snippets)?;
     let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
     let mut resources = entrypoint.language.sandbox.resources;
     if let Some(mb) = arguments.memory_mb {
@@ -86,9 +88,9 @@ pub(crate) fn resolve(
         let message = format!("is longer than {} bytes", config.limits.files.total);
         return Err(InvalidArgument::new("stdin", message));
     }
+    let language = Arc::clone(&entrypoint.language);
     let Packed { file_name, sources, workspace, unchecked } =
-        pack(config, &entrypoint, arguments.additional_files)?;
-    let language = entrypoint.language;
+        pack(config, entrypoint, arguments.additional_files)?;
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
     let mut argv = language.argv(&file_name, &sources);
     argv.extend(arguments.args);
@@ -133,7 +135,7 @@ pub(crate) fn resolve_test(
     };
     let of_code = |error: InvalidArgument| InvalidArgument::new("code", error.message);
     let Packed { file_name, sources, workspace, unchecked } =
-        pack(config, &entrypoint, Vec::new()).map_err(of_code)?;
+        pack(config, entrypoint, Vec::new()).map_err(of_code)?;
     refuse_more_than_memory(&workspace, &[], resources.memory).map_err(of_code)?;
     let argv = language.argv(&file_name, &sources);
     let run = RunRequest {
@@ -146,13 +148,14 @@ pub(crate) fn resolve_test(
 
 fn entrypoint(
     arguments: &Arguments,
+    code: Option<String>,
     config: &Config,
     snippets: &Snippets,
 ) -> Result<Entrypoint, InvalidArgument> {
     const BOTH: &str = "give either snippet_name, or language and entrypoint_code, not both";
     let named = arguments.entrypoint_filename.clone();
     if let Some(name) = &arguments.snippet_name {
-        if arguments.entrypoint_code.is_some() {
+        if code.is_some() {
             return Err(InvalidArgument::new("snippet_name", BOTH));
         }
         let snippet = snippets
@@ -170,13 +173,13 @@ fn entrypoint(
             is_snippet: true,
         });
     }
-    match (&arguments.language, &arguments.entrypoint_code) {
+    match (&arguments.language, code) {
         (Some(name), Some(code)) => {
             let language = language(name, config)?;
             Ok(Entrypoint {
                 field: "entrypoint_filename",
                 file_name: named.unwrap_or_else(|| language.default_file.clone()),
-                code: code.clone(),
+                code,
                 language,
                 is_snippet: false,
             })
@@ -227,20 +230,20 @@ struct Packed {
 
 fn pack(
     config: &Config,
-    entrypoint: &Entrypoint,
+    entrypoint: Entrypoint,
     additional: Vec<AdditionalFile>,
 ) -> Result<Packed, InvalidArgument> {
     let language = &entrypoint.language;
     let is_checked = config.policies.apply_to(&language.name);
     let mut unchecked = Vec::new();
     let mut builder = WorkspaceBuilder::new(config.limits.files);
-    let code = entrypoint.code.as_bytes();
+    let code = entrypoint.code.into_bytes();
+    let copy = (is_checked && !entrypoint.is_snippet).then(|| code.clone());
     let file_name = builder
-        .add(&entrypoint.file_name, code.to_vec())
+        .add(&entrypoint.file_name, code)
         .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
-    if is_checked && !entrypoint.is_snippet {
-        let (name, content) = (file_name.clone(), code.to_vec());
-        unchecked.push(SourceFile { name, content, is_entrypoint: true });
+    if let Some(content) = copy {
+        unchecked.push(SourceFile { name: file_name.clone(), content, is_entrypoint: true });
     }
     let mut sources = vec![file_name.clone()];
     for (index, file) in additional.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Detached runs: they take longer than a host waits for an answer, and their caller fetches the result with a
 //! handle.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
@@ -11,14 +11,16 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::result::handles::{Capacity, Handles};
 
-/// Runs that have a handle, until that expires.
-const CAPACITY: Capacity = Capacity { all: 256, of_one: 64 };
+/// How many runs there can be if none has ended. One that has weighs as much as its result.
+const MOST_RUNNING: usize = 256;
 
 /// Runs whose callers have a handle instead of an answer.
 #[derive(Debug)]
 pub(crate) struct Detached<T> {
     after: Duration,
-    runs: Handles<Run<T>>,
+    weigh: fn(&T) -> usize,
+    weight_of_running: usize,
+    runs: Arc<Handles<Run<T>>>,
     tasks: TaskTracker,
 }
 
@@ -42,9 +44,16 @@ pub(crate) enum RunState<T> {
 
 impl<T: Clone + Send + Sync + 'static> Detached<T> {
     /// Waits for a run for `after` before it is detached, and then keeps its handle for `keep_for`, which must be
-    /// longer than the longest run.
-    pub(crate) fn new(after: Duration, keep_for: Duration) -> Self {
-        Self { after, runs: Handles::new(CAPACITY, keep_for), tasks: TaskTracker::new() }
+    /// longer than the longest run. Results take as many bytes as `weigh` says, and have to fit into `capacity`.
+    pub(crate) fn new(
+        after: Duration,
+        keep_for: Duration,
+        capacity: Capacity,
+        weigh: fn(&T) -> usize,
+    ) -> Self {
+        let weight_of_running = capacity.all / MOST_RUNNING;
+        let runs = Arc::new(Handles::new(capacity, keep_for));
+        Self { after, weigh, weight_of_running, runs, tasks: TaskTracker::new() }
     }
 
     /// Waits for a client's run, and detaches it if that takes too long. If there is no room for another handle, it
@@ -58,15 +67,22 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
             return RunState::Ended(result);
         }
         let (sender, result) = watch::channel(None);
-        let handle = match self.runs.keep(client, 1, Run { result, task: OnceLock::new() }) {
+        let kept = Run { result, task: OnceLock::new() };
+        let handle = match self.runs.keep(client, self.weight_of_running, kept) {
             Ok(handle) => handle,
             Err(error) => {
                 tracing::warn!(%error, "a long run can't be detached");
                 return RunState::Ended(run.await);
             }
         };
+        let (weigh, runs, own) = (self.weigh, Arc::downgrade(&self.runs), handle.clone());
         let task = self.tasks.spawn(async move {
-            sender.send_replace(Some(run.await));
+            let result = run.await;
+            let weight = weigh(&result);
+            sender.send_replace(Some(result));
+            if let Some(runs) = runs.upgrade() {
+                runs.weigh(&own, weight, |run| run.result.borrow().is_some());
+            }
         });
         let task = AbortOnDropHandle::new(task);
         // If the handle is gone already, dropping the task ends the run.
@@ -102,8 +118,6 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::sync::Notify;
 
     use super::*;
@@ -115,6 +129,12 @@ mod tests {
         text
     }
 
+    /// Runs of which one client can have 128, or two that have ended.
+    fn detached<T: Clone + Send + Sync + 'static>(after: u32) -> Detached<T> {
+        let capacity = Capacity { all: 16 << 10, of_one: 8 << 10 };
+        Detached::new(after * SECOND, 600 * SECOND, capacity, |_| 4 << 10)
+    }
+
     async fn takes(seconds: u32) -> &'static str {
         tokio::time::sleep(seconds * SECOND).await;
         "done"
@@ -122,7 +142,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_short_run_is_answered_and_a_long_one_has_a_handle_for_its_caller() {
-        let detached = Detached::new(45 * SECOND, 600 * SECOND);
+        let detached = detached(45);
         let (one, two) = (Client::named("one"), Client::named("two"));
         assert_eq!(text(Some(detached.run_or_detach(&one, takes(44)).await)), "done");
         let RunState::Running(handle) = detached.run_or_detach(&one, takes(100)).await else {
@@ -164,7 +184,7 @@ mod tests {
                 std::future::pending().await
             }
         };
-        let detached: Detached<()> = Detached::new(45 * SECOND, 600 * SECOND);
+        let detached = detached::<()>(45);
         timeout(SECOND, detached.run_or_detach(&client, forever())).await.unwrap_err();
         timeout(SECOND, ended.notified()).await.expect("a call that is given up ends its run");
 
@@ -184,14 +204,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn more_than_can_be_kept_is_waited_for() {
-        let detached = Detached::new(SECOND, 600 * SECOND);
+        let detached = detached(1);
         let client = Client::named("one");
-        for _ in 0..CAPACITY.of_one {
+        for _ in 0..MOST_RUNNING / 2 {
             assert!(matches!(
                 detached.run_or_detach(&client, takes(50)).await,
                 RunState::Running(_)
             ));
         }
         assert_eq!(text(Some(detached.run_or_detach(&client, takes(3)).await)), "done");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn results_are_weighed_and_the_oldest_go_but_never_a_run() {
+        let detached = detached(1);
+        let client = Client::named("one");
+        let mut handles = Vec::new();
+        for seconds in [50, 2, 3, 4] {
+            let run = detached.run_or_detach(&client, takes(seconds)).await;
+            let RunState::Running(handle) = run else { panic!("{run:?}") };
+            handles.push(handle);
+        }
+        tokio::time::advance(5 * SECOND).await;
+        assert!(matches!(detached.wait(&client, &handles[0]).await, Some(RunState::Running(_))));
+        assert!(detached.wait(&client, &handles[1]).await.is_none(), "the oldest result");
+        assert!(
+            detached.wait(&client, &handles[2]).await.is_none(),
+            "the run weighs something, too"
+        );
+        assert_eq!(text(detached.wait(&client, &handles[3]).await), "done");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use isolator_pool::engine::limits::Resources;
+use isolator_pool::engine::limits::{LimitKind, Resources};
+use isolator_pool::pool::pools::Receipt;
 use isolator_pool::run::outcome::{End, Outcome, Status};
 
 use crate::config::{Config, Language};
@@ -47,9 +48,15 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
     })
 }
 
-/// What the author of a successful program should know.
-pub(crate) fn notes(outcome: &Outcome) -> Vec<String> {
+/// What the author of a program should know, besides why it failed.
+pub(crate) fn notes(outcome: &Outcome, receipt: &Receipt) -> Vec<String> {
     let mut notes = Vec::new();
+    if !receipt.unenforced.is_empty() {
+        let kinds = LimitKind::list(&receipt.unenforced);
+        notes.push(format!(
+            "the program ran without a limit of {kinds}: this server can't enforce it"
+        ));
+    }
     if outcome.status == Status::Success && outcome.oom_kills > 0 {
         notes.push(format!(
             "{} process(es) of the program were killed because the memory limit was reached",

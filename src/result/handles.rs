@@ -117,6 +117,36 @@ impl<T> Handles<T> {
         self.keep(client, weight, thing)
     }
 
+    /// Notes what a thing weighs by now, and drops older things to make room for it, as [`keep_newest`] does, but only
+    /// those that `can_go`. If that is not enough, it goes itself.
+    ///
+    /// [`keep_newest`]: Self::keep_newest
+    pub(crate) fn weigh(&self, name: &str, weight: usize, can_go: impl Fn(&T) -> bool) {
+        let Capacity { all: most, of_one } = self.capacity;
+        let mut kept = self.kept();
+        let Some(thing) = kept.get_mut(name) else { return };
+        thing.weight = weight;
+        let client = thing.client.clone();
+        loop {
+            let (all, own) = weights(&kept, &client);
+            let loser = if own > of_one {
+                client.clone()
+            } else if all > most {
+                heaviest(&kept)
+            } else {
+                return;
+            };
+            let others = kept.iter().filter(|(other, kept)| {
+                *other != name && kept.client == loser && can_go(&kept.thing)
+            });
+            let oldest = others.min_by_key(|(_, kept)| kept.until).map(|(name, _)| name.clone());
+            kept.remove(oldest.as_deref().unwrap_or(name));
+            if oldest.is_none() {
+                return;
+            }
+        }
+    }
+
     /// A client's thing of that name. `None` if it has expired, or belongs to another client.
     pub(crate) fn get(&self, client: &Client, name: &str) -> Option<Arc<T>> {
         let kept = lock(&self.kept);

@@ -145,7 +145,7 @@ impl Report {
             signal,
             message: explain::cause(outcome, context),
             violations: Vec::new(),
-            notes: explain::notes(outcome),
+            notes: explain::notes(outcome, receipt),
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
             stdout_missing_bytes: outcome.stdout.dropped,

@@ -1,4 +1,5 @@
 //! How hosts reach the server: over standard input and output, or over HTTP.
 
 pub(crate) mod http;
+pub(crate) mod message;
 pub(crate) mod stdio;

@@ -13,15 +13,13 @@ use rmcp::model::{ErrorCode, ErrorData, RequestId};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::transport::io::{StdioReader, StdioWriter, stdio_pipes};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::mcp::server::MAX_MESSAGE;
+use super::message::{self, Limits, MAX_MESSAGE};
 
 /// The transport.
 pub(crate) struct Stdio {
@@ -31,19 +29,12 @@ pub(crate) struct Stdio {
     output: Arc<Mutex<StdioWriter>>,
     replies: TaskTracker,
     ended: CancellationToken,
-}
-
-/// The part that is read of a message that is otherwise invalid.
-#[derive(Deserialize)]
-struct Head {
-    id: RequestId,
-    #[serde(rename = "method")]
-    _method: IgnoredAny,
+    limits: Limits,
 }
 
 impl Stdio {
     /// The process's standard streams. `ended` is cancelled when the input has ended.
-    pub(crate) fn new(ended: CancellationToken) -> Self {
+    pub(crate) fn new(ended: CancellationToken, limits: Limits) -> Self {
         let (input, output) = stdio_pipes();
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".into(), b"\n".into(), MAX_MESSAGE);
         Self {
@@ -52,6 +43,7 @@ impl Stdio {
             output: Arc::new(Mutex::new(output)),
             replies: TaskTracker::new(),
             ended,
+            limits,
         }
     }
 
@@ -69,17 +61,19 @@ impl Stdio {
     }
 
     fn parse(&self, line: &[u8]) -> Option<RxJsonRpcMessage<RoleServer>> {
-        let error = match serde_json::from_slice(line) {
-            Ok(message) => return Some(message),
-            Err(error) => error,
-        };
-        match serde_json::from_slice::<Head>(line) {
-            Ok(Head { id, .. }) => {
+        let read = self.limits.check(line).and_then(|()| {
+            serde_json::from_slice(line).map_err(|error| {
                 let message = format!("the message can't be read: {error}");
-                self.refuse(Some(id), ErrorData::new(ErrorCode::PARSE_ERROR, message, None));
+                ErrorData::new(ErrorCode::PARSE_ERROR, message, None)
+            })
+        });
+        match read {
+            Ok(message) => return Some(message),
+            Err(error) if message::is_request(line) => self.refuse(message::find_id(line), error),
+            // Nobody waits for an answer.
+            Err(error) => {
+                tracing::warn!(error = %error.message, "a line that is not a request was ignored");
             }
-            // It is not a request, so nobody waits for an answer.
-            Err(_) => tracing::warn!(%error, "a line that is not a message was ignored"),
         }
         None
     }

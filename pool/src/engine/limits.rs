@@ -43,6 +43,34 @@ impl fmt::Display for ByteSize {
     }
 }
 
+/// A limit that not every machine can enforce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LimitKind {
+    /// Of memory.
+    Memory,
+    /// Of CPU time.
+    Cpu,
+    /// Of processes.
+    Processes,
+}
+
+impl LimitKind {
+    /// The kinds in words, as "memory and CPU time".
+    pub fn list(kinds: &[Self]) -> String {
+        kinds.iter().map(Self::to_string).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Cpu => "CPU time",
+            Self::Processes => "processes",
+        })
+    }
+}
+
 /// A share of CPU time, in thousandths of one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuShare(u32);

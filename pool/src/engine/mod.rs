@@ -29,7 +29,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
-use crate::engine::limits::{ByteSize, FixedLimits, Resources};
+use crate::engine::limits::{ByteSize, FixedLimits, LimitKind, Resources};
 use crate::engine::preload::Preload;
 
 /// Name of a sandbox. It is chosen before the sandbox is made, so that the sandbox can be removed whatever
@@ -92,6 +92,8 @@ pub struct SandboxSpec {
     pub runtime: Option<String>,
     /// The interpreter that waits in each sandbox, if any.
     pub preload: Option<Preload>,
+    /// Whether such a sandbox is made even where the engine can't enforce every limit.
+    pub allow_unlimited: bool,
 }
 
 impl SandboxSpec {
@@ -197,6 +199,10 @@ pub trait Engine: Send + Sync + 'static {
     /// What the engine can't do, and how to configure it otherwise.
     fn supports(&self, spec: &SandboxSpec) -> Result<(), Unsupported>;
 
+    /// The limits that the engine can't enforce on this machine, as far as it knows by now: after the first
+    /// sandbox, all of them.
+    fn unenforced(&self) -> Vec<LimitKind>;
+
     /// Prepares what all sandboxes of this instance share. Some engines need an image for that. Called before
     /// the first `create`, and again after a failed one, to recreate what the engine may have lost.
     async fn prepare(&self, image: &Image) -> Result<(), EngineError>;
@@ -240,6 +246,17 @@ pub trait Engine: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsupported(pub String);
+
+impl Unsupported {
+    /// Programs would run without limits, and the operator did not allow that.
+    pub fn without_limits(unenforced: &[LimitKind], why: &str) -> Self {
+        Self(format!(
+            "programs would run without a limit of {}: {why}; to run them all the same, set \
+             engine.allowUnlimited to true",
+            LimitKind::list(unenforced)
+        ))
+    }
+}
 
 /// Why an engine did not do what it was asked.
 #[derive(Debug, thiserror::Error)]

@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
+use crate::engine::limits::LimitKind;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, bounded};
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::pool::{CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start};
@@ -67,6 +68,8 @@ pub struct Receipt {
     pub run: RunTimes,
     /// Digest of the image.
     pub image: String,
+    /// Limits that did not hold, because the engine can't enforce them here.
+    pub unenforced: Vec<LimitKind>,
 }
 
 /// Why a request has no outcome.
@@ -101,6 +104,10 @@ impl Pools {
     ) -> Result<Self, Unsupported> {
         for spec in specs.values() {
             engine.supports(&spec.sandbox)?;
+        }
+        let unenforced = engine.unenforced();
+        if !unenforced.is_empty() {
+            tracing::warn!("programs run without a limit of {}", LimitKind::list(&unenforced));
         }
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
@@ -184,7 +191,11 @@ impl Pools {
                     pool.count(start);
                     let (outcome, run) = ran?;
                     let queue = admitted - arrived;
-                    return Ok((outcome, Receipt { start, queue, checkout, run, image }));
+                    let unenforced = self.shared.engine.unenforced();
+                    return Ok((
+                        outcome,
+                        Receipt { start, queue, checkout, run, image, unenforced },
+                    ));
                 }
             }
         }

@@ -3,6 +3,7 @@
 mod hostile;
 mod layers;
 mod life;
+mod mountpoints;
 mod random;
 mod registry;
 mod sources;

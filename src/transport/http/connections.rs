@@ -1,11 +1,12 @@
-//! HTTP connections: limited in number, with TLS if there is a certificate, closed when they are idle or too slow, and
-//! shut down gracefully.
+//! HTTP connections: limited in number, with TLS if there is a certificate, closed when they are idle or too slow in
+//! either direction, and shut down gracefully.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -17,12 +18,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use isolator_pool::lock::lock;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,18 +48,75 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
+/// Limits of connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// How many there can be.
+    pub(super) all: usize,
+    /// How many of them can come from one address.
+    pub(super) of_address: usize,
+    /// How long a client can read nothing of an answer.
+    pub(super) write_timeout: Duration,
+}
+
+/// Who has connections. An IPv6 client owns all addresses of a network, so those count as one.
+#[derive(Debug, Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A connection's place among those of its address; given back when dropped.
+struct Place {
+    addresses: Addresses,
+    address: IpAddr,
+}
+
+impl Addresses {
+    /// Takes a place; `None` if the address has `most` already.
+    fn take(&self, address: IpAddr, most: usize) -> Option<Place> {
+        let address = match address.to_canonical() {
+            IpAddr::V6(address) => {
+                Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+            }
+            v4 => v4,
+        };
+        let mut open = lock(&self.0);
+        let count = open.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Place { addresses: self.clone(), address })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = lock(&self.addresses.0);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
 /// Accepts connections until `stop` is cancelled, then waits for the open ones to finish, until `end` is cancelled.
 pub(super) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     router: Router,
-    most: usize,
+    limits: Limits,
     stop: CancellationToken,
     end: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(most));
-    let connections =
-        Connections { router, tls: tls.map(TlsAcceptor::from), graceful: GracefulShutdown::new() };
+    let slots = Arc::new(Semaphore::new(limits.all));
+    let connections = Connections {
+        router,
+        tls: tls.map(TlsAcceptor::from),
+        write_timeout: limits.write_timeout,
+        graceful: GracefulShutdown::new(),
+    };
+    let addresses = Addresses::default();
     let tasks = TaskTracker::new();
     loop {
         // A connection waits in the kernel's queue until there is a slot for it.
@@ -66,6 +126,10 @@ pub(super) async fn serve(
         };
         match accepted {
             Ok((stream, peer, slot)) => {
+                let Some(place) = addresses.take(peer.ip(), limits.of_address) else {
+                    refuse(&stream, connections.tls.is_some());
+                    continue;
+                };
                 let served = connections.serve(stream, Peer(peer));
                 let end = end.clone();
                 tasks.spawn(async move {
@@ -73,7 +137,7 @@ pub(super) async fn serve(
                         () = served => {}
                         () = end.cancelled() => {}
                     }
-                    drop(slot);
+                    drop((slot, place));
                 });
             }
             Err(error) => {
@@ -103,9 +167,20 @@ async fn accept(
     Ok((stream, peer, slot))
 }
 
+/// Tells a client that its address has too many connections, unless that would need a handshake first.
+fn refuse(stream: &TcpStream, is_tls: bool) {
+    const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+        content-length: 43\r\n\r\nthis address has too many open connections\n";
+    if !is_tls {
+        // What the kernel does not take at once is not worth a wait.
+        let _ = stream.try_write(ANSWER.as_bytes());
+    }
+}
+
 struct Connections {
     router: Router,
     tls: Option<TlsAcceptor>,
+    write_timeout: Duration,
     graceful: GracefulShutdown,
 }
 
@@ -115,6 +190,9 @@ impl Connections {
         let router = self.router.clone();
         let watcher = self.graceful.watcher();
         let tls = self.tls.clone();
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(self.write_timeout));
+        let stream = Box::pin(stream);
         async move {
             let ended = match tls {
                 None => {

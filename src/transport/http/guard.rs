@@ -18,7 +18,7 @@ use axum::response::{IntoResponse as _, Response};
 use hyper::body::{Body as _, Frame, SizeHint};
 use isolator_pool::pool::admission::Client;
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -27,10 +27,11 @@ use super::connections::Peer;
 use super::sessions::Sessions;
 use super::tokens::{Refusal, Tokens};
 use crate::mcp::budget::{Budget, Share};
-use crate::mcp::server::{Caller, MAX_MESSAGE};
+use crate::mcp::server::Caller;
+use crate::transport::message::{self, Limits, MAX_MESSAGE};
 
-/// Bytes of bodies that are being received, of all clients and of one.
-const BODIES: (usize, usize) = (4 * MAX_MESSAGE, 2 * MAX_MESSAGE);
+/// Longest body, in bytes, of which the answer says what is wrong if it is no message.
+const MAX_EXPLAINED: usize = 1 << 20;
 
 /// For the next frame of a body.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,7 +55,9 @@ pub(super) struct Guard {
     /// The clients that can call; anybody if there are no tokens.
     tokens: Option<Tokens>,
     sessions: Sessions,
+    /// Bodies that are being received and served.
     bodies: Budget,
+    limits: Limits,
     /// Waits for clients that disconnected and may come back.
     absences: TaskTracker,
     /// Answers that are still being sent.
@@ -62,9 +65,14 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(tokens: Option<Tokens>, sessions: Sessions, answers: TaskTracker) -> Self {
-        let bodies = Budget::new(BODIES.0, BODIES.1);
-        Self { tokens, sessions, bodies, absences: TaskTracker::new(), answers }
+    pub(super) fn new(
+        tokens: Option<Tokens>,
+        sessions: Sessions,
+        bodies: Budget,
+        limits: Limits,
+        answers: TaskTracker,
+    ) -> Self {
+        Self { tokens, sessions, bodies, limits, absences: TaskTracker::new(), answers }
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -132,15 +140,19 @@ impl Guard {
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         let is_json = essence.trim().eq_ignore_ascii_case("application/json");
-        let (body, _share) = self.receive(&parts.headers, body, &client).await?;
+        let (body, mut share) = self.receive(&parts.headers, body, &client).await?;
+        if let Err(error) = self.limits.check(&body) {
+            return Err(refusal(message::find_id(&body), error).into());
+        }
         // The answer to a GET is a stream that has no end.
         let answer = (parts.method == Method::POST).then(|| self.answers.token());
         let gone = CancellationToken::new();
         parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
-        let sent = body.clone();
+        // A long message would be in memory for as long as its program runs.
+        let sent = (body.len() <= MAX_EXPLAINED).then(|| body.clone());
         let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
-            response = no_message(&sent);
+            response = no_message(sent.as_deref());
         }
 
         let id = |headers: &HeaderMap| headers.get(SESSION)?.to_str().ok().map(str::to_owned);
@@ -149,7 +161,11 @@ impl Guard {
         }
         // Without a session rmcp notices by itself.
         let absence = session.map(|session| Absence { guard: self, session, gone });
-        Ok(response.map(|body| Body::new(Watched { body, absence, _answer: answer })))
+        // The request has been served, and the answer is in memory until its client has read it.
+        let size = response.body().size_hint().exact().unwrap_or_default();
+        share.replace(usize::try_from(size).unwrap_or(usize::MAX));
+        let watched = |body| Watched { body, absence, _answer: answer, _share: share };
+        Ok(response.map(|body| Body::new(watched(body))))
     }
 
     /// Receives the whole body, and counts it against the memory for bodies.
@@ -200,7 +216,7 @@ async fn collect(mut body: Pin<&mut Body>, share: &mut Share) -> Result<Bytes, R
             return Err(too_large().into());
         }
         if !share.grow(data.len()) {
-            return Err(busy("the requests being received take too much memory; try again").into());
+            return Err(busy("requests and answers that were not read yet take too much memory; read your answers and try again").into());
         }
         bytes.extend_from_slice(&data);
     }
@@ -227,18 +243,24 @@ fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response 
     response
 }
 
-/// The answer to a body that is not a message. rmcp would blame its content type.
-fn no_message(body: &[u8]) -> Response {
-    let (id, error) = match serde_json::from_slice::<Value>(body) {
+/// The answer to a body that is not a message. rmcp would blame its content type. Without the body, it can't say
+/// what is wrong.
+fn no_message(body: Option<&[u8]>) -> Response {
+    let body = body.unwrap_or(b"{}");
+    match serde_json::from_slice::<IgnoredAny>(body) {
         Err(error) => {
             let message = format!("the message can't be read: {error}");
-            (None, ErrorData::new(ErrorCode::PARSE_ERROR, message, None))
+            refusal(None, ErrorData::new(ErrorCode::PARSE_ERROR, message, None))
         }
-        Ok(message) => {
-            let id = serde_json::from_value::<RequestId>(message["id"].clone()).ok();
-            (id, ErrorData::invalid_request("this is not an MCP message", None))
+        Ok(_) => {
+            let error = ErrorData::invalid_request("this is not an MCP message", None);
+            refusal(message::find_id(body), error)
         }
-    };
+    }
+}
+
+/// The answer to a message that is refused.
+fn refusal(id: Option<RequestId>, error: ErrorData) -> Response {
     let body = serde_json::to_vec(&JsonRpcError::new(id, error)).unwrap_or_default();
     (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -263,6 +285,7 @@ struct Watched {
     /// What to do if the client does not read it to its end.
     absence: Option<Absence>,
     _answer: Option<TaskTrackerToken>,
+    _share: Share,
 }
 
 struct Absence {

@@ -31,7 +31,9 @@ use self::guard::Guard;
 use self::sessions::Sessions;
 use self::tokens::Tokens;
 use crate::config::{Config, HttpConfig};
-use crate::mcp::server::{MAX_MESSAGE, Server};
+use crate::mcp::budget::Budget;
+use crate::mcp::server::Server;
+use crate::transport::message::{Limits, MAX_MESSAGE};
 
 /// Origins that can call: pages on this machine.
 const LOCAL_ORIGINS: [&str; 6] = [
@@ -115,7 +117,10 @@ impl Http {
         ending: Ending,
     ) {
         let sessions = Sessions::new(config.limits.max_timeout);
-        let guard = Guard::new(self.tokens, sessions, ending.answers.clone());
+        let in_flight = config.limits.in_flight;
+        let bodies = Budget::new(in_flight, in_flight / 2);
+        let limits = Limits::new(config.limits.files.files);
+        let guard = Guard::new(self.tokens, sessions, bodies, limits, ending.answers.clone());
         let protocol = StreamableHttpServerConfig::default()
             .with_sse_keep_alive(Some(KEEP_ALIVE))
             .with_max_request_body_bytes(MAX_MESSAGE)
@@ -133,8 +138,12 @@ impl Http {
             .layer(from_fn_with_state(Arc::new(guard), guard::guard))
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(ready).with_state(Arc::new(health)));
-        let most = self.settings.max_connections;
-        connections::serve(self.listener, self.tls, router, most, ending.stop, ending.end).await;
+        let limits = connections::Limits {
+            all: self.settings.max_connections,
+            of_address: self.settings.max_connections_per_address,
+            write_timeout: self.settings.write_timeout,
+        };
+        connections::serve(self.listener, self.tls, router, limits, ending.stop, ending.end).await;
     }
 }
 

@@ -55,6 +55,13 @@ impl Home {
         home
     }
 
+    /// The same, whose server may run programs without limits.
+    fn allow_unlimited(self) -> Self {
+        let config = on_embedded(json!({ "engine": { "allowUnlimited": true } }));
+        write_config(self.0.path(), &config);
+        self
+    }
+
     /// Runs the binary as the user, in a control group.
     fn run(&self, group: Option<&Path>, arguments: &[&str], stdin: &str) -> Finished {
         let home = self.0.path();
@@ -88,16 +95,47 @@ const WHO: &str = "import os\n\
 
 #[test]
 fn without_root_a_program_runs_as_nobody_of_the_host() {
-    let home = Home::new(true);
+    let home = Home::new(true).allow_unlimited();
     let ran = home.run(None, &["run", "--language", "python", "-"], WHO);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1000 True False\n"), "{ran:?}");
+    assert!(ran.stderr.contains("without a limit of memory and CPU time"), "{ran:?}");
+}
+
+#[test]
+fn without_limits_nothing_runs_unless_the_operator_allows_it() {
+    let home = Home::new(true);
+    for command in [&["run", "--language", "python", "-"][..], &["serve"]] {
+        let refused = home.run(None, command, "");
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(125), ""), "{refused:?}");
+        for words in ["limit of memory and CPU time", "engine.allowUnlimited", "systemd-run"] {
+            assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
+        }
+    }
+    let call = [
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" } } }),
+        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }),
+        json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+            "name": "execute_code",
+            "arguments": { "language": "python", "entrypoint_code": "print(6 * 7)" } } }),
+    ];
+    let call = call.map(|message| message.to_string() + "\n").concat();
+    let served = home.allow_unlimited().run(None, &["serve"], &call);
+    assert!(served.stdout.contains("without a limit of memory and CPU time"), "{served:?}");
 }
 
 #[test]
 fn the_doctor_tells_what_is_lost_without_root_and_how_to_mend_it() {
     let doctor = Home::new(true).run(None, &["doctor"], "");
-    assert_eq!(doctor.code, Some(0), "{doctor:?}");
-    for words in ["without root", "no limit of memory", "systemd-run --user", "the same users"] {
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    for words in [
+        "without root",
+        "no limit of memory",
+        "systemd-run --user",
+        "the same users",
+        "allowUnlimited",
+    ] {
         assert!(doctor.stdout.contains(words), "{words}: {}", doctor.stdout);
     }
 }

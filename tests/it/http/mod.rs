@@ -1,5 +1,7 @@
 //! Streamable HTTP, with the official client and with clients that break the rules.
 
+mod connections;
+
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::PathBuf;

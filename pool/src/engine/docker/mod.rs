@@ -29,7 +29,7 @@ use self::error::Translate;
 pub use self::images::ImageBuild;
 use self::volume::RunnerVolume;
 use crate::engine::instance::{Instance, LABEL};
-use crate::engine::limits::Resources;
+use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
@@ -55,6 +55,8 @@ pub struct DockerEngine {
     shown: String,
     labels: Labels,
     volume: RunnerVolume,
+    /// Asked before the first container is made.
+    unenforced: OnceCell<Vec<LimitKind>>,
 }
 
 impl DockerEngine {
@@ -69,6 +71,7 @@ impl DockerEngine {
             address,
             labels: instance.labels().clone(),
             volume: RunnerVolume::new(instance, runner),
+            unenforced: OnceCell::new(),
         }
     }
 
@@ -78,6 +81,26 @@ impl DockerEngine {
 
     fn all_labels(&self) -> HashMap<String, String> {
         self.labels.clone().into_iter().collect()
+    }
+
+    /// The limits that the daemon can't enforce: a rootless one without delegated control groups.
+    async fn ask_for_limits(&self) -> Result<&[LimitKind], EngineError> {
+        let ask = async || {
+            let info = self.docker().await?.info().await;
+            let info = info.map_err(|error| self.translate(Call::Create).error(error))?;
+            let limits = [
+                (LimitKind::Memory, info.memory_limit),
+                (LimitKind::Cpu, info.cpu_cfs_quota),
+                (LimitKind::Processes, info.pids_limit),
+            ];
+            let missing = limits.into_iter().filter(|(_, is_enforced)| *is_enforced == Some(false));
+            let missing: Vec<_> = missing.map(|(kind, _)| kind).collect();
+            if !missing.is_empty() {
+                tracing::warn!("Docker can't limit {}", LimitKind::list(&missing));
+            }
+            Ok(missing)
+        };
+        self.unenforced.get_or_try_init(ask).await.map(Vec::as_slice)
     }
 
     fn translate(&self, call: Call) -> Translate<'_> {
@@ -91,6 +114,10 @@ impl Engine for DockerEngine {
     /// wrong.
     fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
         Ok(())
+    }
+
+    fn unenforced(&self) -> Vec<LimitKind> {
+        self.unenforced.get().cloned().unwrap_or_default()
     }
 
     async fn check(&self) -> Result<String, EngineError> {
@@ -140,6 +167,13 @@ impl Engine for DockerEngine {
     }
 
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {
+        let unenforced = self.ask_for_limits().await?;
+        if !unenforced.is_empty() && !spec.allow_unlimited {
+            let why = "Docker has no control groups for it (see `docker info`)";
+            return Err(EngineError::Unusable(
+                Unsupported::without_limits(unenforced, why).to_string(),
+            ));
+        }
         let translate = self.translate(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;

@@ -184,7 +184,10 @@ impl Cgroup {
     /// Kills every process. With version 1 frozen ones die only when thawed, so it thaws them.
     pub(super) fn kill(&self) -> io::Result<()> {
         let mut failed = None;
-        let pids = self.pids()?;
+        let mut pids = self.pids()?;
+        if let Some(killed) = self.kill_together()? {
+            pids.retain(|pid| !killed.contains(pid));
+        }
         let is_empty = pids.is_empty();
         for pid in pids.into_iter().filter_map(Pid::from_raw) {
             match kill_process(pid, Signal::KILL) {
@@ -198,17 +201,35 @@ impl Cgroup {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
+    /// Has the kernel kill every process of the group of version 2 at once, frozen ones too, if it can (Linux 5.14).
+    /// That leaves no moment in which a number may belong to another process already. Returns their
+    /// IDs.
+    fn kill_together(&self) -> io::Result<Option<BTreeSet<i32>>> {
+        let (Version::Two, name) = self.hierarchies.freezer() else { return Ok(None) };
+        let file = self.file(name, "cgroup.kill")?;
+        if !file.exists() {
+            return Ok(None);
+        }
+        let pids = pids_of(&self.file(name, "")?)?;
+        or_if_gone(fs::write(&file, "1"))?;
+        Ok(Some(pids))
+    }
+
     /// The IDs of all processes.
     fn pids(&self) -> io::Result<BTreeSet<i32>> {
         let mut pids = BTreeSet::new();
         self.hierarchies.each(&self.path, |group| {
-            let found = or_if_gone(fs::read_to_string(group.join("cgroup.procs")))?;
-            let found = found.unwrap_or_default();
-            pids.extend(found.lines().flat_map(str::parse::<i32>));
+            pids.append(&mut pids_of(group)?);
             Ok(())
         })?;
         Ok(pids)
     }
+}
+
+/// The IDs of the processes of a group, which may be gone.
+fn pids_of(group: &Path) -> io::Result<BTreeSet<i32>> {
+    let found = or_if_gone(fs::read_to_string(group.join("cgroup.procs")))?.unwrap_or_default();
+    Ok(found.lines().flat_map(str::parse).collect())
 }
 
 /// CPU time in microseconds that a sandbox has in each [`CPU_PERIOD`].

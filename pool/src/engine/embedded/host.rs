@@ -8,11 +8,16 @@ use super::hierarchies::{self, Hierarchies, Version};
 use super::layout::IDS;
 use super::rootless::{self, Grant};
 use crate::engine::Warning;
+use crate::engine::limits::LimitKind;
 
 /// The host's user IDs that sandboxes' users are mapped to, in ranges of [`IDS`]. systemd's documentation
 /// reserves these IDs for containers.
 const FIRST_ID: u32 = 524_288;
 const LAST_ID: u32 = 1_879_048_191;
+
+/// How limits are had without root.
+const DELEGATE: &str = "start the server in a control group of its own, for example: \
+     systemd-run --user --scope --property=Delegate=yes isolator serve";
 
 /// The users and groups of the launcher's user namespace that a sandbox's are mapped to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,10 +121,29 @@ impl Host {
         self.groups.is_some() && !self.missing.contains(&controller)
     }
 
+    /// The limits that can't be enforced. Without control groups the limit of processes holds, if less exactly: it
+    /// counts those of one user.
+    pub(super) fn unenforced(&self) -> Vec<LimitKind> {
+        let all = [
+            (LimitKind::Memory, "memory"),
+            (LimitKind::Cpu, "cpu"),
+            (LimitKind::Processes, "pids"),
+        ];
+        let all = all.into_iter().filter(|(_, controller)| !self.limits(controller));
+        let kinds = all.map(|(kind, _)| kind);
+        kinds.filter(|kind| self.groups.is_some() || *kind != LimitKind::Processes).collect()
+    }
+
+    /// Why limits can't be enforced, and what to do about it.
+    pub(super) fn how_to_limit(&self) -> String {
+        match &self.why {
+            Some(why) => format!("{why}; {DELEGATE}"),
+            None => format!("not every controller was delegated to this server; {DELEGATE}"),
+        }
+    }
+
     /// The protections that sandboxes lack here, and how to get them.
     pub(super) fn warnings(&self) -> Vec<Warning> {
-        const DELEGATE: &str = "start the server in a control group of its own, for example: \
-            systemd-run --user --scope --property=Delegate=yes isolator serve";
         let mut warnings = Vec::new();
         if let Some(why) = &self.why {
             warnings.push(Warning::new(

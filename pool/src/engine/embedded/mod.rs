@@ -41,7 +41,7 @@ use self::layout::IMAGES;
 use self::live::Live;
 use self::protocol::{Devices, Kind, LauncherPaths, Layer};
 use crate::engine::instance::{Instance, LABEL, PROCESS};
-use crate::engine::limits::Resources;
+use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
@@ -239,7 +239,17 @@ impl Engine for EmbeddedEngine {
                  set engine.kind to \"docker\""
             )));
         }
+        if let Ok(host) = &self.host
+            && !spec.allow_unlimited
+            && !host.unenforced().is_empty()
+        {
+            return Err(Unsupported::without_limits(&host.unenforced(), &host.how_to_limit()));
+        }
         Ok(())
+    }
+
+    fn unenforced(&self) -> Vec<LimitKind> {
+        self.host.as_ref().map(Host::unenforced).unwrap_or_default()
     }
 
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError> {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use isolator_pool::engine::images::ImageBuilder;
-use isolator_pool::engine::limits::Resources;
+use isolator_pool::engine::limits::{LimitKind, Resources};
 use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
@@ -465,6 +465,10 @@ impl Engine for FakeEngine {
 
     fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
         Ok(())
+    }
+
+    fn unenforced(&self) -> Vec<LimitKind> {
+        Vec::new()
     }
 
     async fn prepare(&self, image: &Image) -> Result<(), EngineError> {

@@ -277,6 +277,7 @@ pub(super) fn sandbox(image: &str) -> SandboxSpec {
         readonly_root: true,
         runtime: None,
         preload: None,
+        allow_unlimited: false,
     }
 }
 
