@@ -76,8 +76,11 @@ enum End {
 
 use End::{Fails, Refused, Runs};
 
+/// An entry of a layer: its path, its kind, its content or target.
+type Entry = (String, EntryType, String);
+
 /// Images with what is hostile in each: entries of the layer, and what is in the configuration.
-fn images(bait: &str) -> Vec<(&'static str, Vec<(String, EntryType, String)>, Value, End)> {
+fn images(bait: &str) -> Vec<(&'static str, Vec<Entry>, Value, End)> {
     let one = |path: &str, kind, content: &str| vec![(path.to_owned(), kind, content.to_owned())];
     let link = |path: &str| one(path, Symlink, bait);
     let nothing = || json!({});
@@ -160,7 +163,7 @@ fn volumes(paths: impl IntoIterator<Item = String>) -> Value {
 }
 
 /// What `docker save` writes for an image of one layer.
-fn archive(entries: &[(String, EntryType, String)], config: &Value) -> Vec<u8> {
+fn archive(entries: &[Entry], config: &Value) -> Vec<u8> {
     let layer = packed(entries);
     let hash: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
     let config = json!({
@@ -179,7 +182,7 @@ fn archive(entries: &[(String, EntryType, String)], config: &Value) -> Vec<u8> {
     archive.into_inner().expect("in memory")
 }
 
-fn packed(entries: &[(String, EntryType, String)]) -> Vec<u8> {
+fn packed(entries: &[Entry]) -> Vec<u8> {
     let mut archive = Builder::new(Vec::new());
     for (path, kind, content) in entries {
         let appended = match kind {

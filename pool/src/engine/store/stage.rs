@@ -46,8 +46,8 @@ impl Store {
     }
 
     /// Puts a filled image into the store. Its digest is that of its content. Device nodes and the like are
-    /// refused, and set-ID bits are removed. The next [`Store::prune`] removes an image without names, unless
-    /// it is [held](Stored::hold).
+    /// refused, and so is what stands in the way of a mount point; set-ID bits are removed. The next
+    /// [`Store::prune`] removes an image without names, unless it is [held](Stored::hold).
     ///
     /// # Errors
     ///
