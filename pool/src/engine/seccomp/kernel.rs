@@ -34,8 +34,10 @@ pub(crate) fn kernel_programs() -> Result<Vec<BpfProgram>, BackendError> {
     let verdicts: BTreeSet<_> = verdicts.collect();
     // The compiler knows one action for the calls that match and one for all others. So it compiles one part
     // for each errno, which come before the one for what is allowed.
-    let parts = verdicts.into_iter().map(|verdict| part(&rules, verdict));
-    let program = parts.fold(Ok(Vec::new()), |next, part| Ok(followed_by(part?, next?)))?;
+    let mut program = BpfProgram::new();
+    for verdict in verdicts {
+        program = followed_by(part(&rules, verdict)?, program);
+    }
     match program.len() {
         length if length > MOST_INSTRUCTIONS => Err(BackendError::FilterTooLarge(length)),
         _ => Ok(vec![program]),
