@@ -65,6 +65,13 @@ impl Share {
         taken.all = taken.all - self.bytes + bytes;
         self.bytes = bytes;
     }
+
+    /// Takes what is missing to so many, as [`Self::replace`].
+    pub(crate) fn at_least(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.replace(bytes);
+        }
+    }
 }
 
 impl Drop for Share {

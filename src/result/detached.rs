@@ -208,7 +208,7 @@ mod tests {
         let client = Client::named("one");
         for _ in 0..MOST_RUNNING / 2 {
             assert!(matches!(
-                detached.run_or_detach(&client, takes(50)).await,
+                detached.run_or_detach(&client, takes(500)).await,
                 RunState::Running(_)
             ));
         }

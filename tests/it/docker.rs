@@ -128,12 +128,12 @@ async fn the_kernel_holds_what_the_engine_was_asked_for() {
     assert!(all.len() >= 3, "process 1, the runner and the program, not {all:?}");
     for process in all {
         process.assert_has_no_privileges();
-        for kind in ["pid", "mnt", "net", "ipc", "uts"] {
+        for kind in ["pid", "mnt", "net", "ipc", "uts", "cgroup"] {
             assert_ne!(process.namespace(kind), this.namespace(kind), "{kind}");
         }
     }
     assert_eq!(program.descriptors().into_keys().collect::<Vec<_>>(), [0, 1, 2]);
-    for (name, promised) in [("Max open files", "1024"), ("Max core file size", "0")] {
+    for (name, promised) in [("Max open files", "1024"), ("Max core file size", "1")] {
         assert_eq!(program.limit(name), [promised, promised], "{name}");
     }
 

@@ -1,8 +1,11 @@
 //! The restrictions of a sandbox, read by a program inside it.
 
-use crate::common::config;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use crate::common::engine::{Kind, Limits};
 use crate::common::server::Server;
+use crate::common::{config, eventually};
 use serde_json::{Value, json};
 
 /// What the programs here have in common: an attempt's error as its symbolic name, or "allowed".
@@ -145,11 +148,73 @@ async fn processes_and_descriptors_are_limited() {
          \x20   for name in names:\n\
          \x20       try: return open('/sys/fs/cgroup/' + name).read().strip()\n\
          \x20       except OSError: pass\n\
-         print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE),\n\
-         \x20   resource.getrlimit(resource.RLIMIT_CORE), first('pids/pids.max', 'pids.max')]))",
+         kinds = ['NOFILE', 'CORE', 'MEMLOCK', 'MSGQUEUE', 'NICE', 'RTPRIO', 'SIGPENDING']\n\
+         limits = {kind: resource.getrlimit(getattr(resource, 'RLIMIT_' + kind)) for kind in kinds}\n\
+         print(json.dumps([limits, first('pids/pids.max', 'pids.max')]))",
     )
     .await;
-    assert_eq!(found, json!([[1024, 1024], [0, 0], "64"]));
+    let limits = json!({
+        "NOFILE": [1024, 1024],
+        "CORE": [1, 1],
+        "MEMLOCK": [64 << 10, 64 << 10],
+        "MSGQUEUE": [800 << 10, 800 << 10],
+        "NICE": [0, 0],
+        "RTPRIO": [0, 0],
+        "SIGPENDING": [1024, 1024],
+    });
+    assert_eq!(found, json!([limits, "64"]));
+}
+
+/// The kernel's setting for core dumps, put back when this is dropped.
+struct CorePattern(String);
+
+impl CorePattern {
+    const FILE: &str = "/proc/sys/kernel/core_pattern";
+
+    fn set(pattern: &str) -> Self {
+        let before = Self(std::fs::read_to_string(Self::FILE).unwrap());
+        std::fs::write(Self::FILE, pattern).unwrap();
+        before
+    }
+}
+
+impl Drop for CorePattern {
+    fn drop(&mut self) {
+        std::fs::write(Self::FILE, &self.0).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_aborts_starts_nothing_on_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let (handler, seen) = (folder.path().join("handler"), folder.path().join("seen"));
+    std::fs::write(&handler, format!("#!/bin/sh\necho \"$1\" >> {}\n", seen.display())).unwrap();
+    std::fs::set_permissions(&handler, Permissions::from_mode(0o755)).unwrap();
+    let _restored = CorePattern::set(&format!("|{} %e", handler.display()));
+    let found = inside(
+        "import resource\n\
+         def limit(new): resource.setrlimit(resource.RLIMIT_CORE, new)\n\
+         libc.prctl(15, b'dumps-inside')\n\
+         attempts = [attempt(lambda: limit(new)) for new in [(0, 0), (0, 1), (-1, -1)]]\n\
+         child = os.fork()\n\
+         if child == 0: os.abort()\n\
+         ended = os.waitpid(child, 0)[1]\n\
+         print(json.dumps([attempts, resource.getrlimit(resource.RLIMIT_CORE), ended]))",
+    )
+    .await;
+    // SIGABRT, without a core dump.
+    assert_eq!(found, json!([["allowed", "allowed", "allowed"], [1, 1], 6]));
+
+    // The handler works: it is started for a program outside, whose limit is zero.
+    let outside = folder.path().join("dumps-outside");
+    std::os::unix::fs::symlink("/bin/sh", &outside).unwrap();
+    std::process::Command::new(&outside)
+        .args(["-c", "ulimit -c 0; kill -ABRT $$"])
+        .status()
+        .unwrap();
+    let names = || std::fs::read_to_string(&seen).unwrap_or_default();
+    eventually("the handler is started", async || names().contains("dumps-outside")).await;
+    assert!(!names().contains("dumps-inside"), "{}", names());
 }
 
 #[tokio::test]

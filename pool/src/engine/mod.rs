@@ -13,6 +13,8 @@ pub mod instance;
 pub mod limits;
 pub mod preload;
 #[cfg(not(fuzzing))]
+mod process_limits;
+#[cfg(not(fuzzing))]
 mod runner_log;
 #[cfg(not(fuzzing))]
 mod seccomp;

@@ -44,6 +44,9 @@ enum Verdict {
 /// The errors a refused call can be answered with.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 enum Errno {
+    /// Success is told, and nothing is done.
+    #[serde(rename = "none")]
+    None,
     #[serde(rename = "EPERM")]
     Perm,
     #[serde(rename = "EINVAL")]
@@ -60,6 +63,7 @@ impl Errno {
     /// The number, the same on every architecture of the profile.
     fn number(self) -> u32 {
         match self {
+            Self::None => 0,
             Self::Perm => 1,
             Self::Inval => 22,
             Self::NoSys => 38,

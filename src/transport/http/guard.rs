@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -32,6 +32,9 @@ use crate::transport::message::{self, Limits, MAX_MESSAGE};
 
 /// Longest body, in bytes, of which the answer says what is wrong if it is no message.
 const MAX_EXPLAINED: usize = 1 << 20;
+
+/// Bytes of an answer that a connection is given at once.
+const MAX_PIECE: usize = 64 << 10;
 
 /// For the next frame of a body.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -164,7 +167,7 @@ impl Guard {
         // The request has been served, and the answer is in memory until its client has read it.
         let size = response.body().size_hint().exact().unwrap_or_default();
         share.replace(usize::try_from(size).unwrap_or(usize::MAX));
-        let watched = |body| Watched { body, absence, _answer: answer, _share: share };
+        let watched = |body| Watched { body, rest: Bytes::new(), absence, _answer: answer, share };
         Ok(response.map(|body| Body::new(watched(body))))
     }
 
@@ -216,7 +219,11 @@ async fn collect(mut body: Pin<&mut Body>, share: &mut Share) -> Result<Bytes, R
             return Err(too_large().into());
         }
         if !share.grow(data.len()) {
-            return Err(busy("requests and answers that were not read yet take too much memory; read your answers and try again").into());
+            return Err(busy(
+                "requests and answers that were not read yet take too much memory; read your answers and \
+                 try again",
+            )
+            .into());
         }
         bytes.extend_from_slice(&data);
     }
@@ -282,10 +289,21 @@ fn busy(message: &str) -> Response {
 /// The answer to a request.
 struct Watched {
     body: Body,
+    /// What is left of a frame that is given to the connection piece by piece.
+    rest: Bytes,
     /// What to do if the client does not read it to its end.
     absence: Option<Absence>,
     _answer: Option<TaskTrackerToken>,
-    _share: Share,
+    share: Share,
+}
+
+impl Watched {
+    /// The next piece of the rest. Given a whole answer, the connection would take it out of the body, and so out
+    /// of its share, long before the client has read it.
+    fn next_piece(&mut self) -> Frame<Bytes> {
+        let length = self.rest.len().min(MAX_PIECE);
+        Frame::data(self.rest.split_to(length))
+    }
 }
 
 struct Absence {
@@ -302,28 +320,48 @@ impl hyper::body::Body for Watched {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        if matches!(polled, Poll::Ready(None)) {
-            self.absence = None;
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_piece())));
         }
-        polled
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(context)?);
+        let Some(frame) = polled else {
+            self.absence = None;
+            return Poll::Ready(None);
+        };
+        Poll::Ready(Some(Ok(match frame.into_data() {
+            Err(frame) => frame,
+            Ok(data) => {
+                // Of a stream of events the size is not known before.
+                self.share.at_least(data.len());
+                self.rest = data;
+                self.next_piece()
+            }
+        })))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let rest = self.rest.len() as u64;
+        let body = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(body.lower() + rest);
+        if let Some(upper) = body.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let Some(Absence { guard, session, gone }) = self.absence.take() else { return };
-        if self.body.is_end_stream() {
+        let is_over = self.is_end_stream();
+        let Some(Absence { guard, session, gone }) = self.absence.take().filter(|_| !is_over)
+        else {
             return;
-        }
+        };
         let tracker = guard.absences.clone();
         let then = Instant::now();
         tracker.spawn(async move {

@@ -62,11 +62,18 @@ struct Busy {
 impl Busy {
     /// Starts a program that waits.
     async fn start() -> Self {
+        Self::start_after("").await
+    }
+
+    /// Starts a program that waits after it has run some lines.
+    async fn start_after(lines: &str) -> Self {
         let server = start(json!({})).await;
         server.wait_until_ready().await;
-        let code = "import time\n\
-                    open('/proc/self/comm', 'w').write('the-program')\n\
-                    time.sleep(600)";
+        let code = format!(
+            "{lines}\nimport time\n\
+             open('/proc/self/comm', 'w').write('the-program')\n\
+             time.sleep(600)"
+        );
         let call = json!({ "language": "python", "entrypoint_code": code });
         let call = server.begin(call).await;
         let mut found = None;
@@ -250,7 +257,7 @@ async fn the_kernel_holds_every_limit() {
         }
     }
 
-    for (name, promised) in [("Max open files", "1024"), ("Max core file size", "0")] {
+    for (name, promised) in [("Max open files", "1024"), ("Max core file size", "1")] {
         assert_eq!(busy.program.limit(name), [promised, promised], "{name}");
     }
 
@@ -272,6 +279,27 @@ async fn the_kernel_holds_every_limit() {
         // One that is ending has no memory any more, and then leaves its groups one after the other.
         assert!(group == of_first || command.is_empty(), "{command}: {group} and not {of_first}");
     }
+    busy.stop().await;
+}
+
+/// Makes message queues and lets signals wait, as many as there can be, and tells how many that were.
+const USE_UP: &str = "import ctypes, os, signal\n\
+    libc = ctypes.CDLL(None)\n\
+    queues = 0\n\
+    while libc.mq_open(f'/{queues}'.encode(), os.O_CREAT | os.O_RDWR, 0o600, None) != -1: queues += 1\n\
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN})\n\
+    signals = 0\n\
+    while libc.sigqueue(os.getpid(), signal.SIGRTMIN, None) == 0: signals += 1\n\
+    print(queues, signals)";
+
+#[tokio::test]
+async fn what_a_user_can_have_of_the_kernel_is_not_shared_between_sandboxes() {
+    let busy = Busy::start_after(USE_UP).await;
+    let found = busy.server.run_python(USE_UP).await.output();
+    let found: Vec<u32> =
+        found.split_whitespace().map(|it| it.parse().expect("a number")).collect();
+    // A queue of the default size takes somewhat more than 80 KiB of 800.
+    assert!(matches!(found[..], [9, 1000..=1024]), "{found:?}");
     busy.stop().await;
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
-    MountVolumeOptions, ResourcesUlimits,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    Mount, MountType, MountVolumeOptions, ResourcesUlimits,
 };
 
 use isolator_runner::paths;
@@ -12,6 +12,7 @@ use isolator_runner::paths;
 use super::dialect::{Dialect, TmpfsOptions};
 use crate::engine::SandboxSpec;
 use crate::engine::limits::ByteSize;
+use crate::engine::process_limits::PROCESS_LIMITS;
 
 /// The request that creates the container.
 pub(super) fn body(
@@ -100,6 +101,8 @@ fn host_config(
         tmpfs: Some(tmpfs(spec, dialect)),
         mounts: Some(vec![runner_mount(volume, labels, Access::ReadOnly)]),
         ipc_mode: Some("private".to_owned()),
+        // With control groups of version 1, a daemon would show the names of the host's groups by default.
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         shm_size: Some(spec.limits.shm.as_i64()),
         // What the program prints goes over the runner's stream; nothing else may print.
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
@@ -108,11 +111,8 @@ fn host_config(
 }
 
 fn ulimits(spec: &SandboxSpec, dialect: &Dialect) -> Vec<ResourcesUlimits> {
-    let mut ulimits = vec![
-        ulimit("nofile", i64::from(spec.limits.open_files)),
-        // A core dump would fill the workspace and help nobody.
-        ulimit("core", 0),
-    ];
+    let mut ulimits = vec![ulimit("nofile", i64::from(spec.limits.open_files))];
+    ulimits.extend(PROCESS_LIMITS.map(|limit| ulimit(limit.name, limit.limit.into())));
     ulimits.extend(dialect.user_processes.map(|processes| ulimit("nproc", processes)));
     ulimits
 }

@@ -9,6 +9,7 @@ use super::layout::IDS;
 use super::rootless::{self, Grant};
 use crate::engine::Warning;
 use crate::engine::limits::LimitKind;
+use crate::engine::process_limits;
 
 /// The host's user IDs that sandboxes' users are mapped to, in ranges of [`IDS`]. systemd's documentation
 /// reserves these IDs for containers.
@@ -70,6 +71,7 @@ impl Host {
             let missing = missing.join(" and ");
             return Err(format!("the control groups of this machine can't limit {missing}"));
         }
+        process_limits::raise_own();
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let users =
             users_of_root(&read("/proc/self/uid_map"), &read("/proc/sys/user/max_user_namespaces"));

@@ -12,6 +12,7 @@ use super::host::{Host, Ids};
 use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
 use crate::engine::limits::ByteSize;
+use crate::engine::process_limits::PROCESS_LIMITS;
 use crate::engine::store;
 
 /// Files that the engine mounts over those of the image: name in the runner's directory, path, content.
@@ -146,11 +147,11 @@ pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
 
 fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     let limit = |kind: &str, limit: u32| json!({ "type": kind, "soft": limit, "hard": limit });
-    let mut limits = vec![
-        limit("RLIMIT_NOFILE", spec.limits.open_files),
-        // A core dump would fill the workspace and help nobody.
-        limit("RLIMIT_CORE", 0),
-    ];
+    let mut limits = vec![limit("RLIMIT_NOFILE", spec.limits.open_files)];
+    limits.extend(
+        PROCESS_LIMITS
+            .map(|own| limit(&format!("RLIMIT_{}", own.name.to_uppercase()), own.within_own())),
+    );
     if !parts.host.limits("pids") && parts.ids.is_some() {
         // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
         limits.push(limit("RLIMIT_NPROC", spec.limits.pids));

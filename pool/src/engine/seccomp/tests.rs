@@ -234,6 +234,23 @@ fn a_program_has_no_filters_of_its_own() {
 }
 
 #[test]
+fn the_limit_of_core_dumps_stays() {
+    const ASKED: u64 = 0;
+    const TOLD: Option<Verdict> = Some(Verdict::Refuse(Errno::None));
+    for resource in 0..16 {
+        let is_core = resource == 4;
+        let set = if is_core { TOLD } else { ALLOWED };
+        assert_eq!(verdict_on("setrlimit", 0, resource), set, "{resource}");
+        for resource in [resource, HIGH | resource] {
+            assert_eq!(verdict("prlimit64", &[0, resource, ASKED, 1]), ALLOWED, "{resource}");
+            for new in [1, 1 << 32, 0x7ffe_0000_1000] {
+                assert_eq!(verdict("prlimit64", &[0, resource, new, 0]), set, "{resource} {new}");
+            }
+        }
+    }
+}
+
+#[test]
 fn options_of_sockets_load_no_programs_and_no_protocols() {
     let on = |level: u64, option: u64| {
         let clean = verdict("setsockopt", &[3, level, option]);
