@@ -157,7 +157,7 @@ async fn processes_and_descriptors_are_limited() {
         "NOFILE": [1024, 1024],
         "CORE": [1, 1],
         "MEMLOCK": [64 << 10, 64 << 10],
-        "MSGQUEUE": [800 << 10, 800 << 10],
+        "MSGQUEUE": [200 << 10, 200 << 10],
         "NICE": [0, 0],
         "RTPRIO": [0, 0],
         "SIGPENDING": [1024, 1024],
