@@ -8,6 +8,8 @@
 pub mod docker;
 #[cfg(not(fuzzing))]
 pub mod embedded;
+#[cfg(not(fuzzing))]
+mod hidden_paths;
 pub mod images;
 pub mod instance;
 pub mod limits;

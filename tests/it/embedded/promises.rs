@@ -27,7 +27,7 @@ const MODULES: u64 = 128;
 const NAMESPACES: [&str; 7] = ["pid", "mnt", "net", "ipc", "uts", "cgroup", "user"];
 
 /// What tells of the host, and is hidden where the host has it.
-const HIDDEN: [&str; 12] = [
+const HIDDEN: [&str; 14] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -39,6 +39,8 @@ const HIDDEN: [&str; 12] = [
     "/proc/scsi",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/devices/virtual/thermal",
     "/sys/firmware",
 ];
 

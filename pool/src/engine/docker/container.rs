@@ -11,6 +11,7 @@ use isolator_runner::paths;
 
 use super::dialect::{Dialect, TmpfsOptions};
 use crate::engine::SandboxSpec;
+use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
 use crate::engine::process_limits::PROCESS_LIMITS;
 
@@ -73,11 +74,6 @@ pub(super) fn runner_mount(
     }
 }
 
-/// Read-only paths in `/proc`: Docker's own list and `/proc/pressure`. Opening that for writing creates a
-/// trigger that the kernel removes slowly: thousands of them keep a killed container alive for minutes.
-const READ_ONLY: [&str; 6] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"];
-
 fn host_config(
     spec: &SandboxSpec,
     volume: &str,
@@ -90,6 +86,7 @@ fn host_config(
         cap_drop: Some(spec.cap_drop.clone()),
         security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
         readonly_rootfs: Some(spec.readonly_root),
+        masked_paths: Some(hidden()),
         readonly_paths: Some(READ_ONLY.map(str::to_owned).to_vec()),
         runtime: spec.runtime.clone(),
         memory: Some(resources.memory.as_i64()),

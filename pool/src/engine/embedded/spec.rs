@@ -11,6 +11,7 @@ use super::hierarchies::CGROUP_MOUNT;
 use super::host::{Host, Ids};
 use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
+use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
 use crate::engine::process_limits::PROCESS_LIMITS;
 use crate::engine::store;
@@ -139,8 +140,8 @@ pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
         "linux": {
             "namespaces": namespaces,
             "cgroupsPath": cgroup.map_or("/isolator".to_owned(), Cgroup::oci_path),
-            "maskedPaths": MASKED,
-            "readonlyPaths": READ_ONLY,
+            "maskedPaths": hidden(),
+            "readonlyPaths": read_only().collect::<Vec<_>>(),
         },
     })
 }
@@ -188,8 +189,8 @@ fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
         "namespaces": namespaces,
         "uidMappings": mappings,
         "gidMappings": mappings,
-        "maskedPaths": MASKED,
-        "readonlyPaths": READ_ONLY,
+        "maskedPaths": hidden(),
+        "readonlyPaths": read_only().collect::<Vec<_>>(),
     });
     match parts.cgroup {
         Some(cgroup) => {
@@ -224,28 +225,11 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     limits
 }
 
-/// Paths that reveal or change something of the host: those that Docker masks, and `/proc/pressure`. Opening
-/// that for writing creates a trigger that the kernel removes slowly: thousands of them keep a killed sandbox
-/// alive for minutes.
-const MASKED: [&str; 12] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/pressure",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys/firmware",
-];
-
-/// Read-only paths: those of Docker, through which root could change the kernel, and the mount of the control
-/// groups, which must be writable until all of them are mounted.
-const READ_ONLY: [&str; 6] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", CGROUP_MOUNT];
+/// Paths that can only be read, with the mount of the control groups, which must be writable until all of them are
+/// mounted.
+fn read_only() -> impl Iterator<Item = &'static str> {
+    READ_ONLY.into_iter().chain([CGROUP_MOUNT])
+}
 
 /// The file systems of the kernel.
 fn system_mounts() -> Vec<Value> {

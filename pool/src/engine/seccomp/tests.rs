@@ -209,6 +209,16 @@ fn advice_is_taken_but_equal_pages_are_not_merged() {
 }
 
 #[test]
+fn files_stay_in_the_cache() {
+    for advice in 0..8 {
+        let told = Some(Verdict::Refuse(Errno::None));
+        let expected = if advice == 4 { told } else { ALLOWED };
+        assert_eq!(verdict_on("fadvise64", 3, advice), expected, "{advice}");
+    }
+    assert_eq!(verdict_on("fadvise64", 3, 8), None);
+}
+
+#[test]
 fn a_program_has_no_filters_of_its_own() {
     for operation in [0, 2, 3] {
         assert_eq!(verdict_on("seccomp", 0, operation), ALLOWED, "{operation}");
