@@ -3,7 +3,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A limit of a process, or of all processes of its user; soft and hard.
+/// A limit, soft and hard.
 pub(super) struct ProcessLimit {
     resource: Resource,
     /// Name in the Docker API. `RLIMIT_` before it in capitals makes the kernel's.
@@ -11,20 +11,25 @@ pub(super) struct ProcessLimit {
     pub(super) limit: u32,
 }
 
-/// The limits, low enough for every engine to set.
-pub(super) const PROCESS_LIMITS: [ProcessLimit; 6] = [
+/// The limits of each process, low enough for every engine to set.
+pub(super) const PROCESS_LIMITS: [ProcessLimit; 4] = [
     // A file of more than one byte is not written. And one is the number with which the kernel marks programs
     // that handle core dumps, so for it alone it starts no such program, which would be root on the host. With
     // zero it would.
     ProcessLimit { resource: Resource::Core, name: "core", limit: 1 },
     // Bytes that can't be swapped: what the kernel gave by default until 5.16.
     ProcessLimit { resource: Resource::Memlock, name: "memlock", limit: 64 << 10 },
-    // Bytes in POSIX message queues: two of the default size, a quarter of what the kernel gives by default. Where
-    // sandboxes have users in common, or `raise_own` may not raise, others get something, too.
-    ProcessLimit { resource: Resource::Msgqueue, name: "msgqueue", limit: 200 << 10 },
     // No priority can be raised.
     ProcessLimit { resource: Resource::Nice, name: "nice", limit: 0 },
     ProcessLimit { resource: Resource::Rtprio, name: "rtprio", limit: 0 },
+];
+
+/// The limits of what the kernel counts by user, for sandboxes that have users of their own. Where all have the same
+/// user, a low limit would make it easier for one to leave nothing to the others.
+pub(super) const USER_LIMITS: [ProcessLimit; 2] = [
+    // Bytes in POSIX message queues: two of the default size, a quarter of what the kernel gives by default. All
+    // sandboxes together have no more than that if `raise_own` may not raise it.
+    ProcessLimit { resource: Resource::Msgqueue, name: "msgqueue", limit: 200 << 10 },
     // Signals that wait, and timers. The kernel's default depends on the machine's memory and is higher.
     ProcessLimit { resource: Resource::Sigpending, name: "sigpending", limit: 1024 },
 ];
@@ -41,7 +46,7 @@ impl ProcessLimit {
 /// users of all sandboxes have towards the limits of the process that made their namespaces, so with
 /// ordinary limits one sandbox could leave nothing to the others.
 pub(super) fn raise_own() {
-    for ProcessLimit { resource, .. } in PROCESS_LIMITS {
+    for ProcessLimit { resource, .. } in PROCESS_LIMITS.into_iter().chain(USER_LIMITS) {
         // This process's own core dumps stay as its starter wanted them.
         let current = if resource == Resource::Core { getrlimit(resource).current } else { None };
         // Without the right to, limits stay as they are.

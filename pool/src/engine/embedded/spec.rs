@@ -13,7 +13,7 @@ use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
 use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
-use crate::engine::process_limits::PROCESS_LIMITS;
+use crate::engine::process_limits::{PROCESS_LIMITS, USER_LIMITS};
 use crate::engine::store;
 
 /// Files that the engine mounts over those of the image: name in the runner's directory, path, content.
