@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::common::engine::Kind;
-use crate::common::{Finished, config, isolator, look, run, run_command, write_config};
+use crate::common::{
+    Finished, config, isolator, look, run, run_command, run_on_changed_machine, write_config,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -272,6 +274,26 @@ async fn doctor_checks_whether_a_host_is_set_up_for_hostile_programs() {
     assert_eq!(accepted.code, Some(0), "{accepted:?}");
     let again = checked(&accepted.stdout);
     assert_eq!(again.iter().filter(|(kind, _)| *kind == "accepted").count(), bad.len());
+}
+
+#[test]
+fn doctor_warns_of_core_dumps_that_start_a_program_on_the_host() {
+    let directory = directory(json!({}));
+    fs::write(directory.path().join("pattern"), "|/usr/lib/collector %P\n").unwrap();
+    let mount = "mount --bind pattern /proc/sys/kernel/core_pattern";
+    let doctor = |more: &[&str]| {
+        let arguments: Vec<_> = ["doctor"].iter().chain(more).copied().collect();
+        run_on_changed_machine(directory.path(), mount, &arguments)
+    };
+    let plain = doctor(&[]);
+    assert_eq!(plain.code, Some(0), "{plain:?}");
+    let warning = "  warning  a program that crashes in a sandbox can start a program on the host";
+    assert!(plain.stdout.contains(warning), "{plain:?}");
+    assert!(plain.stdout.contains("sysctl -w kernel.core_pattern=core"), "{plain:?}");
+
+    let strict = doctor(&["--production"]);
+    assert_eq!(strict.code, Some(1), "{strict:?}");
+    assert!(checked(&strict.stdout).contains(&("warning", " core-dumps")), "{strict:?}");
 }
 
 #[test]

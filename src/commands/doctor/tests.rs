@@ -60,10 +60,10 @@ fn settings_of_the_kernel_are_judged_by_their_value() {
         (kernel::random_addresses, "kernel/randomize_va_space", ["2", "1"], "unknown"),
         (kernel::user_namespaces, "user/max_user_namespaces", ["15000", "0"], "warning"),
     ];
-    for (judge, path, [safe, unsafe_value], absent) in cases {
+    for (judge, path, [safe, bad], absent) in cases {
         let file = format!("proc/sys/{path}");
-        kinds(judge, &file, &[(safe, "fine"), (unsafe_value, "warning")]);
-        let (_, text) = found(judge, &[(&file, unsafe_value)]);
+        kinds(judge, &file, &[(safe, "fine"), (bad, "warning")]);
+        let (_, text) = found(judge, &[(&file, bad)]);
         let fix = format!("sysctl -w {}=", path.replace('/', "."));
         assert!(text.contains(&fix), "{text}");
         assert_eq!(found(judge, &[]).0, absent, "{path}");
