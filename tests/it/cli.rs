@@ -239,7 +239,7 @@ async fn doctor_names_what_is_missing_and_what_mends_it() {
 fn checked(stdout: &str) -> Vec<(&str, &str)> {
     let host = stdout.split_once("\nhost\n").map_or("", |(_, host)| host);
     let lines = host.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    lines.filter_map(|line| Some(line.trim().split_once(':')?.0.split_once(' ')?)).collect()
+    lines.filter_map(|line| line.trim().split_once(':')?.0.split_once(' ')).collect()
 }
 
 #[tokio::test]

@@ -178,6 +178,8 @@ impl Warning {
 pub enum Location {
     /// On this machine.
     Here,
+    /// Behind a socket of this machine, but with a kernel of its own.
+    VirtualMachine,
     /// Behind an encrypted connection that proves who both sides are.
     Encrypted,
     /// Behind a connection that anyone can read and open.
@@ -198,6 +200,8 @@ pub struct Component {
 pub struct Facts {
     /// Where it is.
     pub location: Location,
+    /// The OCI runtime that it uses if it is not told another, if it has runtimes.
+    pub runtime: Option<String>,
     /// The programs that it uses to make sandboxes.
     pub components: Vec<Component>,
     /// The kernel's protections that it uses for all sandboxes, such as `apparmor` and `userns`.
@@ -226,7 +230,7 @@ pub trait Engine: Send + Sync + 'static {
     /// What the engine says about itself. An engine in this process has nothing to add.
     async fn facts(&self) -> Result<Facts, EngineError> {
         let (components, protections) = (Vec::new(), Vec::new());
-        Ok(Facts { location: Location::Here, components, protections })
+        Ok(Facts { location: Location::Here, runtime: None, components, protections })
     }
 
     /// Whether the engine can make such sandboxes at all. Asked once, when the pools are started.

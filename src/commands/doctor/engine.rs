@@ -27,13 +27,18 @@ pub(super) fn server_user(subject: &Subject<'_>) -> Verdict {
     }
 }
 
+/// What is in the names of runtimes that don't use runc. Others do: NVIDIA's, for example, starts it.
+const WITHOUT_RUNC: [&str; 4] = ["runsc", "kata", "crun", "youki"];
+
 /// Known holes of the runtime.
 pub(super) fn runtime(subject: &Subject<'_>) -> Verdict {
     let Some(engine) = &subject.engine else { return no_engine() };
     if engine.is_embedded {
         return Verdict::fine("the embedded engine does not use runc");
     }
-    if let Some(runtime) = engine.runtime.filter(|runtime| *runtime != "runc") {
+    let runtime = engine.runtime.or(engine.facts.runtime.as_deref());
+    let is_other = |runtime: &&str| WITHOUT_RUNC.iter().any(|name| runtime.contains(name));
+    if let Some(runtime) = runtime.filter(is_other) {
         return Verdict::fine(format!("sandboxes are made with {runtime}"));
     }
     let is_runc = |name: &str| name == "runc" || name.contains("(runc)");
@@ -85,7 +90,9 @@ fn protection(subject: &Subject<'_>, names: &[&str], fine: &str, missing: Verdic
 pub(super) fn address(subject: &Subject<'_>) -> Verdict {
     match subject.engine.as_ref().map(|engine| engine.facts.location) {
         None => no_engine(),
-        Some(Location::Here) => Verdict::fine("the engine is reached on this machine only"),
+        Some(Location::Here | Location::VirtualMachine) => {
+            Verdict::fine("the engine is reached on this machine only")
+        }
         Some(Location::Encrypted) => {
             Verdict::fine("the engine is reached over TLS, and both sides prove who they are")
         }

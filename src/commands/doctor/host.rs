@@ -119,7 +119,7 @@ impl<'a> Surroundings<'a> {
         }
         if self.is_elsewhere() {
             let verdict = Verdict::not_known(
-                "the engine is on another machine, which was not checked",
+                "the engine is on another machine or in a virtual one, which was not checked",
                 "run `isolator doctor --production` there, and accept this here",
             );
             findings.about_host(OTHER_MACHINE, verdict, is_accepted(OTHER_MACHINE));

@@ -49,8 +49,8 @@ impl Hole {
 
 /// Judges a version as an engine gives it, such as `1.1.5+ds1`.
 pub(super) fn judge(said: &str) -> Verdict {
-    let Some(version) = parse(said) else {
-        let what = format!("the version of runc is no version: {said}");
+    let Some((said, version)) = parse(said) else {
+        let what = format!("the version of runc is no version: {said:?}");
         return Verdict::not_known(what, "run: runc --version");
     };
     let holes: Vec<_> = HOLES.iter().filter(|hole| hole.is_in(version)).collect();
@@ -68,12 +68,12 @@ pub(super) fn judge(said: &str) -> Verdict {
     )
 }
 
-/// Finds the first version in a text.
-fn parse(said: &str) -> Option<Version> {
-    let word =
+/// Finds the first version in a text, and returns it as it is written, too.
+fn parse(said: &str) -> Option<(&str, Version)> {
+    let whole =
         said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
     // What a distribution adds comes after one of these.
-    let word = word.split(['+', '~']).next()?;
+    let word = whole.split(['+', '~']).next()?;
     let (numbers, more) = word.split_once('-').unwrap_or((word, ""));
     let mut numbers = numbers.split('.').map(|number| number.parse().ok());
     let (major, minor, patch) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -82,7 +82,7 @@ fn parse(said: &str) -> Option<Version> {
         let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         rest[..end].parse().unwrap_or_default()
     });
-    Some((major, minor, patch, candidate.unwrap_or(u32::MAX)))
+    Some((whole, (major, minor, patch, candidate.unwrap_or(u32::MAX))))
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn holes(said: &str) -> Vec<bool> {
-        let version = parse(said).expect(said);
+        let (_, version) = parse(said).expect(said);
         HOLES.iter().map(|hole| hole.is_in(version)).collect()
     }
 

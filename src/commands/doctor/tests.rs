@@ -238,7 +238,12 @@ fn about(judge: Judge, engine: Option<EngineFound<'_>>) -> &'static str {
 fn docker(runc: &str, protections: &[&str]) -> EngineFound<'static> {
     let runc = Component { name: "runc".to_owned(), version: runc.to_owned() };
     let protections = protections.iter().map(|name| (*name).to_owned()).collect();
-    let facts = Facts { location: Location::Here, components: vec![runc], protections };
+    let facts = Facts {
+        location: Location::Here,
+        runtime: Some("runc".to_owned()),
+        components: vec![runc],
+        protections,
+    };
     EngineFound { facts, is_embedded: false, runtime: None, warnings: 0 }
 }
 
@@ -253,6 +258,11 @@ fn the_engine_is_judged_by_what_it_says() {
     }
     let other = EngineFound { runtime: Some("runsc"), ..bad() };
     assert_eq!(about(engine::runtime, Some(other)), "fine", "runc makes no sandboxes");
+    let mut other = bad();
+    other.facts.runtime = Some("crun".to_owned());
+    assert_eq!(about(engine::runtime, Some(other)), "fine", "it is the engine's default");
+    let wrapper = EngineFound { runtime: Some("nvidia"), ..bad() };
+    assert_eq!(about(engine::runtime, Some(wrapper)), "warning", "it starts runc");
     let mut silent = bad();
     silent.facts.components.clear();
     assert_eq!(about(engine::runtime, Some(silent)), "unknown");
@@ -267,9 +277,12 @@ fn the_engine_is_judged_by_what_it_says() {
     let warned = EngineFound { warnings: 2, ..good() };
     assert_eq!(about(engine::warnings, Some(warned)), "warning");
     assert_eq!(about(engine::warnings, Some(good())), "fine");
-    for (location, kind) in
-        [(Location::Here, "fine"), (Location::Encrypted, "fine"), (Location::Open, "warning")]
-    {
+    for (location, kind) in [
+        (Location::Here, "fine"),
+        (Location::VirtualMachine, "fine"),
+        (Location::Encrypted, "fine"),
+        (Location::Open, "warning"),
+    ] {
         let mut engine = good();
         engine.facts.location = location;
         assert_eq!(about(engine::address, Some(engine)), kind);

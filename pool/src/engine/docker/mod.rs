@@ -160,7 +160,8 @@ impl Engine for DockerEngine {
         let docker = self.docker().await?;
         let info = docker.info().await.map_err(|e| translate.error(e))?;
         let version = docker.version().await.map_err(|e| translate.error(e))?;
-        Ok(facts::facts(&self.address, info, version))
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Ok(facts::facts(&self.address, info, version, kernel.trim()))
     }
 
     async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
