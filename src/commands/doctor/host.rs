@@ -96,7 +96,7 @@ impl<'a> Surroundings<'a> {
     /// Makes the one check that every operator should know of.
     pub(super) fn check_core_dumps(&self, findings: &mut Findings) {
         match kernel::core_dumps(&self.subject) {
-            _ if self.is_elsewhere() => findings.fine("not checked: it is not the engine's"),
+            _ if self.is_elsewhere() => findings.fine("not checked: the engine is elsewhere"),
             Verdict::Warning { what, fix } => findings.warn(&what, &fix),
             Verdict::Fine(what) | Verdict::NotKnown { what, .. } => findings.fine(&what),
         }
