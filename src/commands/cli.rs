@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use humantime::parse_duration;
 
+use crate::commands::doctor::names_of_checks;
 use crate::commands::hosts::Host;
 use crate::commands::hosts::entry::server_name;
 use crate::config::EngineKind;
@@ -36,8 +38,9 @@ pub enum Command {
     /// Run a program in a new sandbox; the exit code is the program's, 124 after a timeout, 125 if
     /// the sandbox failed
     Run(RunArguments),
-    /// Check what is there and what is missing, and say how to fix it
-    Doctor,
+    /// Check what is there and what is missing, and say how to fix it. The exit code is 0 if nothing
+    /// is missing, and 1 otherwise
+    Doctor(DoctorArguments),
     /// List, build or pull the images of the languages
     #[command(subcommand)]
     Image(ImageCommand),
@@ -67,6 +70,18 @@ pub struct ServeArguments {
     /// Serve over streamable HTTP at this address, path /mcp. Clients on other machines need a token
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,
+}
+
+/// Arguments of `isolator doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// Also check whether this host is set up to run hostile programs. The exit code is 1 as well if
+    /// something is found that is not accepted
+    #[arg(long)]
+    pub production: bool,
+    /// Accept what a check of --production finds; can be given several times
+    #[arg(long, value_name = "NAME", requires = "production", value_parser = PossibleValuesParser::new(names_of_checks()))]
+    pub accept: Vec<String>,
 }
 
 /// Arguments of `isolator token`.

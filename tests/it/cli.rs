@@ -5,7 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::common::{Finished, config, isolator, look, run, run_command, write_config};
+use crate::common::engine::Kind;
+use crate::common::{
+    Finished, config, isolator, look, run, run_command, run_on_changed_machine, write_config,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -230,6 +233,67 @@ async fn doctor_names_what_is_missing_and_what_mends_it() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let promised = format!("MISSING  python: {image}\n           isolator image pull python");
     assert!(finished.stdout.contains(&promised), "{finished:?}");
+}
+
+/// The lines of `doctor --production` about one check: its kind and name.
+fn checked(stdout: &str) -> Vec<(&str, &str)> {
+    let host = stdout.split_once("\nhost\n").map_or("", |(_, host)| host);
+    let lines = host.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    lines.filter_map(|line| line.trim().split_once(':')?.0.split_once(' ')).collect()
+}
+
+#[tokio::test]
+async fn doctor_checks_whether_a_host_is_set_up_for_hostile_programs() {
+    let directory = directory(json!({}));
+    let refused = run(directory.path(), &["doctor", "--production", "--accept", "luck"], "");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let names = refused.stderr.split("possible values: ").nth(1).unwrap();
+    let names: Vec<_> = names.split(']').next().unwrap().split(", ").collect();
+    assert!(names.len() > 20, "{names:?}");
+
+    let finished = run_on_engine(directory.path(), &["doctor", "--production"], "").await;
+    let found = checked(&finished.stdout);
+    let is_docker = Kind::chosen() == Kind::Docker;
+    for name in names {
+        let is_expected = match name {
+            "other-machine" => false,
+            "remapped-users" | "security-module" => is_docker,
+            _ => true,
+        };
+        let times = found.iter().filter(|(_, it)| it.trim() == name).count();
+        assert_eq!(times, usize::from(is_expected), "{name}: {finished:?}");
+    }
+    let bad: Vec<_> =
+        found.iter().filter(|(kind, _)| *kind != "ok").map(|(_, name)| name.trim()).collect();
+    assert_eq!(finished.code, Some(i32::from(!bad.is_empty())), "{finished:?}");
+    assert!(finished.stdout.contains("everything is there"), "{finished:?}");
+
+    let mut arguments = vec!["doctor", "--production"];
+    arguments.extend(bad.iter().flat_map(|name| ["--accept", name]));
+    let accepted = run_on_engine(directory.path(), &arguments, "").await;
+    assert_eq!(accepted.code, Some(0), "{accepted:?}");
+    let again = checked(&accepted.stdout);
+    assert_eq!(again.iter().filter(|(kind, _)| *kind == "accepted").count(), bad.len());
+}
+
+#[test]
+fn doctor_warns_of_core_dumps_that_start_a_program_on_the_host() {
+    let directory = directory(json!({}));
+    fs::write(directory.path().join("pattern"), "|/usr/lib/collector %P\n").unwrap();
+    let mount = "mount --bind pattern /proc/sys/kernel/core_pattern";
+    let doctor = |more: &[&str]| {
+        let arguments: Vec<_> = ["doctor"].iter().chain(more).copied().collect();
+        run_on_changed_machine(directory.path(), mount, &arguments)
+    };
+    let plain = doctor(&[]);
+    assert_eq!(plain.code, Some(0), "{plain:?}");
+    let warning = "  warning  a program that crashes in a sandbox can start a program on the host";
+    assert!(plain.stdout.contains(warning), "{plain:?}");
+    assert!(plain.stdout.contains("sysctl -w kernel.core_pattern=core"), "{plain:?}");
+
+    let strict = doctor(&["--production"]);
+    assert_eq!(strict.code, Some(1), "{strict:?}");
+    assert!(checked(&strict.stdout).contains(&("warning", " core-dumps")), "{strict:?}");
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! What only the engine `docker` has: its address, and an API that says what it was asked for.
 
 use std::collections::HashMap;
-use std::fs;
+use std::io::copy;
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::{env, fs, thread};
 
 use crate::common::engine::{Kind, docker};
 use crate::common::process::Process;
@@ -193,4 +196,47 @@ fn without_an_engine_commands_name_its_address_and_what_mends_it() {
     let finished = run(nobody.path(), &["bench"], "");
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
     assert!(finished.stderr.contains("isolator doctor"), "{finished:?}");
+}
+
+/// The address of a port behind which the engine is.
+fn port_of_the_engine() -> String {
+    let socket = env::var("DOCKER_HOST").unwrap_or_default();
+    let socket = match socket.strip_prefix("unix://") {
+        Some(path) => path.to_owned(),
+        None => "/var/run/docker.sock".to_owned(),
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut engine) = (client.unwrap(), UnixStream::connect(&socket).unwrap());
+            let (mut to, mut from) = (engine.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || {
+                // Either side may end the connection as it likes.
+                let _ = copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+            thread::spawn(move || {
+                let _ = copy(&mut engine, &mut client);
+                let _ = client.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn an_engine_on_another_machine_is_not_judged_by_this_one() {
+    let directory = nobody(&port_of_the_engine());
+    let doctor = |arguments: &[&str]| run(directory.path(), arguments, "").stdout;
+    let strict = doctor(&["doctor", "--production"]);
+    let (_, host) = strict.split_once("\nhost\n").expect(&strict);
+    assert!(host.contains("  warning  engine-address: "), "{strict}");
+    assert!(host.contains("  unknown  other-machine: "), "{strict}");
+    for of_this_machine in ["swap", "core-dumps", "ebpf"] {
+        assert!(!host.contains(&format!(" {of_this_machine}: ")), "{strict}");
+    }
+    assert!(strict.contains("python: a sandbox works"), "{strict}");
+    let plain = doctor(&["doctor"]);
+    assert!(plain.contains("host\n  ok       not checked"), "{plain}");
 }

@@ -62,6 +62,17 @@ fn the_page_of_the_configuration_has_every_key_and_no_other() {
 }
 
 #[test]
+fn the_page_about_hosts_has_every_check_of_the_doctor_and_no_other() {
+    let names: BTreeSet<String> =
+        isolator::commands::doctor::names_of_checks().into_iter().map(str::to_owned).collect();
+    let page = page("docs/hardening.md");
+    let (_, section) = page.split_once("\n## What the doctor checks\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(rows.map(str::to_owned).collect::<BTreeSet<_>>(), names);
+}
+
+#[test]
 fn links_between_the_pages_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders = vec![root.to_owned(), root.join("docs"), root.join("docs/decisions")];

@@ -177,6 +177,41 @@ impl Warning {
     }
 }
 
+/// Where an engine makes its sandboxes, as seen from this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Location {
+    /// On this machine.
+    Here,
+    /// Behind a socket of this machine, but with a kernel of its own.
+    VirtualMachine,
+    /// Behind an encrypted connection that proves who both sides are.
+    Encrypted,
+    /// Behind a connection that anyone can read and open.
+    Open,
+}
+
+/// A program that an engine uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Component {
+    /// Its name.
+    pub name: String,
+    /// Its version, as it says it.
+    pub version: String,
+}
+
+/// What an engine says about itself, for checks of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Where it is.
+    pub location: Location,
+    /// The OCI runtime that it uses if it is not told another, if it has runtimes.
+    pub runtime: Option<String>,
+    /// The programs that it uses to make sandboxes.
+    pub components: Vec<Component>,
+    /// The kernel's protections that it uses for all sandboxes, such as `apparmor` and `userns`.
+    pub protections: Vec<String>,
+}
+
 /// Called with each line of progress while an image is fetched. The lines are for people.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
@@ -195,6 +230,12 @@ pub trait Engine: Send + Sync + 'static {
     /// What an operator should know about the engine: limits that it can't enforce, known bugs of its
     /// version.
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError>;
+
+    /// What the engine says about itself. An engine in this process has nothing to add.
+    async fn facts(&self) -> Result<Facts, EngineError> {
+        let (components, protections) = (Vec::new(), Vec::new());
+        Ok(Facts { location: Location::Here, runtime: None, components, protections })
+    }
 
     /// Whether the engine can make such sandboxes at all. Asked once, when the pools are started.
     ///

@@ -96,6 +96,30 @@ pub(crate) fn run(directory: &Path, arguments: &[&str], stdin: &str) -> Finished
     run_command(isolator(directory).args(arguments), stdin)
 }
 
+/// Runs the binary in `directory`, on a machine whose files a shell command has changed by mounts: nobody else sees
+/// these. `prepare` finds `directory` as its working directory.
+pub(crate) fn run_on_changed_machine(
+    directory: &Path,
+    prepare: &str,
+    arguments: &[&str],
+) -> Finished {
+    let binary = isolator(directory);
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"])
+        .arg(binary.get_program())
+        .args(arguments)
+        .current_dir(directory)
+        .env_remove("DOCKER_HOST");
+    for (name, value) in binary.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    run_command(&mut command, "")
+}
+
 /// Runs a command to its end, with `stdin` as its input.
 pub(crate) fn run_command(command: &mut Command, stdin: &str) -> Finished {
     use std::io::Write;

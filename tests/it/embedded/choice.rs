@@ -1,12 +1,12 @@
 //! When the embedded engine is used.
 
-use std::process::Command;
-
 use serde_json::json;
 
 use super::{look, on_embedded, start};
 use crate::common::engine::Engine as _;
-use crate::common::{Finished, config, isolator, run, run_command, write_config};
+use crate::common::{
+    Finished, config, isolator, run, run_command, run_on_changed_machine, write_config,
+};
 
 /// Runs the doctor where no Docker listens at any of the usual places.
 fn doctor_without_docker(kind: &str) -> Finished {
@@ -14,21 +14,7 @@ fn doctor_without_docker(kind: &str) -> Finished {
     let mut settings = config(&["python"], json!({}));
     settings["engine"]["kind"] = json!(kind);
     write_config(home.path(), &settings);
-    let binary = isolator(home.path());
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", "mount -t tmpfs none /run && exec \"$@\"", "sh"])
-        .arg(binary.get_program())
-        .arg("doctor")
-        .current_dir(home.path())
-        .env_remove("DOCKER_HOST");
-    for (name, value) in binary.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    run_command(&mut command, "")
+    run_on_changed_machine(home.path(), "mount -t tmpfs none /run", &["doctor"])
 }
 
 #[test]

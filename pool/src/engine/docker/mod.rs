@@ -4,6 +4,7 @@ mod connect;
 mod container;
 mod dialect;
 mod error;
+mod facts;
 mod images;
 mod volume;
 
@@ -32,7 +33,7 @@ use crate::engine::instance::{Instance, LABEL};
 use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::{
-    Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
+    Call, Channel, Engine, EngineError, Facts, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
 };
 
@@ -152,6 +153,15 @@ impl Engine for DockerEngine {
         }
         let warning = |what| Warning::new(what, "see the engine's documentation");
         Ok(warnings.unwrap_or_default().into_iter().map(warning).collect())
+    }
+
+    async fn facts(&self) -> Result<Facts, EngineError> {
+        let translate = self.translate(Call::Check);
+        let docker = self.docker().await?;
+        let info = docker.info().await.map_err(|e| translate.error(e))?;
+        let version = docker.version().await.map_err(|e| translate.error(e))?;
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Ok(facts::facts(&self.address, info, version, kernel.trim()))
     }
 
     async fn prepare(&self, image: &Image) -> Result<(), EngineError> {

@@ -1,47 +1,41 @@
 //! `isolator doctor`: what is there, what is missing, and how to fix it.
 
-use std::process::ExitCode;
+mod check;
+mod cpu;
+mod engine;
+mod findings;
+mod host;
+mod kernel;
+mod memory;
+mod runc;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use isolator_pool::engine::preload::PreloadStatus;
-use isolator_pool::engine::{Call, EngineError, bounded};
+use isolator_pool::engine::{Call, EngineError, Facts, Warning, bounded};
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
+use self::findings::Findings;
+use self::host::Surroundings;
+pub use self::host::names_of_checks;
 use crate::app::{App, PoolFill};
+use crate::commands::cli::DoctorArguments;
 use crate::commands::{Work, isolator, say};
-use crate::config::{Config, Language};
+use crate::config::{Config, EngineKind, Language};
 
 /// How long to wait for a sandbox, and how often to check for one.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Prints what was found, and counts the problems.
-#[derive(Default)]
-struct Findings {
-    problems: usize,
-}
-
-impl Findings {
-    fn fine(&self, what: &str) {
-        say(&format!("  ok       {what}"));
-    }
-
-    fn warn(&self, what: &str, fix: &str) {
-        say(&format!("  warning  {what}\n           {fix}"));
-    }
-
-    fn missing(&mut self, what: &str, fix: &str) {
-        self.problems += 1;
-        say(&format!("  MISSING  {what}\n           {fix}"));
-    }
-}
-
-/// Checks everything that a request needs, and runs one in each language.
-pub fn doctor(config: Config) -> Work {
+/// Checks everything that a request needs, and runs one in each language. Also checks the host, if it is to run
+/// hostile programs.
+pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
     Box::pin(async move {
         let mut findings = Findings::default();
         say("configuration");
@@ -57,38 +51,57 @@ pub fn doctor(config: Config) -> Work {
             findings.warn(&what, "isolator config init writes some to start with");
         }
 
-        say("engine");
         let app = App::new(&config).await?;
-        match bounded(Call::Check, app.engine.check()).await {
-            Ok(engine) => {
-                findings.fine(&engine);
-                for warning in bounded(Call::Check, app.engine.warnings()).await? {
-                    findings.warn(&warning.what, &warning.fix);
-                }
-                images(&config, &app, &mut findings).await;
-                if findings.problems == 0 {
-                    sandboxes(&config, &app, &mut findings).await;
-                }
-            }
-            Err(error @ EngineError::Unusable(_)) => findings.missing(
-                &error.to_string(),
-                "fix that, or use a Docker engine instead: install and start one (Debian: apt-get install \
-                 docker.io)",
-            ),
-            Err(error) => findings.missing(
-                &error.to_string(),
-                "install and start Docker (Debian: apt-get install docker.io), give this user access to its \
-                 socket, or set its address in engine.host or DOCKER_HOST",
-            ),
-        }
-        if findings.problems == 0 {
-            say("everything is there");
-            Ok(ExitCode::SUCCESS)
+        let mut surroundings = Surroundings::new(&config, app.kind == EngineKind::Embedded);
+        engine(&config, &app, &mut surroundings, &mut findings).await;
+        say("host");
+        if arguments.production {
+            surroundings.check_all(&arguments.accept, &mut findings);
         } else {
-            say(&format!("{} thing(s) missing", findings.problems));
-            Ok(ExitCode::FAILURE)
+            surroundings.check_core_dumps(&mut findings);
         }
+        Ok(findings.conclude())
     })
+}
+
+/// Checks the engine and, if it works, what is made with it.
+async fn engine(
+    config: &Config,
+    app: &App,
+    surroundings: &mut Surroundings<'_>,
+    findings: &mut Findings,
+) {
+    say("engine");
+    match described(app).await {
+        Ok((engine, warnings, facts)) => {
+            findings.fine(&engine);
+            for warning in &warnings {
+                findings.warn(&warning.what, &warning.fix);
+            }
+            surroundings.engine_is(facts, warnings.len());
+            images(config, app, findings).await;
+            if findings.is_complete() {
+                sandboxes(config, app, findings).await;
+            }
+        }
+        Err(error @ EngineError::Unusable(_)) => findings.missing(
+            &error.to_string(),
+            "fix that, or use a Docker engine instead: install and start one (Debian: apt-get install docker.io)",
+        ),
+        Err(error) => findings.missing(
+            &error.to_string(),
+            "install and start Docker (Debian: apt-get install docker.io), give this user access to its socket, or \
+             set its address in engine.host or DOCKER_HOST",
+        ),
+    }
+}
+
+/// The engine in one line, its warnings, and what the checks of the host need to know of it.
+async fn described(app: &App) -> Result<(String, Vec<Warning>, Facts), EngineError> {
+    let line = bounded(Call::Check, app.engine.check()).await?;
+    let warnings = bounded(Call::Check, app.engine.warnings()).await?;
+    let facts = bounded(Call::Check, app.engine.facts()).await?;
+    Ok((line, warnings, facts))
 }
 
 async fn images(config: &Config, app: &App, findings: &mut Findings) {
