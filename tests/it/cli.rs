@@ -287,7 +287,7 @@ fn doctor_warns_of_core_dumps_that_start_a_program_on_the_host() {
     };
     let plain = doctor(&[]);
     assert_eq!(plain.code, Some(0), "{plain:?}");
-    let warning = "  warning  a program that crashes in a sandbox can start a program on the host";
+    let warning = "  warning  a program that crashes can start a program on the host";
     assert!(plain.stdout.contains(warning), "{plain:?}");
     assert!(plain.stdout.contains("sysctl -w kernel.core_pattern=core"), "{plain:?}");
 

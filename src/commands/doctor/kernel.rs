@@ -51,8 +51,8 @@ pub(super) fn core_dumps(subject: &Subject<'_>) -> Verdict {
     };
     match text.chars().next() {
         Some('|') => Verdict::warning(
-            "a program that crashes in a sandbox can start a program on the host, as root, which reads its memory; no \
-             limit of core dumps prevents that",
+            "a program that crashes can start a program on the host, as root, which reads its memory; only their limit \
+             of core dumps keeps sandboxes from that",
             DUMP_TO_FILES,
         ),
         Some('@') => Verdict::warning(
