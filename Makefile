@@ -11,7 +11,7 @@ TIMED := scripts/timed
 # The steps share a target directory and an engine, so in parallel they would only wait for each other.
 .NOTPARALLEL:
 
-.PHONY: help run test test-all bench soak lint fmt build bundle images engine engines toolchain phases unit fuzz \
+.PHONY: help run test test-all bench soak flood lint fmt build bundle images engine engines toolchain phases unit fuzz \
 	pytest clean
 
 help: ## List the targets
@@ -78,6 +78,9 @@ pytest: engines # Run the official clients and the conformance suite against the
 soak: engines ## Run ordinary and hostile requests for a long time and check the log; options: SOAK="--time 8h --seed 7"
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \
 		ISOLATOR_TEST_ENGINE=$$engine scripts/python tests/python/soak.py $(SOAK) || exit; done
+
+flood: engines ## Send messages that are made to take much memory, from eight clients at once; options: FLOOD="--time 1h"
+	ISOLATOR_TEST_ENGINE=embedded scripts/python tests/python/flood.py $(FLOOD)
 
 clean: ## Remove what was built here, except for the images on the engine
 	$(CARGO) clean && rm -rf .venv tests/node/node_modules

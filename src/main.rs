@@ -18,7 +18,23 @@ fn main() -> ExitCode {
     if let Some(code) = launch::run(&arguments, log_errors_to_stderr) {
         return code;
     }
+    give_back_large_blocks();
     start()
+}
+
+/// Bytes from which a block of memory is the system's again as soon as it is not used.
+#[cfg(target_env = "gnu")]
+const LARGE_BLOCK: i32 = 1 << 20;
+
+/// By default the allocator raises this limit to the largest block that was given back. After the first large messages,
+/// a server would hold hundreds of MiB that it does not use.
+fn give_back_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    #[allow(unsafe_code)]
+    // SAFETY: the call has no conditions. If it fails, memory is managed as by default.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BLOCK);
+    }
 }
 
 #[tokio::main]
