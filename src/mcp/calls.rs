@@ -230,7 +230,7 @@ impl Calls {
         }
         request.run.watch = watch;
         Ok(match self.pools.execute(&language.name, &client, &request.run).await {
-            Ok((outcome, _)) => tool_result::of_data(&Tested::executed(&outcome)),
+            Ok((outcome, receipt)) => tool_result::of_data(&Tested::executed(&outcome, &receipt)),
             Err(error) => tool_result::sandbox_fault(&error),
         })
     }

@@ -48,15 +48,18 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
     })
 }
 
+/// Says which limits a program ran without, if it was without some.
+pub(crate) fn without_limits(receipt: &Receipt) -> Option<String> {
+    let kinds = LimitKind::list(&receipt.unenforced);
+    let is_any = !receipt.unenforced.is_empty();
+    is_any.then(|| {
+        format!("the program ran without a limit of {kinds}: this server can't enforce it")
+    })
+}
+
 /// What the author of a program should know, besides why it failed.
 pub(crate) fn notes(outcome: &Outcome, receipt: &Receipt) -> Vec<String> {
-    let mut notes = Vec::new();
-    if !receipt.unenforced.is_empty() {
-        let kinds = LimitKind::list(&receipt.unenforced);
-        notes.push(format!(
-            "the program ran without a limit of {kinds}: this server can't enforce it"
-        ));
-    }
+    let mut notes: Vec<_> = without_limits(receipt).into_iter().collect();
     if outcome.status == Status::Success && outcome.oom_kills > 0 {
         notes.push(format!(
             "{} process(es) of the program were killed because the memory limit was reached",

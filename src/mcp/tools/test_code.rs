@@ -1,5 +1,6 @@
 //! The tool `test_code`, and its answers.
 
+use isolator_pool::pool::pools::Receipt;
 use isolator_pool::run::outcome::Outcome;
 use rmcp::model::{Tool, ToolAnnotations};
 use schemars::JsonSchema;
@@ -11,6 +12,7 @@ use crate::config::{Config, Language};
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::TestCode;
 use crate::request::syntax::Syntax;
+use crate::result::explain;
 use crate::result::report::text;
 
 /// The tool's name.
@@ -57,6 +59,9 @@ pub(crate) enum Tested {
         exit_code: i32,
         /// Always "execution".
         phase: &'static str,
+        /// Which limits did not hold, only where the engine can't enforce all.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        notes: Vec<String>,
     },
 }
 
@@ -93,6 +98,9 @@ struct AnyTested {
     /// Its exit code; 124 after a timeout, 128 plus the number of a signal that ended it.
     #[serde(default)]
     exit_code: i32,
+    /// What else there is to know about the run.
+    #[serde(default)]
+    notes: Vec<String>,
 }
 
 /// The names of the phases, for the schema.
@@ -119,12 +127,13 @@ impl Tested {
     }
 
     /// The answer to a program that ran.
-    pub(crate) fn executed(outcome: &Outcome) -> Self {
+    pub(crate) fn executed(outcome: &Outcome, receipt: &Receipt) -> Self {
         Self::Executed {
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
             exit_code: outcome.shell_code(),
             phase: "execution",
+            notes: explain::without_limits(receipt).into_iter().collect(),
         }
     }
 }
@@ -194,6 +203,7 @@ mod tests {
             stderr: "e".to_owned(),
             exit_code: 124,
             phase: "execution",
+            notes: Vec::new(),
         };
         assert_eq!(
             json(executed),

@@ -149,9 +149,9 @@ pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
 fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     let limit = |kind: &str, limit: u32| json!({ "type": kind, "soft": limit, "hard": limit });
     let mut limits = vec![limit("RLIMIT_NOFILE", spec.limits.open_files)];
+    let own = PROCESS_LIMITS.into_iter().chain(USER_LIMITS);
     limits.extend(
-        PROCESS_LIMITS
-            .map(|own| limit(&format!("RLIMIT_{}", own.name.to_uppercase()), own.within_own())),
+        own.map(|own| limit(&format!("RLIMIT_{}", own.name.to_uppercase()), own.within_own())),
     );
     if !parts.host.limits("pids") && parts.ids.is_some() {
         // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
