@@ -437,3 +437,19 @@ async fn what_a_registry_says_is_shown_in_part_and_escaped() {
     assert!(error.contains("403") && error.contains(r"\u{1b}[2J"), "{error}");
     assert!(error.len() < 500, "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_is_not_on_this_machine_is_asked_over_tls_only() {
+    let world = world();
+    // The tests have no other machine. This address is not one that is trusted without TLS.
+    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let name = format!("{}/x:1", listener.local_addr().unwrap());
+    let first = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_u8().await.unwrap()
+    };
+    let (pulled, first) = tokio::join!(world.store.pull(&name, &|_| {}), first);
+    assert_eq!(first, 22, "a handshake of TLS");
+    assert!(matches!(pulled, Err(StoreError::Registry { .. })), "{pulled:?}");
+    world.check(0);
+}
