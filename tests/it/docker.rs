@@ -1,6 +1,5 @@
 //! What only the engine `docker` has: its address, and an API that says what it was asked for.
 
-use std::collections::HashMap;
 use std::io::copy;
 use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -10,6 +9,8 @@ use crate::common::engine::{Kind, docker};
 use crate::common::process::Process;
 use crate::common::server::Server;
 use crate::common::{config, eventually, run, write_config};
+use isolator_pool::engine::docker::docker_profile;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -30,56 +31,123 @@ fn nobody(address: &str) -> TempDir {
     directory
 }
 
+/// Paths that are hidden, beside those of this machine's processors.
+const MASKED: [&str; 14] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/pressure",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/devices/virtual/thermal",
+    "/sys/firmware",
+];
+
+/// What something was made with, without what is off, empty or 0.
+fn asked(of: &impl Serialize) -> Value {
+    let mut asked = serde_json::to_value(of).expect("what was asked for");
+    let is_off = |value: &Value| match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.iter().all(|it| *it == json!(0)),
+        Value::Object(fields) => fields.is_empty(),
+    };
+    asked.as_object_mut().expect("an object").retain(|_, value| !is_off(value));
+    asked
+}
+
+/// What a container's host configuration must be, whole: what is not here was not asked for.
+fn promised(labels: &Value, volume: &str) -> Value {
+    let ulimit = |name: &str, hard: i64| json!({ "Name": name, "Soft": hard, "Hard": hard });
+    let tmpfs = "rw,exec,nosuid,nodev,mode=1777,size=67108864,nr_inodes=8192,uid=1000,gid=1000";
+    json!({
+        "CapDrop": ["ALL"],
+        "CgroupnsMode": "private",
+        "IpcMode": "private",
+        "LogConfig": { "Type": "none", "Config": {} },
+        "Memory": (256 + MODULES) << 20,
+        // The same: no swap beside the memory.
+        "MemorySwap": (256 + MODULES) << 20,
+        "Mounts": [{
+            "Type": "volume",
+            "Source": volume,
+            "Target": "/.isolator",
+            "ReadOnly": true,
+            "VolumeOptions": { "NoCopy": true, "Labels": labels },
+        }],
+        "NanoCpus": 1_000_000_000,
+        "NetworkMode": "none",
+        "PidsLimit": 64,
+        "ReadonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+        "ReadonlyRootfs": true,
+        // Docker's own default.
+        "Runtime": "runc",
+        "ShmSize": 16 << 20,
+        "Tmpfs": { "/tmp": tmpfs, "/workspace": tmpfs },
+        "Ulimits": [ulimit("nofile", 1024), ulimit("core", 1), ulimit("memlock", 64 << 10),
+            ulimit("nice", 0), ulimit("rtprio", 0)],
+    })
+}
+
 #[tokio::test]
 async fn the_engine_was_asked_for_every_restriction() {
     let server = Server::start(&on_docker(json!({}))).await;
     let sandboxes = server.wait_until_ready().await;
-    let found = docker::Bystander::new().await.inspect(&sandboxes[0]).await;
-    let host = found.host_config.unwrap();
-    assert_eq!(host.network_mode.as_deref(), Some("none"));
-    assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
-    assert!(host.cap_add.unwrap_or_default().is_empty());
-    assert_eq!(host.privileged, Some(false));
-    assert_eq!(host.readonly_rootfs, Some(true));
-    let read_only = host.readonly_paths.unwrap();
-    for path in ["/proc/sys", "/proc/sysrq-trigger", "/proc/pressure"] {
-        assert!(read_only.iter().any(|found| found == path), "{path}: {read_only:?}");
-    }
-    assert_eq!(host.memory, Some((256 + MODULES) << 20));
-    assert_eq!(host.memory_swap, host.memory, "no swap beside the memory");
-    assert_eq!(host.nano_cpus, Some(1_000_000_000));
-    assert_eq!(host.pids_limit, Some(64));
-    assert_eq!(host.ipc_mode.as_deref(), Some("private"));
-    assert_ne!(host.pid_mode.as_deref(), Some("host"));
-    assert_eq!(host.log_config.unwrap().typ.as_deref(), Some("none"));
-    assert!(host.binds.unwrap_or_default().is_empty());
-    assert!(host.devices.unwrap_or_default().is_empty());
-    assert!(host.port_bindings.unwrap_or_default().is_empty());
-    let restart = host.restart_policy.and_then(|policy| policy.name).map(|name| name.to_string());
-    assert!(["", "no"].contains(&restart.as_deref().unwrap_or_default()), "{restart:?}");
-    let options = host.security_opt.unwrap();
-    assert!(options.iter().any(|option| option.starts_with("no-new-privileges")), "{options:?}");
-    assert!(options.iter().any(|option| option.starts_with("seccomp={")), "{options:?}");
+    let bystander = docker::Bystander::new().await;
+    let found = bystander.inspect(&sandboxes[0]).await;
 
-    let tmpfs: HashMap<String, String> = host.tmpfs.unwrap();
-    for place in ["/workspace", "/tmp"] {
-        for option in ["size=67108864", "nr_inodes=", "nosuid", "nodev"] {
-            assert!(tmpfs[place].contains(option), "{place}: {}", tmpfs[place]);
-        }
-    }
-    let mounts = found.mounts.unwrap();
-    let [mount] = mounts.as_slice() else { panic!("only the runner's volume, not {mounts:?}") };
-    assert_eq!(mount.typ.as_deref(), Some("volume"));
-    assert_eq!(mount.rw, Some(false));
-
-    let container = found.config.unwrap();
-    assert_eq!(container.user.as_deref(), Some("1000:1000"));
-    assert_eq!(container.stop_signal.as_deref(), Some("SIGKILL"), "an engine stops at once");
-    let labels = container.labels.unwrap();
-    for label in ["isolator.instance", "isolator.machine", "isolator.boot", "isolator.process"] {
-        assert!(labels.contains_key(label), "{label}: {labels:?}");
-    }
+    let container = asked(&found.config.unwrap());
+    let image = bystander.image("isolator/python").await;
+    let of_image = image.config.unwrap();
+    let mut labels = container["Labels"].clone();
+    // Docker adds those of the image.
+    let theirs = of_image.labels.unwrap();
+    labels.as_object_mut().unwrap().retain(|name, _| !theirs.contains_key(name));
     assert_eq!(labels["isolator.instance"], server.instance);
+    let names: Vec<_> = labels.as_object().unwrap().keys().map(String::as_str).collect();
+    let ours = ["isolator.boot", "isolator.instance", "isolator.machine", "isolator.process"];
+    assert_eq!(names, ours);
+
+    let mut host = asked(&found.host_config.unwrap());
+    let mut take = |name: &str| host.as_object_mut().unwrap().remove(name).unwrap_or_default();
+    // Not shown: it is long.
+    let filter = format!("seccomp={}", docker_profile());
+    let options = take("SecurityOpt");
+    assert!(options == json!(["no-new-privileges", filter]), "another filter, or more options");
+    // Nobody asks for one, and versions have two names for that.
+    let restart = take("RestartPolicy");
+    assert!(["", "no"].map(|name| json!(name)).contains(&restart["Name"]), "{restart}");
+    let masked = take("MaskedPaths");
+    let masked = masked.as_array().expect("a list").iter().filter_map(Value::as_str);
+    let masked = masked.filter(|path| !path.starts_with("/sys/devices/system/cpu/cpu"));
+    assert_eq!(masked.collect::<Vec<_>>(), MASKED);
+    let volume = host["Mounts"][0]["Source"].as_str().unwrap_or_default().to_owned();
+    assert!(volume.starts_with("isolator-") && volume.ends_with("-runner"), "{volume}");
+    assert_eq!(host, promised(&labels, &volume));
+
+    assert_eq!(
+        container,
+        json!({
+            "Entrypoint": ["/.isolator/isolator-runner", "hold"],
+            "Env": of_image.env.unwrap(),
+            "Healthcheck": { "Test": ["NONE"] },
+            "Hostname": "sandbox",
+            "Image": image.id.unwrap(),
+            "Labels": container["Labels"],
+            // An engine that ends stops it at once.
+            "StopSignal": "SIGKILL",
+            "User": "1000:1000",
+            "WorkingDir": "/workspace",
+        })
+    );
     server.stop().await;
 }
 

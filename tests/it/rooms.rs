@@ -6,12 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name a library. Everything else is written in our own types.
-const LIBRARIES: [(&str, &[&str]); 5] = [
+const LIBRARIES: [(&str, &[&str]); 6] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve.rs", "bench/src/"]),
     ("axum", &["src/transport/http/"]),
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
     ("libcontainer", &["pool/src/engine/embedded/"]),
     ("plotters", &["bench/src/"]),
+    ("reqwest", &["pool/src/engine/store/registry/"]),
 ];
 
 /// The rooms of each crate from the top down: a room may use those after it, and none before it.

@@ -19,7 +19,7 @@ mod docker;
 mod kernel;
 mod profile;
 
-pub(crate) use docker::docker_profile;
+pub use docker::docker_profile;
 pub(crate) use kernel::kernel_programs;
 
 use serde::Deserialize;

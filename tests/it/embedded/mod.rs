@@ -3,6 +3,7 @@
 
 mod choice;
 mod crashes;
+mod devices;
 mod hostile_images;
 mod promises;
 mod rootless;

@@ -2,10 +2,10 @@
 
 use std::env;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::on_embedded;
+use crate::common::process::Process;
 use crate::common::{Finished, PATIENCE, isolator, run_command, write_config};
 
 /// A user that every system has, without anything of its own.
@@ -68,6 +69,7 @@ impl Home {
         run_command(&mut self.command(group, arguments), stdin)
     }
 
+    /// The command that does so.
     fn command(&self, group: Option<&Path>, arguments: &[&str]) -> Command {
         let home = self.0.path();
         let mut command = Command::new("unshare");
@@ -83,26 +85,6 @@ impl Home {
             .env("XDG_CONFIG_HOME", home.join("config"))
             .env_remove("ISOLATOR_CONFIG");
         command
-    }
-
-    /// Runs the server as the user, and returns its answer to the last of some messages.
-    fn serve(&self, messages: &[Value]) -> Value {
-        let last = messages.last().expect("a request")["id"].clone();
-        let mut command = self.command(None, &["serve"]);
-        let mut server =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let mut stdin = server.stdin.take().expect("a pipe");
-        for message in messages {
-            writeln!(stdin, "{message}").expect("it reads");
-        }
-        let stdout = BufReader::new(server.stdout.take().expect("a pipe"));
-        let answers = stdout.lines().map(|line| {
-            serde_json::from_str::<Value>(&line.expect("text")).expect("one message a line")
-        });
-        let answer = answers.into_iter().find(|answer| answer["id"] == last).expect("an answer");
-        drop(stdin);
-        assert!(server.wait().expect("it ends").success());
-        answer
     }
 }
 
@@ -136,18 +118,6 @@ fn without_limits_nothing_runs_unless_the_operator_allows_it() {
             assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
         }
     }
-    let call = [
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-            "protocolVersion": "2025-06-18", "capabilities": {},
-            "clientInfo": { "name": "test", "version": "1" } } }),
-        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }),
-        json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
-            "name": "execute_code",
-            "arguments": { "language": "python", "entrypoint_code": "print(6 * 7)" } } }),
-    ];
-    let answer = home.allow_unlimited().serve(&call).to_string();
-    assert!(answer.contains("42\\n"), "{answer}");
-    assert!(answer.contains("without a limit of memory and CPU time"), "{answer}");
 }
 
 #[test]
@@ -200,4 +170,106 @@ fn without_users_of_its_own_the_doctor_says_what_to_run() {
     let doctor = Home::new(false).run(None, &["doctor"], "");
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stdout.contains("usermod --add-subuids"), "{}", doctor.stdout);
+}
+
+/// What a program finds out about its sandbox: its limits and privileges, and what it can reach.
+const INSIDE: &str = r#"
+import errno, json, os, socket
+def attempt(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return 'allowed'
+status = dict(line.rstrip('\n').split(':\t', 1) for line in open('/proc/self/status') if ':\t' in line)
+print(json.dumps(dict(
+    privileges=[status['CapEff'], status['CapBnd'], status['NoNewPrivs'], status['Seccomp']],
+    users=[os.getuid(), os.getgid(), attempt(os.setuid, 0)],
+    alone=max(int(pid) for pid in os.listdir('/proc') if pid.isdigit()) < 100,
+    interfaces=os.listdir('/sys/class/net'),
+    root=attempt(open, '/written', 'w'),
+    workspace=attempt(open, '/workspace/written', 'w'),
+    temporary=os.listdir('/tmp'),
+    chroot=attempt(os.chroot, '/tmp'),
+    six=6 * 7,
+)))
+"#;
+
+/// A server that talks to its host over its standard input and output.
+struct Served {
+    process: Child,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Served {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().expect("the server starts");
+        let output = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        Self { process, output }
+    }
+
+    fn send(&mut self, message: &Value) {
+        let input = self.process.stdin.as_mut().expect("it is piped");
+        writeln!(input, "{message}").expect("it reads");
+    }
+
+    /// The result of a request.
+    fn ask(&mut self, id: u32, method: &str, params: &Value) -> Value {
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        for line in &mut self.output {
+            let message: Value = serde_json::from_str(&line.expect("text")).expect("JSON");
+            if message["id"] == id {
+                return message["result"].clone();
+            }
+        }
+        panic!("the server ended instead of an answer to {method}");
+    }
+}
+
+#[test]
+fn without_root_a_server_runs_programs_behind_every_wall_but_the_limits() {
+    let home = Home::new(true).allow_unlimited();
+    let mut server = Served::start(home.command(None, &["serve"]));
+    server.ask(
+        1,
+        "initialize",
+        &json!({ "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" } }),
+    );
+    server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+    for (id, code) in [(2, INSIDE), (3, "raise SystemExit(3)"), (4, INSIDE)] {
+        let arguments = json!({ "language": "python", "entrypoint_code": code });
+        let call = json!({ "name": "execute_code", "arguments": arguments });
+        let answer = server.ask(id, "tools/call", &call);
+        // Each answer says what does not hold, whether the program succeeds or not.
+        let limits = "without a limit of memory and CPU time";
+        assert!(answer.to_string().contains(limits), "{answer}");
+        let data = &answer["structuredContent"];
+        if code != INSIDE {
+            assert_eq!((&data["exit_code"], &answer["isError"]), (&json!(3), &json!(true)));
+            continue;
+        }
+        assert_eq!(data["status"], "success", "{answer}");
+        let found: Value = serde_json::from_str(data["stdout"].as_str().unwrap()).unwrap();
+        let none = "0000000000000000";
+        assert_eq!(
+            found,
+            json!({ "privileges": [none, none, "1", "2"], "users": [1000, 1000, "EPERM"],
+                "alone": true, "interfaces": ["lo"], "root": "EROFS", "workspace": "allowed",
+                "temporary": [], "chroot": "EPERM", "six": 42 })
+        );
+    }
+    drop(server.process.stdin.take());
+    assert!(server.process.wait().expect("it ends").success());
+    // Of the server and its sandboxes nothing is left. A launcher ends a moment later.
+    let ours = home.0.path().to_str().expect("text").to_owned();
+    let until = Instant::now() + PATIENCE;
+    let left = || Process::all().into_iter().filter(|it| it.read("mountinfo").contains(&ours));
+    while left().next().is_some() {
+        assert!(Instant::now() < until, "{:?}", left().map(Process::command).collect::<Vec<_>>());
+        thread::sleep(Duration::from_millis(10));
+    }
+    let state = home.0.path().join("state/isolator/instances/embedded");
+    assert_eq!(fs::read_dir(state).expect("it was there").count(), 0);
 }

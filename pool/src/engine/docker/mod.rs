@@ -32,6 +32,7 @@ use self::volume::RunnerVolume;
 use crate::engine::instance::{Instance, LABEL};
 use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::runner_log::RunnerLog;
+pub use crate::engine::seccomp::docker_profile;
 use crate::engine::{
     Call, Channel, Engine, EngineError, Facts, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,

@@ -8,7 +8,7 @@ use super::profile::{Architecture, PROFILE, Profile};
 use super::{Check, Comparison, Rule, Verdict};
 
 /// The profile as the Docker API takes it, after `seccomp=` in the security options.
-pub(crate) fn docker_profile() -> &'static str {
+pub fn docker_profile() -> &'static str {
     static DOCKER: LazyLock<String> = LazyLock::new(|| docker(&PROFILE).to_string());
     &DOCKER
 }

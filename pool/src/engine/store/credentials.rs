@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oci_client::secrets::RegistryAuth;
 use serde::Deserialize;
 
 /// Docker's names of the default registry.
@@ -24,18 +23,22 @@ struct Entry {
     auth: String,
 }
 
+/// The name and password of a user of a registry.
+pub(super) struct Login {
+    pub(super) user: String,
+    pub(super) password: String,
+}
+
 /// The directory of Docker's configuration, if this process has one.
 pub(super) fn directory() -> Option<PathBuf> {
     let own = std::env::var_os("DOCKER_CONFIG").filter(|path| !path.is_empty());
     own.map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".docker")))
 }
 
-/// The credentials for a registry; anonymous if there are none. Credential helpers are not asked.
-pub(super) fn find(directory: Option<&Path>, registry: &str) -> RegistryAuth {
-    let Some(path) = directory.map(|directory| directory.join("config.json")) else {
-        return RegistryAuth::Anonymous;
-    };
-    let Ok(json) = fs::read(&path) else { return RegistryAuth::Anonymous };
+/// The credentials for a registry, if there are any. Credential helpers are not asked.
+pub(super) fn find(directory: Option<&Path>, registry: &str) -> Option<Login> {
+    let path = directory?.join("config.json");
+    let json = fs::read(&path).ok()?;
     let configuration: Configuration = serde_json::from_slice(&json).unwrap_or_else(|error| {
         tracing::warn!(
             "registries get no password, because {} can't be read: {error}",
@@ -43,13 +46,10 @@ pub(super) fn find(directory: Option<&Path>, registry: &str) -> RegistryAuth {
         );
         Configuration::default()
     });
-    let entry = configuration.auths.iter().find(|(name, _)| is_meant(name, registry));
-    let decoded = entry.and_then(|(_, entry)| STANDARD.decode(&entry.auth).ok());
-    let decoded = decoded.and_then(|decoded| String::from_utf8(decoded).ok());
-    match decoded.as_deref().and_then(|decoded| decoded.split_once(':')) {
-        Some((user, password)) => RegistryAuth::Basic(user.to_owned(), password.to_owned()),
-        None => RegistryAuth::Anonymous,
-    }
+    let (_, entry) = configuration.auths.iter().find(|(name, _)| is_meant(name, registry))?;
+    let decoded = String::from_utf8(STANDARD.decode(&entry.auth).ok()?).ok()?;
+    let (user, password) = decoded.split_once(':')?;
+    Some(Login { user: user.to_owned(), password: password.to_owned() })
 }
 
 fn is_meant(name: &str, registry: &str) -> bool {
@@ -70,13 +70,16 @@ mod tests {
         let config = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "YTpi"},
             "registry.example:5000": {"auth": "YzpkOmU="}, "https://other.example/v2/": {}}, "credsStore": "x"}"#;
         fs::write(directory.path().join("config.json"), config).unwrap();
-        let find = |registry| find(Some(directory.path()), registry);
-        let basic = |user: &str, password: &str| RegistryAuth::Basic(user.into(), password.into());
-        assert_eq!(find("docker.io"), basic("a", "b"));
-        assert_eq!(find("registry.example:5000"), basic("c", "d:e"));
+        let find = |registry| {
+            let found = find(Some(directory.path()), registry);
+            found.map(|Login { user, password }| (user, password))
+        };
+        let login = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        assert_eq!(find("docker.io"), login("a", "b"));
+        assert_eq!(find("registry.example:5000"), login("c", "d:e"));
         for unknown in ["other.example", "registry.example", "example"] {
-            assert_eq!(find(unknown), RegistryAuth::Anonymous, "{unknown}");
+            assert_eq!(find(unknown), None, "{unknown}");
         }
-        assert_eq!(super::find(None, "docker.io"), RegistryAuth::Anonymous);
+        assert!(super::find(None, "docker.io").is_none());
     }
 }

@@ -25,6 +25,12 @@ impl Digest {
         Self::from_hash(&Sha256::digest(bytes))
     }
 
+    /// The digest of what is added to it.
+    #[cfg(not(fuzzing))]
+    pub(super) fn start() -> Growing {
+        Growing(Sha256::new())
+    }
+
     fn from_hash(hash: &[u8]) -> Self {
         let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         Self(format!("{ALGORITHM}{hex}"))
@@ -49,6 +55,21 @@ impl Digest {
             expected: expected.0.clone(),
             found: self.0.clone(),
         })
+    }
+}
+
+/// A digest of content of which more is to come.
+#[cfg(not(fuzzing))]
+pub(super) struct Growing(Sha256);
+
+#[cfg(not(fuzzing))]
+impl Growing {
+    pub(super) fn add(&mut self, content: &[u8]) {
+        self.0.update(content);
+    }
+
+    pub(super) fn finish(self) -> Digest {
+        Digest::from_hash(&self.0.finalize())
     }
 }
 

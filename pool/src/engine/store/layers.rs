@@ -65,6 +65,7 @@ impl Store {
         staged.finish(|staged| {
             let configuration = Configuration::parse(parts.digest.as_str(), &parts.config)?;
             let count = parts.layers.len();
+            self.limits.check_layers(parts.digest.as_str(), count)?;
             if configuration.diff_ids.len() != count {
                 // These digests are what ties the image's digest to its content.
                 let message = format!(

@@ -14,7 +14,7 @@ const INDEX: &str = "index.json";
 const LAYOUT: &str = "oci-layout";
 
 /// Deepest nesting of indexes.
-const MAX_INDEX_DEPTH: usize = 4;
+pub(super) const MAX_INDEX_DEPTH: usize = 4;
 
 /// Annotations with an image's name, the more complete one first.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
@@ -106,13 +106,7 @@ fn choose(
     descriptors: &[Descriptor],
     deeper: usize,
 ) -> Result<Option<Digest>, StoreError> {
-    for descriptor in descriptors.iter().filter(|descriptor| !is_attestation(descriptor)) {
-        let fits = descriptor.platform().as_ref().is_none_or(|platform| {
-            *platform.os() == Os::default() && *platform.architecture() == Arch::default()
-        });
-        if !fits {
-            continue;
-        }
+    for descriptor in descriptors.iter().filter(|descriptor| fits(descriptor)) {
         let digest = digest_of(descriptor)?;
         let kind = descriptor.media_type().to_string();
         if !kind.contains("index") && !kind.contains("manifest.list") {
@@ -130,6 +124,14 @@ fn choose(
     Ok(None)
 }
 
+/// Whether an entry of an index is an image for this machine.
+pub(super) fn fits(descriptor: &Descriptor) -> bool {
+    let is_ours = descriptor.platform().as_ref().is_none_or(|platform| {
+        *platform.os() == Os::default() && *platform.architecture() == Arch::default()
+    });
+    is_ours && !is_attestation(descriptor)
+}
+
 fn is_attestation(descriptor: &Descriptor) -> bool {
     let annotations = descriptor.annotations().as_ref();
     annotations.is_some_and(|annotations| annotations.contains_key(ATTESTATION))
@@ -142,7 +144,8 @@ fn name_of(descriptor: &Descriptor) -> Option<String> {
     names.find(|name| name.contains(['/', ':'])).cloned()
 }
 
-fn digest_of(descriptor: &Descriptor) -> Result<Digest, StoreError> {
+/// The digest of what a descriptor describes.
+pub(super) fn digest_of(descriptor: &Descriptor) -> Result<Digest, StoreError> {
     let digest = descriptor.digest().to_string();
     Digest::parse(&digest).ok_or_else(|| StoreError::unusable(digest, "it is not a SHA-256 digest"))
 }

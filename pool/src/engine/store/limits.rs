@@ -1,4 +1,8 @@
-//! Size limits of images.
+//! Limits of images, and of what registries send.
+
+use std::time::Duration;
+
+use super::error::StoreError;
 
 /// Limits of an image. Layers are not trusted: without limits, a few kilobytes can fill a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +15,10 @@ pub struct Limits {
     pub path: usize,
     /// Bytes of a manifest, an index or a configuration.
     pub description: u64,
+    /// Layers.
+    pub layers: usize,
+    /// How long a registry may take to answer, and how much longer its answer may take than one of 8 KiB/s.
+    pub patience: Duration,
 }
 
 impl Limits {
@@ -22,6 +30,19 @@ impl Limits {
     const PATH: usize = 4095;
     /// The largest manifest that registries accept.
     const DESCRIPTION: u64 = 4 << 20;
+    /// Twice what Docker takes.
+    const LAYERS: usize = 256;
+    /// Some registries fetch an image from another one first.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Checks the number of layers of an image.
+    pub(super) fn check_layers(&self, what: &str, count: usize) -> Result<(), StoreError> {
+        if count <= self.layers {
+            return Ok(());
+        }
+        let message = format!("it has {count} layers, and {} are allowed", self.layers);
+        Err(StoreError::unusable(what, message))
+    }
 
     /// The largest uncompressed archive of a layer: its files, and for each entry a header and a partly filled
     /// block, doubled for long names.
@@ -37,6 +58,8 @@ impl Default for Limits {
             entries: Self::ENTRIES,
             path: Self::PATH,
             description: Self::DESCRIPTION,
+            layers: Self::LAYERS,
+            patience: Self::PATIENCE,
         }
     }
 }

@@ -23,7 +23,7 @@
 //!
 //! # Layout
 //!
-//! - `import`, `pull`: where images come from; `blobs`, `layout`, `credentials` help them.
+//! - `import`, `pull`: where images come from; `blobs`, `layout`, `registry`, `credentials` help them.
 //! - `layers` → `unpack` → `tree`: layers become a root. `tar_reader` reads them, `path` and `limits` say what
 //!   is allowed in them, `check` checks the finished root.
 //! - `stage`: how an image gets into the store; `copy` and `content` for one that is based on another.
@@ -52,6 +52,8 @@ mod names;
 mod path;
 #[cfg(not(fuzzing))]
 mod pull;
+#[cfg(not(fuzzing))]
+mod registry;
 mod remove;
 mod stage;
 mod stored;

@@ -19,7 +19,8 @@ fn raw(path: &[u8]) -> Tar {
 }
 
 fn small() -> Limits {
-    Limits { bytes: 1 << 20, entries: 100, path: 200, description: 1 << 16 }
+    let (bytes, entries, path, description) = (1 << 20, 100, 200, 1 << 16);
+    Limits { bytes, entries, path, description, layers: 8, ..Limits::default() }
 }
 
 /// Layers with what is said of each.

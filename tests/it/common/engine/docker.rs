@@ -1,14 +1,20 @@
 //! Reads the state of a Docker engine, over a connection of the test's own.
 
 use std::collections::HashMap;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error;
-use bollard::models::{ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum};
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum,
+    ImageInspect,
+};
 use bollard::query_parameters::{
-    ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder,
-    RemoveImageOptionsBuilder, TagImageOptionsBuilder,
+    CreateContainerOptions, ListContainersOptionsBuilder, ListVolumesOptionsBuilder,
+    RemoveContainerOptionsBuilder, RemoveImageOptionsBuilder, TagImageOptionsBuilder,
 };
 
 use super::{Engine, Kind, Limits, Sandbox, State};
@@ -36,6 +42,11 @@ impl Bystander {
         self.docker.inspect_container(container, None).await.expect("the container")
     }
 
+    /// Everything the engine knows of an image.
+    pub(crate) async fn image(&self, name: &str) -> ImageInspect {
+        self.docker.inspect_image(name).await.expect("the image")
+    }
+
     /// Whether a process has a container.
     pub(crate) async fn has_one_of(&self, process: u32) -> bool {
         let of = is_of_process(process);
@@ -56,6 +67,22 @@ impl Bystander {
         let containers = containers.map(|container| format!("container {:?}", container.names));
         containers.chain(volumes.map(|volume| format!("volume {}", volume.name))).collect()
     }
+}
+
+/// The regular files in an archive.
+fn regular_files(archive: impl Read) -> Vec<(PathBuf, u32)> {
+    let mut archive = tar::Archive::new(archive);
+    let mut found = Vec::new();
+    for entry in archive.entries().expect("an archive") {
+        let entry = entry.expect("an entry");
+        if entry.header().entry_type().is_file() {
+            let path = entry.path().expect("a path").into_owned();
+            found.push((path, entry.header().mode().expect("a mode")));
+        }
+    }
+    // The end of the archive has some zeros more.
+    std::io::copy(&mut archive.into_inner(), &mut std::io::sink()).expect("the end");
+    found
 }
 
 fn labels(container: &ContainerSummary) -> Labels {
@@ -95,7 +122,7 @@ impl Engine for Bystander {
     }
 
     async fn digest(&self, image: &str) -> String {
-        self.docker.inspect_image(image).await.expect("the image").id.expect("a digest")
+        self.image(image).await.id.expect("a digest")
     }
 
     async fn tag(&self, image: &str, name: &str) {
@@ -106,6 +133,20 @@ impl Engine for Bystander {
     async fn untag(&self, name: &str) {
         let remove = RemoveImageOptionsBuilder::new().build();
         self.docker.remove_image(name, Some(remove), None).await.expect("a tag less");
+    }
+
+    async fn files(&self, image: &str) -> Vec<(PathBuf, u32)> {
+        let (image, cmd) = (Some(image.to_owned()), Some(vec!["nothing".to_owned()]));
+        let body = ContainerCreateBody { image, cmd, ..Default::default() };
+        let options = None::<CreateContainerOptions>;
+        let made = self.docker.create_container(options, body).await.expect("a container");
+        // Nothing of the image runs for that.
+        let mut export = Command::new("docker");
+        let mut export = export.args(["export", &made.id]).stdout(Stdio::piped()).spawn().unwrap();
+        let files = regular_files(export.stdout.take().expect("it is piped"));
+        assert!(export.wait().expect("it ends").success(), "it exports everything");
+        self.remove(&made.id).await;
+        files
     }
 
     async fn limits(&self, sandbox: &str) -> Limits {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -150,6 +151,15 @@ impl Groups {
         files.into_iter().find_map(|file| read(&file)).map(|content| content.trim().to_owned())
     }
 
+    /// Takes away the rules for devices, which only version 1 has.
+    pub(crate) fn allow_every_device(&self) {
+        let mut rules = self.0.iter().map(|group| group.join("devices.allow"));
+        if let Some(file) = rules.find(|file| file.exists()) {
+            fs::write(file, "a").expect("root may");
+            assert_eq!(self.read(&["devices.list"]).as_deref(), Some("a *:* rwm"));
+        }
+    }
+
     fn number(&self, names: &[&str]) -> u64 {
         let found = self.read(names).unwrap_or_else(|| panic!("none of {names:?}"));
         found.parse().unwrap_or_else(|error| panic!("{names:?}: {found:?}: {error}"))
@@ -189,11 +199,35 @@ fn read(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok()
 }
 
-/// The file that says what the names of images mean.
-fn names() -> PathBuf {
+/// Where the images are.
+fn store() -> PathBuf {
     let data = env::var_os("XDG_DATA_HOME").map(PathBuf::from);
     let home = || PathBuf::from(env::var_os("HOME").expect("a home")).join(".local/share");
-    data.unwrap_or_else(home).join("isolator/names.json")
+    data.unwrap_or_else(home).join("isolator")
+}
+
+/// The file that says what the names of images mean.
+fn names() -> PathBuf {
+    store().join("names.json")
+}
+
+/// Regular files below a directory.
+fn regular_files(directory: PathBuf) -> Vec<(PathBuf, u32)> {
+    let mut found = Vec::new();
+    let mut open = vec![directory];
+    while let Some(directory) = open.pop() {
+        let entries = fs::read_dir(&directory);
+        for entry in entries.unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
+            let path = entry.expect("an entry").path();
+            let metadata = fs::symlink_metadata(&path).expect("its metadata");
+            if metadata.is_dir() {
+                open.push(path);
+            } else if metadata.is_file() {
+                found.push((path, metadata.mode()));
+            }
+        }
+    }
+    found
 }
 
 /// A name as that file has it, with everything that a short one leaves out.
@@ -252,6 +286,13 @@ impl Engine for Bystander {
         change_names(|all| {
             all.as_object_mut().expect("names").remove(&in_full(name));
         });
+    }
+
+    async fn files(&self, image: &str) -> Vec<(PathBuf, u32)> {
+        let digest = self.digest(image).await;
+        let hex = digest.strip_prefix("sha256:").expect("a digest");
+        let root = store().join("images").join(hex).join("root");
+        tokio::task::spawn_blocking(|| regular_files(root)).await.expect("a list")
     }
 
     async fn limits(&self, sandbox: &str) -> Limits {

@@ -5,7 +5,7 @@ pub(crate) mod docker;
 pub(crate) mod embedded;
 
 use std::env::{self, VarError};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -101,6 +101,9 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Takes such a name away again.
     async fn untag(&self, name: &str);
+
+    /// All regular files of an image, read as root: the path of each, and its mode.
+    async fn files(&self, image: &str) -> Vec<(PathBuf, u32)>;
 
     async fn limits(&self, sandbox: &str) -> Limits;
 

@@ -1,0 +1,107 @@
+//! Devices stay out of reach even without the rules for devices, which control groups of version 2 don't have here:
+//! nobody in a sandbox may make a node, and where somebody else made one, the mount doesn't let it be opened.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use super::{look, start};
+use crate::common::answer::text_of;
+use crate::common::engine::State;
+use crate::common::engine::embedded::Groups;
+use crate::common::eventually;
+use crate::common::process::Process;
+use crate::common::server::{Server, answer_of};
+
+/// Waits for the nodes, and prints what opening and making them comes to.
+const PROGRAM: &str = r#"
+import errno, json, os, stat, time
+open('/proc/self/comm', 'w').write('the-program')
+def attempt(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return 'allowed'
+while not os.path.exists('/tmp/ready'):
+    time.sleep(0.01)
+opened, made = set(), set()
+for folder in ['/workspace', '/tmp', '/dev/shm']:
+    for name in ['memory', 'log', 'tunnel', 'null', 'disk']:
+        for flags in [os.O_RDONLY, os.O_WRONLY, os.O_RDWR]:
+            opened.add(attempt(os.open, f'{folder}/{name}', flags))
+    made.add(attempt(os.mknod, f'{folder}/own', 0o666 | stat.S_IFCHR, os.makedev(1, 3)))
+    made.add(attempt(os.mknod, f'{folder}/own', 0o666 | stat.S_IFBLK, os.makedev(254, 0)))
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+allow = [it[4] for it in mounts if 'nodev' not in it[5].split(',')]
+writable = [path for path in allow if os.path.isdir(path) and os.access(path, os.W_OK)]
+numbers = {os.stat(path).st_rdev for path in allow if not os.path.isdir(path)}
+devices = sorted([os.major(number), os.minor(number)] for number in numbers)
+print(json.dumps(dict(opened=sorted(opened), made=sorted(made), writable=writable, devices=devices)))
+"#;
+
+/// Nodes that would be the machine's memory, its log, a network device, a harmless one, and a disk.
+const NODES: [(&str, &str, &str, &str); 5] = [
+    ("memory", "c", "1", "1"),
+    ("log", "c", "1", "11"),
+    ("tunnel", "c", "10", "200"),
+    ("null", "c", "1", "3"),
+    ("disk", "b", "254", "0"),
+];
+
+/// The program, and the groups of its sandbox.
+async fn program(server: &Server) -> (Process, Groups) {
+    let mut found = None;
+    eventually("the program runs", async || {
+        for sandbox in server.sandboxes(State::Running).await {
+            let groups = look(server).groups(&sandbox);
+            let mut processes = groups.processes().into_iter();
+            let program = processes.find(|process| process.read("comm") == "the-program\n");
+            found = program.map(|program| (program, groups));
+            if found.is_some() {
+                return true;
+            }
+        }
+        false
+    })
+    .await;
+    found.expect("it was found")
+}
+
+#[tokio::test]
+async fn no_device_is_reached_even_if_control_groups_allow_all() {
+    let server = start(json!({})).await;
+    let call = server.begin(json!({ "language": "python", "entrypoint_code": PROGRAM })).await;
+    let (program, groups) = program(&server).await;
+    groups.allow_every_device();
+    let root = program.directory().join("root");
+    // A user of the sandbox, because the file systems in it know no others, who may make nodes all the same.
+    let user = program.status()["Uid"].split_whitespace().next().expect("a user").to_owned();
+    for folder in ["workspace", "tmp", "dev/shm"] {
+        for (name, kind, major, minor) in NODES {
+            let made = Command::new("setpriv")
+                .args(["--reuid", &user, "--regid", &user, "--clear-groups"])
+                .args(["--inh-caps", "+mknod", "--ambient-caps", "+mknod"])
+                .args(["mknod", "-m", "666", name, kind, major, minor])
+                .current_dir(root.join(folder))
+                .status();
+            assert!(made.expect("setpriv starts").success(), "{folder}/{name}");
+        }
+    }
+    let ready = Command::new("setpriv")
+        .args(["--reuid", &user, "--regid", &user, "--clear-groups", "touch", "ready"])
+        .current_dir(root.join("tmp"))
+        .status();
+    assert!(ready.expect("setpriv starts").success());
+    let text = text_of(&answer_of(call).await);
+    let line = text.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{text}"));
+    let found: serde_json::Value = serde_json::from_str(line).expect("what it found");
+    // That is the mount's answer. The rules of a control group would answer EPERM.
+    assert_eq!(found["opened"], json!(["EACCES"]), "{found}");
+    assert_eq!(found["made"], json!(["EPERM"]), "{found}");
+    assert_eq!(found["writable"], json!([]), "{found}");
+    // null, zero, full, random, urandom and its own terminal.
+    let harmless = json!([[1, 3], [1, 5], [1, 7], [1, 8], [1, 9], [5, 0]]);
+    assert_eq!(found["devices"], harmless, "{found}");
+    server.stop().await;
+}
