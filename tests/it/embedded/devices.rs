@@ -1,5 +1,5 @@
-//! Devices stay out of reach even without the rules for devices, which control groups of version 2 don't have here:
-//! nobody in a sandbox may make a node, and where somebody else made one, the mount doesn't let it be opened.
+//! Devices stay out of reach behind two walls. Nobody in a sandbox may make a node, and where somebody else made one,
+//! the mount doesn't let it be opened. And control groups of either version have rules.
 
 use std::process::Command;
 
@@ -103,5 +103,41 @@ async fn no_device_is_reached_even_if_control_groups_allow_all() {
     // null, zero, full, random, urandom and its own terminal.
     let harmless = json!([[1, 3], [1, 5], [1, 7], [1, 8], [1, 9], [5, 0]]);
     assert_eq!(found["devices"], harmless, "{found}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn control_groups_of_version_two_have_rules_for_devices() {
+    let server = start(json!({})).await;
+    let call = server.begin(json!({ "language": "python", "entrypoint_code": PROGRAM })).await;
+    let (_, groups) = program(&server).await;
+    // The rules of version 1 would hide that there are none of version 2.
+    groups.allow_every_device();
+    let group = groups.of_version_two().join("cgroup.procs");
+    let opens = |device: &str, joins: bool| {
+        let script = "[ -z \"$1\" ] || echo $$ >\"$1\"; exec 3<\"$2\"";
+        let group = if joins { group.as_os_str() } else { "".as_ref() };
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", script, "sh"]).args([group, device.as_ref()]).output();
+        let output = shell.expect("a shell starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || said.contains("not permitted"), "{device}: {said}");
+        output.status.success()
+    };
+    // The machine's log can be read by root, but not by root in the sandbox's group.
+    assert!(opens("/dev/kmsg", false), "root may");
+    assert!(!opens("/dev/kmsg", true), "the log of the machine is open");
+    for device in
+        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx"]
+    {
+        assert!(opens(device, true), "{device}");
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let disk = folder.path().join("disk");
+    // Not a disk of this machine: to open a number that nobody has is another error.
+    let made = Command::new("mknod").arg(&disk).args(["b", "250", "250"]).status();
+    assert!(made.expect("mknod starts").success());
+    assert!(!opens(disk.to_str().expect("text"), true), "a disk is open");
+    call.cancel(None).await.expect("it can be cancelled");
     server.stop().await;
 }

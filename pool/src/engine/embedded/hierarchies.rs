@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::devices;
+
 /// Where control groups are usually mounted, and where launchers mount version 2.
 pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
@@ -176,15 +178,20 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// Makes the group of an instance, if it is not there. Launchers make sandboxes at the same time, and with
-    /// version 2 `libcontainer` fails when another process makes a parent group that it was about to make.
+    /// Makes the group of version 2 of an instance, if it is not there, with its rules for devices. Launchers make
+    /// sandboxes at the same time, and with version 2 `libcontainer` fails when another process makes a parent group
+    /// that it was about to make.
     pub(super) fn make_instance(&self, instance: &str) -> io::Result<()> {
-        match self.version {
-            Version::One => Ok(()),
-            Version::Two => {
-                self.each(&self.root().join(instance), |group| fs::create_dir_all(group))
-            }
+        let (Version::Two, name) = self.freezer() else { return Ok(()) };
+        let root = self.mount(name)?.join(self.root());
+        fs::create_dir_all(&root)?;
+        let group = root.join(instance);
+        match fs::create_dir(&group) {
+            Ok(()) => restrict_devices(&group),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 
     /// Removes the group of an instance, which must be empty.
@@ -198,6 +205,18 @@ impl Hierarchies {
         mut act: impl FnMut(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
         self.mounts.iter().try_for_each(|(_, mount)| act(&mount.join(path)))
+    }
+}
+
+/// What is missing without these rules is only a second wall.
+fn restrict_devices(group: &Path) {
+    match devices::restrict(group) {
+        Ok(()) => {}
+        // So it is without root.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::debug!(%error, "control groups have no rules for devices");
+        }
+        Err(error) => tracing::warn!(%error, "control groups have no rules for devices"),
     }
 }
 

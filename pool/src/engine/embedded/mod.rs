@@ -8,6 +8,7 @@
 
 mod build;
 mod cgroup;
+mod devices;
 mod hierarchies;
 mod host;
 mod images;

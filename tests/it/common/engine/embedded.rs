@@ -160,6 +160,12 @@ impl Groups {
         }
     }
 
+    /// The group of version 2.
+    pub(crate) fn of_version_two(&self) -> &Path {
+        let mut groups = self.0.iter();
+        groups.find(|group| group.join("cgroup.freeze").exists()).expect("version 2 is mounted")
+    }
+
     fn number(&self, names: &[&str]) -> u64 {
         let found = self.read(names).unwrap_or_else(|| panic!("none of {names:?}"));
         found.parse().unwrap_or_else(|error| panic!("{names:?}: {found:?}: {error}"))
