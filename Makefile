@@ -12,7 +12,7 @@ TIMED := scripts/timed
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak lint fmt build bundle images engine engines toolchain phases unit fuzz \
-	pytest lock clean
+	pytest sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ pytest: engines # Run the official clients and the conformance suite against the
 soak: engines ## Run ordinary and hostile requests for a long time and check the log; options: SOAK="--time 8h --seed 7"
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \
 		ISOLATOR_TEST_ENGINE=$$engine scripts/python tests/python/soak.py $(SOAK) || exit; done
+
+sbom: images ## Write the SBOMs of the binary and of the language images to target/sbom, and check them
+	scripts/sbom/make
 
 lock: ## Write the locks of the packages from PyPI and npm; take the newest versions: LOCK=--upgrade
 	scripts/lock $(LOCK)

