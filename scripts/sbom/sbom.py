@@ -1,4 +1,6 @@
-"""Writes an SBOM for each language image to the folder in the first argument, and checks all SBOMs there. See `make`.
+"""Writes the SBOMs to the folder in the second argument, and checks them. See `make`.
+
+The binary's is what cargo-cyclonedx has written to the file in the first argument.
 
 The Debian packages are read from the image itself, by debsbom. The packages from PyPI and npm are those of the image's
 locks: the build takes nothing else.
@@ -29,7 +31,9 @@ UPSTREAM = {
 }
 
 
-def main(out: Path) -> None:
+def main(binary: Path, out: Path) -> None:
+    # Readers have no use for the directory of this clone.
+    (out / "isolator.cdx.json").write_text(binary.read_text().replace(Path.cwd().as_uri(), "file://"))
     for folder in sorted(Path("images").glob("*/Dockerfile")):
         image = folder.parent.name
         text = json.dumps(describe(image, folder.parent), indent=2)
@@ -145,4 +149,4 @@ def check(sbom: Path) -> None:
     print(f"{sbom}: {len(components)} components")
 
 
-main(Path(sys.argv[1]))
+main(Path(sys.argv[1]), Path(sys.argv[2]))

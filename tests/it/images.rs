@@ -89,7 +89,7 @@ fn a_chosen_base_is_the_only_one() {
     let home = Home::new();
     let settings = json!({ "images": { "base": base } });
     write_config(home.0.path(), &config(&["python"], settings));
-    let refused = home.image(&["build", "isolator/python"]);
+    let refused = home.image(&["build", "python"]);
     assert_eq!(refused.code, Some(125), "{refused:?}");
     assert!(refused.stderr.contains(&format!("pulling {base}")), "{refused:?}");
     assert!(!refused.stderr.contains("building"), "{refused:?}");
