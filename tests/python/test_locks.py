@@ -22,6 +22,7 @@ pytestmark = pytest.mark.any_engine
 ROOT = Path(__file__).parents[2]
 # Every file that says what somebody wants has a lock next to it.
 WANTED = sorted(path for folder in ("images", "scripts", "tests/python") for path in ROOT.glob(f"{folder}/**/*.in"))
+ENTRY = re.compile(r"[a-z0-9-]+==[\w.]+( ; [^#\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
 MODULES = [ROOT / "images/javascript/package-lock.json", ROOT / "tests/node/package-lock.json"]
 
 
@@ -36,7 +37,7 @@ def test_every_python_package_is_locked_with_its_hashes():
         entries = "\n".join(lines).replace(" \\\n", " ").splitlines()
         locked = set()
         for entry in entries:
-            assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [^#\\]+?)?( +--hash=sha256:[0-9a-f]{64})+", entry), (wanted, entry)
+            assert ENTRY.fullmatch(entry), (wanted, entry)
             locked.add(entry.split("==")[0])
         names = re.findall(r"^[\w.-]+", wanted.read_text(), re.MULTILINE)
         assert names and {normalized(name) for name in names} <= locked, wanted
@@ -141,8 +142,9 @@ def test_a_base_image_takes_only_what_debian_has_signed(tmp_path):
     apt = tmp_path / "bin/apt-get"
     apt.parent.mkdir()
     codename = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)[1]
+    source = f"Packages file://{tmp_path}/repository {codename} main"
     apt.write_text(
-        f'#!/bin/sh\n[ "$1" != indextargets ] || {{ echo "Packages file://{tmp_path}/repository {codename} main"; exit; }}\n'
+        f'#!/bin/sh\n[ "$1" != indextargets ] || {{ echo "{source}"; exit; }}\n'
         f'exec {shutil.which("apt-get")} "$@"\n'
     )
     apt.chmod(0o755)
