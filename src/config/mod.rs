@@ -45,6 +45,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// When images are fetched.
     pub pull_policy: PullPolicy,
+    /// The only image that the language images may start from.
+    pub base_image: Option<String>,
     /// The limits for all pools together.
     pub pools: PoolsLimits,
     /// What a request can ask for.

@@ -274,6 +274,9 @@ pub enum EngineKind {
 pub(super) struct RawImages {
     /// When images are built or pulled. Default: "missing".
     pub(super) policy: Option<RawPolicy>,
+    /// The image that the language images are built from, best with a digest: "debian@sha256:…". "isolator/base" is
+    /// always made from Debian's signed packages. Default: isolator/base or debian:trixie-slim, whichever is there.
+    pub(super) base: Option<String>,
 }
 
 /// When images are built or pulled.

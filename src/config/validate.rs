@@ -56,6 +56,7 @@ pub(super) fn validate(
             RawPolicy::Never => PullPolicy::Never,
             RawPolicy::Always => PullPolicy::Always,
         },
+        base_image: raw.images.base.clone(),
         pools: pools(&raw.requests, &mut check),
         limits,
         languages,

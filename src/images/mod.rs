@@ -40,7 +40,7 @@ pub(crate) trait BuildEngine: Engine + ImageStore {
 pub(crate) struct Recipe<'a> {
     name: &'a str,
     /// An image that is there.
-    base: &'static str,
+    base: &'a str,
     /// The image's description.
     folder: &'static Dir<'static>,
     /// The build context, as a tar.
@@ -50,33 +50,55 @@ pub(crate) struct Recipe<'a> {
 /// Builds the language images on an engine.
 pub(crate) struct LanguageImages {
     engine: Arc<dyn BuildEngine>,
+    /// The only image that they may start from, if the operator has chosen one.
+    chosen_base: Option<String>,
     /// Held during a build, because two at once would both build the base.
     building: tokio::sync::Mutex<()>,
 }
 
 impl LanguageImages {
-    /// A builder that uses the engine.
-    pub(crate) fn new(engine: Arc<dyn BuildEngine>) -> Self {
-        Self { engine, building: tokio::sync::Mutex::new(()) }
+    /// A builder that uses the engine, and the base image if the operator has chosen one.
+    pub(crate) fn new(engine: Arc<dyn BuildEngine>, chosen_base: Option<String>) -> Self {
+        Self { engine, chosen_base, building: tokio::sync::Mutex::new(()) }
     }
 
-    /// The base image: the one built before, a public one, or one built now.
-    async fn base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
-        for name in [BASE, PUBLIC_BASE] {
+    /// The base image: the chosen one and no other, or else the one built before, a public one, or one built now.
+    async fn base(&self, progress: Progress<'_>) -> Result<&str, EngineError> {
+        let accepted = match &self.chosen_base {
+            Some(chosen) => vec![chosen.as_str()],
+            None => vec![BASE, PUBLIC_BASE],
+        };
+        for name in accepted {
             if self.engine.find_image(name).await?.is_some() {
                 return Ok(name);
             }
         }
+        match self.chosen_base.as_deref() {
+            Some(BASE) => self.build_base(progress).await,
+            Some(chosen) => {
+                progress(&format!("pulling {chosen}"));
+                self.engine.pull_image(chosen, progress).await.map(|()| chosen)
+            }
+            None => self.public_base(progress).await,
+        }
+    }
+
+    /// Pulls the public base image. Where that fails, one is built.
+    async fn public_base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
         progress(&format!("pulling {PUBLIC_BASE}"));
         match self.engine.pull_image(PUBLIC_BASE, progress).await {
-            Ok(()) => return Ok(PUBLIC_BASE),
-            Err(error @ EngineError::Unreachable { .. }) => return Err(error),
+            Ok(()) => Ok(PUBLIC_BASE),
+            Err(error @ EngineError::Unreachable { .. }) => Err(error),
             Err(error) => {
                 progress(&format!(
                     "{error}; building the base image from Debian's packages instead"
                 ));
+                self.build_base(progress).await
             }
         }
+    }
+
+    async fn build_base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
         let folder = tempfile::tempdir().map_err(failed)?;
         let tar = make_base(folder.path(), progress).await?;
         self.engine.import(&tar, Some(BASE), progress).await?;

@@ -83,6 +83,19 @@ fn a_root_file_system_becomes_an_image_and_goes_again() {
 }
 
 #[test]
+fn a_chosen_base_is_the_only_one() {
+    // Nothing listens there, so a build can only go on from another base.
+    let base = format!("127.0.0.1:1/debian@sha256:{}", "a".repeat(64));
+    let home = Home::new();
+    let settings = json!({ "images": { "base": base } });
+    write_config(home.0.path(), &config(&["python"], settings));
+    let refused = home.image(&["build", "python"]);
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    assert!(refused.stderr.contains(&format!("pulling {base}")), "{refused:?}");
+    assert!(!refused.stderr.contains("building"), "{refused:?}");
+}
+
+#[test]
 fn what_is_no_image_is_refused_by_name() {
     let home = Home::new();
     let root = home.root("./etc/hello");
