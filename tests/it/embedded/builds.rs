@@ -8,10 +8,10 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use isolator_pool::engine::embedded::{EmbeddedEngine, ImageBuild, Settings};
-use isolator_pool::engine::store::{Description, Store, Stored};
 use isolator_pool::engine::EngineError;
+use isolator_pool::engine::embedded::{EmbeddedEngine, ImageBuild, Settings};
 use isolator_pool::engine::instance::Instance;
+use isolator_pool::engine::store::{Description, Store, Stored};
 use tar::{Builder, Header};
 use tempfile::TempDir;
 
@@ -37,6 +37,8 @@ impl Bench {
             images: directory.path().join("images"),
             state: directory.path().join("embedded"),
         };
+        // Launchers mount it, and nothing is in this store yet.
+        fs::create_dir_all(settings.images.join("images")).expect("writable");
         let base = Store::new(users_store()).find("isolator/python").expect("a store");
         Self {
             engine: EmbeddedEngine::new(settings, &instance),
