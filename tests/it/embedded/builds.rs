@@ -99,7 +99,7 @@ async fn a_hostile_package_reaches_nothing_of_the_host() {
     ended.unwrap_or_else(|error| panic!("{error}: {lines:?}"));
 
     let attempts: Vec<_> = lines.iter().filter(|line| line.contains(": ")).collect();
-    assert_eq!(attempts.len(), 15, "{lines:?}");
+    assert_eq!(attempts.len(), 16, "{lines:?}");
     let reached: Vec<_> = attempts.iter().filter(|line| line.ends_with(": done")).collect();
     assert!(reached.is_empty(), "{reached:?}");
     assert!(lines.iter().all(|line| !line.contains('\x1b')), "{lines:?}");

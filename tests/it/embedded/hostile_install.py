@@ -58,6 +58,7 @@ ATTEMPTS = {
     "secret by its path": lambda: open(SECRET).close(),
     "users of the host": users_of_the_host,
     "disk": disk,
+    "long file": lambda: os.truncate(os.open("/long", os.O_WRONLY | os.O_CREAT), 5 << 30),
     "mode of a device": lambda: os.chmod("/dev/null", 0o666),
     "mount": lambda: check(libc.mount(b"none", b"/mnt", b"tmpfs", 0, None)),
     "chroot": lambda: os.chroot("/mnt"),

@@ -70,3 +70,22 @@ pub(super) fn of_group(kind: LimitKind) -> String {
     };
     format!("the build was ended because it needed more than {most}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_and_disk_are_limited() {
+        let limit = async |directory: &str| reached(directory.into(), None).await.to_string();
+        let started = Instant::now();
+        // No file system of the kernel has room.
+        let full = limit("/proc").await;
+        assert!(full.contains("the disk is nearly full"), "{full}");
+        assert!(started.elapsed() < TIME);
+        // What is not there is not full.
+        let late = limit("/nowhere").await;
+        assert!(late.contains("more than 60 minutes"), "{late}");
+        assert!(started.elapsed() > TIME);
+    }
+}
