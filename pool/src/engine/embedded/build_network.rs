@@ -40,7 +40,7 @@ impl BuildNetwork {
         let namespaces = format!("/proc/{}/ns", pid_of(process)?);
         let mut process = Command::new(PROGRAM)
             .args(["--configure", "--mtu=65520", "--disable-host-loopback"])
-            // Its own name server is the machine's, with all ports, even if that is on loopback.
+            // Its own name server leads to the machine's, even if that is on loopback.
             .arg("--disable-dns")
             // It reads a stranger's packets, so it gives up its rights first.
             .args(["--enable-sandbox", "--enable-seccomp", "--exit-fd=0", "--ready-fd=1"])
