@@ -1,6 +1,7 @@
 //! What the engine `embedded` promises, read from outside through the files of the kernel, and what happens when
 //! its processes are killed.
 
+mod builds;
 mod choice;
 mod crashes;
 mod devices;

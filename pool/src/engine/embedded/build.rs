@@ -1,22 +1,23 @@
 //! Building an image: a script runs in a copy of another image's root, and the result becomes an image.
 //!
-//! The script is the operator's. It runs as root, with the network and with most of what Docker gives a
-//! build. Namespaces separate it from the machine; a sandbox's limits don't apply.
+//! The script is the operator's, but the packages that it installs are strangers' code. So it runs in a sandbox,
+//! too: with users of its own, of which one is root there, with a sandbox's system calls and with limits. Unlike
+//! a program it can write to the root, and it has a network.
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::UnixStream;
+use tokio::io::AsyncWriteExt;
 
+use super::build_network::{self, BuildNetwork};
 use super::cgroup::Cgroup;
 use super::host::Host;
 use super::launcher::{Created, Launcher};
 use super::layout::{CONTEXT, NETWORK};
-use super::protocol::{Devices, Kind, LauncherPaths};
-use super::{EmbeddedEngine, live, refused, spec};
-use crate::engine::store::{Description, Stored};
+use super::protocol::{Building, Devices, Kind, LauncherPaths};
+use super::{EmbeddedEngine, build_limits, build_output, live, refused, spec};
+use crate::engine::store::{self, Description, Stored};
 use crate::engine::{Call, EngineError, Progress};
 
 /// The last line that the script's shell prints if the script succeeded.
@@ -39,7 +40,8 @@ impl EmbeddedEngine {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Refused`] without root, and if the script fails; its output goes to `progress`.
+    /// [`EngineError::Refused`] without root, if the script fails or reaches a limit, and if the machine lacks what
+    /// separates builds from it. The script's output goes to `progress`.
     /// Dropping the future ends the script and leaves no image.
     pub async fn build_image(
         &self,
@@ -54,6 +56,13 @@ impl EmbeddedEngine {
                   with `docker save`, and run `isolator image import FILE`",
             ));
         }
+        let ids = host.next_ids().ok_or_else(|| {
+            failed(
+                &"builds need users of their own, and no user namespace can be made here; as root, run: \
+                  sysctl -w user.max_user_namespaces=15000",
+            )
+        })?;
+        let resolv_conf = build_network::resolv_conf().map_err(|error| failed(&error))?;
         let staged = self.store.stage().await.map_err(|error| failed(&error))?;
         let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;
         // Without this, a link in the base image could lead what is written there to the host.
@@ -64,7 +73,11 @@ impl EmbeddedEngine {
             let network = context_folder.join(NETWORK);
             fs::create_dir(&network)?;
             for (name, path) in spec::NETWORK_FILES {
-                fs::write(network.join(name), fs::read(path).unwrap_or_default())?;
+                let content = match path {
+                    store::RESOLV_CONF => resolv_conf.clone().into_bytes(),
+                    _ => fs::read(path).unwrap_or_default(),
+                };
+                fs::write(network.join(name), content)?;
             }
             tar::Archive::new(context.as_slice()).unpack(&context_folder)
         });
@@ -75,7 +88,7 @@ impl EmbeddedEngine {
             images: self.store.images(),
             shared: self.shared(),
             groups: host.version_two_mount.clone(),
-            building: Some(staged.root()),
+            building: Some(Building { root: staged.root(), ids }),
             devices: Devices::Host,
         };
         let launcher = Launcher::start(&self.settings.program, paths, None, &self.tasks).await;
@@ -83,11 +96,15 @@ impl EmbeddedEngine {
         let sandbox = format!("isolator-build-{}", uuid::Uuid::new_v4().simple());
         let group =
             host.groups.as_ref().map(|groups| Cgroup::new(groups, &self.building(), &sandbox));
-        let script = format!("exec 2>&1; /build/install.sh && rm -rf /build && echo '{DONE}'");
-        let spec = spec::build(&script, group.as_ref());
+        // It waits for the network first.
+        let script = format!(
+            "read -r go || exit 1; exec </dev/null 2>&1; \
+             /build/install.sh && rm -rf /build && echo '{DONE}'"
+        );
+        let spec = spec::build(&script, host, group.as_ref(), ids);
         let created = launcher.create(&sandbox, spec, Kind::Build, None).await;
         let ended = match created {
-            Ok(created) => self.follow(created, group, progress).await,
+            Ok(created) => self.follow(created, group, staged.root(), progress).await,
             Err(message) => Err(io::Error::other(message)),
         };
         ended.map_err(|error| failed(&error))?;
@@ -102,42 +119,39 @@ impl EmbeddedEngine {
         format!("{}+build", self.instance)
     }
 
-    /// Passes on the script's output until it ends, then removes its sandbox.
+    /// Starts the script, passes on its output until it ends or reaches a limit, and removes its sandbox.
     async fn follow(
         &self,
         created: Created,
         group: Option<Cgroup>,
+        root: PathBuf,
         progress: Progress<'_>,
     ) -> io::Result<()> {
         let Created { stream, log: _, process } = created;
-        let last = pass_on(stream, progress).await;
+        let run = async {
+            let mut stream = build_output::stream(stream)?;
+            let _network = BuildNetwork::connect(&process).await?;
+            stream.write_all(b"go\n").await?;
+            build_output::pass_on(stream, DONE, progress).await
+        };
+        let last = tokio::select! {
+            last = run => last,
+            limit = build_limits::reached(root, group.clone()) => Err(limit),
+        };
+        // The script may have ended because of it.
+        let reached = group.as_ref().and_then(Cgroup::reached);
         let process = std::sync::Arc::new(process);
         let removed = self.tasks.spawn_blocking(move || live::remove(Some(process), group));
         removed.await.map_err(io::Error::other).flatten()?;
         if let Ok(Host { groups: Some(groups), .. }) = &self.host {
             groups.remove_instance(&self.building())?;
         }
+        if let Some(kind) = reached {
+            return Err(io::Error::other(build_limits::of_group(kind)));
+        }
         match last?.as_str() {
             DONE => Ok(()),
             last => Err(io::Error::other(format!("the script failed: {last}"))),
         }
     }
-}
-
-/// Passes on lines, and returns the last one that is not blank.
-async fn pass_on(stream: OwnedFd, progress: Progress<'_>) -> io::Result<String> {
-    let stream = std::os::unix::net::UnixStream::from(stream);
-    stream.set_nonblocking(true)?;
-    let mut lines = BufReader::new(UnixStream::from_std(stream)?).split(b'\n');
-    let mut last = String::new();
-    while let Some(line) = lines.next_segment().await? {
-        let line = String::from_utf8_lossy(&line).into_owned();
-        if line != DONE {
-            progress(&line);
-        }
-        if !line.trim().is_empty() {
-            last = line;
-        }
-    }
-    Ok(last)
 }

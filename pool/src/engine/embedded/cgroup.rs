@@ -15,7 +15,7 @@ use super::hierarchies::{
     CGROUP_MOUNT, Hierarchies, V2_FREEZER, Version, or_if_gone, remove_directory,
 };
 use crate::engine::SandboxState;
-use crate::engine::limits::Resources;
+use crate::engine::limits::{LimitKind, Resources};
 
 /// How often the state of the freezer is checked, and how often freezing is tried. A group in which
 /// processes are being forked may need a second attempt, as the kernel documents for version 1.
@@ -146,6 +146,21 @@ impl Cgroup {
             }
         }
         Ok(())
+    }
+
+    /// The limit that the processes have run into since the group was made, if there is one.
+    pub(super) fn reached(&self) -> Option<LimitKind> {
+        let (killed, refused) = match self.hierarchies.version {
+            Version::One => (("memory", "memory.oom_control"), ("pids", "pids.events")),
+            Version::Two => (("", "memory.events"), ("", "pids.events")),
+        };
+        let counts = |(controller, file): (&str, &str), counter: &str| {
+            let counters = self.read(controller, file).unwrap_or_default();
+            let mut lines = counters.lines().filter_map(|line| line.split_once(' '));
+            lines.any(|(name, count)| name == counter && count.trim() != "0")
+        };
+        let memory = counts(killed, "oom_kill").then_some(LimitKind::Memory);
+        memory.or_else(|| counts(refused, "max").then_some(LimitKind::Processes))
     }
 
     /// The limit of memory and swap together must never be below that of memory, so the order of the two writes

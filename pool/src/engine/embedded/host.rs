@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use super::hierarchies::{self, Hierarchies, Version};
 use super::layout::IDS;
 use super::rootless::{self, Grant};
@@ -21,7 +23,7 @@ const DELEGATE: &str = "start the server in a control group of its own, for exam
      systemd-run --user --scope --property=Delegate=yes isolator serve";
 
 /// The users and groups of the launcher's user namespace that a sandbox's are mapped to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ids {
     pub(super) first: u32,
     pub(super) count: u32,

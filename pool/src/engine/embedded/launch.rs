@@ -39,6 +39,7 @@ use super::hierarchies::CGROUP_MOUNT;
 use super::joined_group::JoinedGroup;
 use super::layout::{BUILDING, IMAGES, ROOTS, SHARED};
 use super::loopback;
+use super::mapped;
 use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, ReceiveError, Request};
 use super::root::Mounted;
 use crate::engine::seccomp;
@@ -73,6 +74,9 @@ pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
         [subcommand] if subcommand == SUBCOMMAND => outer(),
         [subcommand, step] if subcommand == SUBCOMMAND && step == ROOTLESS => {
             become_root_of_a_namespace().and_then(|()| outer())
+        }
+        [subcommand, step] if subcommand == SUBCOMMAND && step == mapped::HOLD => {
+            unshare(UnshareFlags::NEWUSER).and_then(|()| mapped::hold())
         }
         [subcommand, step] if subcommand == SUBCOMMAND && step == INNER => {
             log();
@@ -164,7 +168,10 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     }
     let images = open_directory(&paths.images)?;
     let shared = open_directory(&paths.shared)?;
-    let building = paths.building.as_deref().map(open_directory).transpose()?;
+    let building = paths.building.as_ref();
+    let building = building
+        .map(|building| Ok::<_, io::Error>((open_directory(&building.root)?, building.ids)))
+        .transpose()?;
     mount("tmpfs", VIEW, "tmpfs", nothing, Some(c"mode=711"))?;
     for directory in [IMAGES, SHARED, STATE, BUNDLES, ROOTS] {
         fs::create_dir(directory)?;
@@ -172,9 +179,9 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     let view = |source: &OwnedFd, target| {
         mount_bind(format!("/proc/self/fd/{}", source.as_raw_fd()), target)
     };
-    if let Some(building) = building {
+    if let Some((root, ids)) = building {
         fs::create_dir(BUILDING)?;
-        view(&building, BUILDING)?;
+        mapped::mount_mapped(&root, BUILDING, ids)?;
     }
     for (source, target) in [(images, IMAGES), (shared, SHARED)] {
         view(&source, target)?;
@@ -278,7 +285,7 @@ impl Launcher {
         spec: Value,
         kind: Kind,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let Kind::Image { image, layer } = kind else { return self.try_create(name, &spec, true) };
+        let Kind::Image { image, layer } = kind else { return self.try_create(name, &spec) };
         let files = Mounted::new(name, &image, layer);
         let files = files.and_then(|files| match self.devices {
             Devices::Own => files.with_devices(),
@@ -286,7 +293,7 @@ impl Launcher {
         });
         let files =
             files.map_err(|error| format!("the sandbox's files can't be mounted: {error}"))?;
-        let created = self.try_create(name, &spec, false);
+        let created = self.try_create(name, &spec);
         // The sandbox's own namespace has them mounted now.
         drop(files);
         created
@@ -294,13 +301,7 @@ impl Launcher {
 
     /// Makes and starts a sandbox. Returns its process 1 and the descriptors for the server: the stream, the
     /// log, the process.
-    fn try_create(
-        &self,
-        name: &str,
-        spec: &Value,
-        is_build: bool,
-    ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let programs = if is_build { Rc::default() } else { Rc::clone(&self.programs) };
+    fn try_create(&self, name: &str, spec: &Value) -> Result<(Pid, Vec<OwnedFd>), String> {
         let bundle = Path::new(BUNDLES).join(name);
         let prepare = || -> io::Result<_> {
             fs::create_dir(&bundle)?;
@@ -312,7 +313,7 @@ impl Launcher {
         let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| error_chain(&error))?;
         let their_output = theirs.try_clone().map_err(|error| error_chain(&error))?;
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
-            .with_executor(Exec { programs })
+            .with_executor(Exec { programs: Rc::clone(&self.programs) })
             .with_root_path(STATE)
             .map_err(|error| error_chain(&error))?
             .with_stdin(theirs)
@@ -328,9 +329,7 @@ impl Launcher {
         })?;
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
         let pid = pid.ok_or("the sandbox has no process")?;
-        // A build has the network of the machine.
-        let network = if is_build { Ok(()) } else { loopback::bring_up(pid) };
-        let started = network
+        let started = loopback::bring_up(pid)
             .map_err(|error| {
                 format!("the sandbox's loopback interface can't be brought up: {error}")
             })

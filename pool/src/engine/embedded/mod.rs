@@ -7,6 +7,9 @@
 //! descriptor.
 
 mod build;
+mod build_limits;
+mod build_network;
+mod build_output;
 mod cgroup;
 mod devices;
 mod hierarchies;
@@ -18,6 +21,7 @@ mod launcher;
 mod layout;
 mod live;
 mod loopback;
+mod mapped;
 mod protocol;
 mod root;
 mod rootless;

@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::host::Ids;
+
 /// Longest message. A sandbox's specification takes a tenth of it, to which an image may add nearly all of the rest:
 /// its store limits variables and volumes.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -32,10 +34,19 @@ pub(super) struct LauncherPaths {
     pub(super) shared: PathBuf,
     /// Where control groups of version 2 are mounted, if sandboxes have those.
     pub(super) groups: Option<PathBuf>,
-    /// The root in which an image is being built.
-    pub(super) building: Option<PathBuf>,
+    /// An image that is being built.
+    pub(super) building: Option<Building>,
     /// Where the devices of sandboxes come from.
     pub(super) devices: Devices,
+}
+
+/// An image that is being built.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Building {
+    /// Its root.
+    pub(super) root: PathBuf,
+    /// The users that its script runs as, and that own the files for it.
+    pub(super) ids: Ids,
 }
 
 /// Which device nodes sandboxes have.
@@ -57,7 +68,7 @@ pub(super) enum Kind {
         /// The layer for what it writes to its root, if it may write there.
         layer: Option<Layer>,
     },
-    /// A sandbox in which a trusted script builds an image.
+    /// A sandbox in which a script builds an image.
     Build,
 }
 

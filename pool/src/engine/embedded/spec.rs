@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use isolator_runner::paths;
 use serde_json::{Value, json};
 
+use super::build_limits;
 use super::cgroup::{self, Cgroup};
 use super::hierarchies::CGROUP_MOUNT;
 use super::host::{Host, Ids};
@@ -82,12 +83,13 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
             "rlimits": rlimits(spec, parts),
         },
         "mounts": mounts(spec, parts),
-        "linux": linux(spec, parts),
+        "linux": linux(parts.cgroup, parts.ids, || resources(spec, parts.host)),
     })
 }
 
-/// Capabilities of a script that builds an image: Docker's defaults without devices and raw sockets.
-const BUILD_CAPABILITIES: [&str; 10] = [
+/// Capabilities of a script that builds an image, in its own user namespace: those of Docker's defaults that its
+/// system calls leave a use for.
+const BUILD_CAPABILITIES: [&str; 9] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
     "CAP_FOWNER",
@@ -97,26 +99,24 @@ const BUILD_CAPABILITIES: [&str; 10] = [
     "CAP_SETGID",
     "CAP_SETPCAP",
     "CAP_SETUID",
-    "CAP_SYS_CHROOT",
 ];
 
 /// Variables that tell the machine's proxies.
 const NETWORK_VARIABLES: [&str; 6] =
     ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
-/// Files with the machine's network configuration.
+/// Files with the network configuration: name in the build's folder, path.
 pub(super) const NETWORK_FILES: [(&str, &str); 2] =
     [("resolv.conf", store::RESOLV_CONF), ("hosts", store::HOSTS)];
 
 /// The specification of a sandbox in which a shell script builds an image.
-pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
+pub(super) fn build(script: &str, host: &Host, cgroup: Option<&Cgroup>, ids: Ids) -> Value {
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
     let network = NETWORK_VARIABLES
         .into_iter()
         .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")));
     let env: Vec<_> = [path, "HOME=/root".to_owned()].into_iter().chain(network).collect();
     let sets = ["bounding", "effective", "permitted"].map(|set| (set, BUILD_CAPABILITIES));
-    let namespaces = ["pid", "mount", "ipc", "uts"].map(|kind| json!({ "type": kind }));
     let network = Path::new(BUILDING).join(CONTEXT).join(NETWORK);
     let files = NETWORK_FILES.map(|(name, path)| {
         let source = network.join(name);
@@ -135,29 +135,46 @@ pub(super) fn build(script: &str, cgroup: Option<&Cgroup>) -> Value {
             "cwd": "/",
             "noNewPrivileges": true,
             "capabilities": BTreeMap::from(sets),
+            "rlimits": build_rlimits(),
         },
         "mounts": mounts,
-        "linux": {
-            "namespaces": namespaces,
-            "cgroupsPath": cgroup.map_or("/isolator".to_owned(), Cgroup::oci_path),
-            "maskedPaths": hidden(),
-            "readonlyPaths": read_only().collect::<Vec<_>>(),
-        },
+        "linux": linux(cgroup, Some(ids), || build_resources(host)),
     })
 }
 
-fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
-    let limit = |kind: &str, limit: u32| json!({ "type": kind, "soft": limit, "hard": limit });
-    let mut limits = vec![limit("RLIMIT_NOFILE", spec.limits.open_files)];
+/// The limits of a build. It may use all cores.
+fn build_resources(host: &Host) -> Value {
+    let mut limits = limits_of_memory(host, build_limits::MEMORY);
+    limits["pids"] = json!({ "limit": build_limits::PIDS });
+    limits
+}
+
+fn build_rlimits() -> Vec<Value> {
+    let of_builds = [
+        rlimit("RLIMIT_NOFILE", build_limits::OPEN_FILES.into()),
+        rlimit("RLIMIT_FSIZE", build_limits::FILE.as_bytes()),
+    ];
+    of_builds.into_iter().chain(own_rlimits()).collect()
+}
+
+/// The limits that sandboxes and builds have in common.
+fn own_rlimits() -> impl Iterator<Item = Value> {
     let own = PROCESS_LIMITS.into_iter().chain(USER_LIMITS);
-    limits.extend(
-        own.map(|own| limit(&format!("RLIMIT_{}", own.name.to_uppercase()), own.within_own())),
-    );
+    own.map(|own| rlimit(&format!("RLIMIT_{}", own.name.to_uppercase()), own.within_own().into()))
+}
+
+fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+    let mut limits = vec![rlimit("RLIMIT_NOFILE", spec.limits.open_files.into())];
+    limits.extend(own_rlimits());
     if !parts.host.limits("pids") && parts.ids.is_some() {
         // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
-        limits.push(limit("RLIMIT_NPROC", spec.limits.pids));
+        limits.push(rlimit("RLIMIT_NPROC", spec.limits.pids.into()));
     }
     limits
+}
+
+fn rlimit(kind: &str, limit: u64) -> Value {
+    json!({ "type": kind, "soft": limit, "hard": limit })
 }
 
 fn environment(image: &[String]) -> Vec<String> {
@@ -175,13 +192,13 @@ fn environment(image: &[String]) -> Vec<String> {
     env
 }
 
-fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
+fn linux(cgroup: Option<&Cgroup>, ids: Option<Ids>, resources: impl FnOnce() -> Value) -> Value {
     let mut namespaces: Vec<_> = ["pid", "mount", "network", "ipc", "uts", "cgroup"]
         .into_iter()
         .map(|kind| json!({ "type": kind }))
         .collect();
     let mut mappings = Vec::new();
-    if let Some(Ids { first, count }) = parts.ids {
+    if let Some(Ids { first, count }) = ids {
         namespaces.push(json!({ "type": "user" }));
         mappings.push(json!({ "containerID": 0, "hostID": first, "size": count }));
     }
@@ -192,10 +209,10 @@ fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
         "maskedPaths": hidden(),
         "readonlyPaths": read_only().collect::<Vec<_>>(),
     });
-    match parts.cgroup {
+    match cgroup {
         Some(cgroup) => {
             linux["cgroupsPath"] = json!(cgroup.oci_path());
-            linux["resources"] = resources(spec, parts.host);
+            linux["resources"] = resources();
         }
         // `libcontainer` goes on without groups that it can't make, if the path is absolute: a relative one
         // would be systemd's.
@@ -206,21 +223,27 @@ fn linux(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
 
 fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     let resources = spec.with_preload(spec.resources);
-    let mut limits = json!({ "devices": [{ "allow": false, "access": "rwm" }] });
-    if host.limits("memory") {
-        let memory = resources.memory.as_i64();
-        // Memory and swap together: no swap is added.
-        limits["memory"] = json!({ "limit": memory, "swap": memory });
-        if host.counts_sockets_apart {
-            limits["memory"]["kernelTCP"] = memory.into();
-        }
-    }
+    let mut limits = limits_of_memory(host, resources.memory);
     if host.limits("cpu") {
         let period = cgroup::CPU_PERIOD.as_micros() as u64;
         limits["cpu"] = json!({ "quota": cgroup::quota(resources), "period": period });
     }
     if host.limits("pids") {
         limits["pids"] = json!({ "limit": spec.limits.pids });
+    }
+    limits
+}
+
+/// A limit of memory, and no devices.
+fn limits_of_memory(host: &Host, memory: ByteSize) -> Value {
+    let mut limits = json!({ "devices": [{ "allow": false, "access": "rwm" }] });
+    if host.limits("memory") {
+        let memory = memory.as_i64();
+        // Memory and swap together: no swap is added.
+        limits["memory"] = json!({ "limit": memory, "swap": memory });
+        if host.counts_sockets_apart {
+            limits["memory"]["kernelTCP"] = memory.into();
+        }
     }
     limits
 }
