@@ -7,6 +7,7 @@ mod fuzzer;
 
 use std::fs;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use isolator_fuzz_inputs::scratch::Scratch;
 use isolator_pool::engine::store::{Limits, Store, Stored};
@@ -14,7 +15,14 @@ use isolator_pool::fuzzing;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use tokio::runtime::{Builder, Runtime};
 
-const LIMITS: Limits = Limits { bytes: 1 << 16, entries: 64, path: 400, description: 1 << 12 };
+const LIMITS: Limits = Limits {
+    bytes: 1 << 16,
+    entries: 64,
+    path: 400,
+    description: 1 << 12,
+    layers: 4,
+    patience: Duration::from_secs(1),
+};
 
 static SCRATCH: LazyLock<Scratch> = LazyLock::new(Scratch::new);
 

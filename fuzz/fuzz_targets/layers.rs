@@ -12,6 +12,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use isolator_fuzz_inputs::frames;
 use isolator_fuzz_inputs::scratch::Scratch;
@@ -19,7 +20,14 @@ use isolator_pool::engine::store::Limits;
 use isolator_pool::fuzzing;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
-const LIMITS: Limits = Limits { bytes: 1 << 16, entries: 64, path: 400, description: 1 << 12 };
+const LIMITS: Limits = Limits {
+    bytes: 1 << 16,
+    entries: 64,
+    path: 400,
+    description: 1 << 12,
+    layers: 4,
+    patience: Duration::from_secs(1),
+};
 
 /// How deep directories can be nested.
 const DEEPEST: usize = 130;

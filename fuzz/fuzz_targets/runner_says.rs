@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use isolator_fuzz_inputs::seeds::KNOBS;
-use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
+use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, LimitKind, Resources};
 use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, SandboxName,
@@ -184,6 +184,10 @@ impl Engine for Scripted {
 
     fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
         Ok(())
+    }
+
+    fn unenforced(&self) -> Vec<LimitKind> {
+        Vec::new()
     }
 
     async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
