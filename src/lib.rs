@@ -22,7 +22,7 @@ pub mod config;
 mod hex;
 mod images;
 mod mcp;
-mod policy;
+pub mod policy;
 mod request;
 mod result;
 mod transport;

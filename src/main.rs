@@ -7,6 +7,7 @@ use clap::Parser;
 use isolator::commands;
 use isolator::commands::cli::{Cli, Command};
 use isolator::config::Config;
+use isolator::policy;
 use isolator_pool::engine::embedded::launch;
 
 /// The exit code for Isolator's own errors, as with `docker run`, so that it is not taken for the program's.
@@ -15,7 +16,8 @@ const FAILED: u8 = 125;
 fn main() -> ExitCode {
     // Before there is a second thread.
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    if let Some(code) = launch::run(&arguments, log_errors_to_stderr) {
+    let code = launch::run(&arguments, log_errors_to_stderr);
+    if let Some(code) = code.or_else(|| policy::run_checker(&arguments)) {
         return code;
     }
     give_back_large_blocks();

@@ -31,6 +31,14 @@ pub(super) enum Unreadable {
     TooSlow,
 }
 
+/// The text of a file, if it is one that is checked.
+pub(super) fn text(content: &[u8]) -> Result<&str, Unreadable> {
+    if content.len() > MAX_SIZE {
+        return Err(Unreadable::TooLarge);
+    }
+    std::str::from_utf8(content).map_err(|_| Unreadable::NotText)
+}
+
 /// Adds what the rules forbid in a file.
 pub(super) fn check(
     (name, content): (&str, &[u8]),
@@ -39,10 +47,7 @@ pub(super) fn check(
     until: Instant,
     found: &mut Findings,
 ) -> Result<(), Unreadable> {
-    if content.len() > MAX_SIZE {
-        return Err(Unreadable::TooLarge);
-    }
-    let text = std::str::from_utf8(content).map_err(|_| Unreadable::NotText)?;
+    let text = text(content)?;
     // A comment ends at any of these for an interpreter, for the parser only at the last.
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let by_kind = ByKind::new(
@@ -114,7 +119,8 @@ fn parse(
     Ok(AstGrep::doc(StrDoc { src: text, lang: grammar, tree }))
 }
 
-fn one_line(message: &str) -> String {
+/// A message in one line that is not too long.
+pub(super) fn one_line(message: &str) -> String {
     let clean = message.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut line: String = clean.take(MAX_MESSAGE).collect();
     if message.chars().nth(MAX_MESSAGE).is_some() {

@@ -1,9 +1,10 @@
 //! Policies: what an operator forbids in programs, checked before they run.
 //!
 //! A policy is a file of rules in the format of ast-grep. `rules.rs` reads it, `check.rs` checks a file
-//! against it. Policies are a lint; the sandbox is the protection.
+//! against it, in a process without rights (`checker/`). Policies are a lint; the sandbox is the protection.
 
 mod check;
+mod checker;
 mod grammar;
 mod rules;
 
@@ -13,9 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
-use serde::Serialize;
-use tokio::sync::Semaphore;
+use serde::{Deserialize, Serialize};
 
+use checker::Checkers;
+pub use checker::process::run as run_checker;
 use grammar::Grammar;
 use rules::Rules;
 
@@ -27,9 +29,6 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Extra time for a check that does not notice its timeout, and for one that waits for such a check.
 const GRACE: Duration = Duration::from_secs(3);
-
-/// Checks at the same time: they do nothing but compute.
-static CHECKS: Semaphore = Semaphore::const_new(2);
 
 /// The rule that is reported for a file that can't be checked.
 const NOT_CHECKED: &str = "not-checked";
@@ -50,13 +49,16 @@ pub(crate) type Problem = (String, String);
 #[derive(Debug, Default)]
 pub struct Policies {
     languages: BTreeMap<String, Arc<Policy>>,
+    checkers: Checkers,
 }
 
 /// What is forbidden in one language.
 struct Policy {
     names: Vec<String>,
     rules: Vec<Arc<Rules>>,
-    /// The language's extensions, without the dot.
+    /// The language's extensions with their dots, the usual one first.
+    extensions: Vec<String>,
+    /// For each extension, without its dot.
     grammars: BTreeMap<String, Grammar>,
     /// For an entrypoint with another extension.
     usual: Option<Grammar>,
@@ -80,7 +82,7 @@ pub struct SourceFile {
 }
 
 /// A place in a program where it breaks a rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Violation {
     /// The file.
@@ -116,6 +118,11 @@ impl Findings {
         } else {
             self.more += 1;
         }
+    }
+
+    fn extend(&mut self, Self { listed, more }: Self) {
+        listed.into_iter().for_each(|violation| self.add(|| violation));
+        self.more = self.more.saturating_add(more);
     }
 
     fn unreadable(file: &str, why: impl ToString) -> Violation {
@@ -182,6 +189,10 @@ impl Policies {
                 }
             }
         }
+        let languages = &policies.languages;
+        policies.checkers = Checkers::new(
+            languages.iter().map(|(language, policy)| (language.clone(), &**policy)).collect(),
+        );
         policies
     }
 
@@ -198,31 +209,23 @@ impl Policies {
     /// Looks for what is forbidden in the files of a program. A file that can't be read in time is
     /// forbidden, too.
     pub async fn check(&self, language: &str, files: Vec<SourceFile>) -> Findings {
-        let Some(policy) = self.languages.get(language).cloned() else {
-            return Findings::default();
-        };
-        let file = files.first().map_or(String::new(), |file| file.name.clone());
-        let checked = tokio::time::timeout(CHECK_TIMEOUT + GRACE, async {
-            let turn = CHECKS.acquire().await;
-            let check = move || {
-                // One that goes on beyond its time keeps its turn, so that there are never many.
-                let _turn = turn;
-                policy.check(&files, Instant::now() + CHECK_TIMEOUT)
-            };
-            tokio::task::spawn_blocking(check).await
-        });
-        match checked.await {
-            Ok(Ok(found)) => found,
+        let Some(policy) = self.languages.get(language) else { return Findings::default() };
+        let name = files.first().map_or(String::new(), |file| file.name.clone());
+        let (readable, mut found) = policy.readable(files);
+        if readable.is_empty() {
+            return found;
+        }
+        let check = self.checkers.check(language, &readable);
+        match tokio::time::timeout(CHECK_TIMEOUT + GRACE, check).await {
+            Ok(Ok(more)) => found.extend(more),
             Ok(Err(error)) => {
                 tracing::error!(%error, "a program could not be checked against its policy");
                 let why = "the check itself failed; the server's log says why";
-                Findings { listed: vec![Findings::unreadable(&file, why)], more: 0 }
+                found.add(|| Findings::unreadable(&name, why));
             }
-            Err(_) => {
-                let why = check::Unreadable::TooSlow;
-                Findings { listed: vec![Findings::unreadable(&file, why)], more: 0 }
-            }
+            Err(_) => found.add(|| Findings::unreadable(&name, check::Unreadable::TooSlow)),
         }
+        found
     }
 }
 
@@ -233,13 +236,7 @@ impl Policy {
         known: &rules::Known,
         language: &LanguageFiles<'_>,
     ) -> Result<Self, (Option<usize>, String)> {
-        let mut grammars = BTreeMap::new();
-        for extension in language.extensions {
-            let grammar = Grammar::of_extension(extension).ok_or_else(|| {
-                (None, format!("{extension} files can't be checked: there is no parser for them"))
-            })?;
-            grammars.insert(extension.trim_start_matches('.').to_owned(), grammar);
-        }
+        let grammars = grammars_of(language.extensions).map_err(|message| (None, message))?;
         let mut rules = Vec::new();
         let mut ruled = BTreeSet::new();
         for (index, name) in wanted.iter().enumerate() {
@@ -264,23 +261,46 @@ impl Policy {
             );
             return Err((None, message));
         }
-        let usual =
-            language.extensions.first().and_then(|usual| grammars.get(&usual[1..]).copied());
-        Ok(Self { names: wanted.to_vec(), rules, grammars, usual })
+        Self::of_rules(wanted.to_vec(), rules, language.extensions)
+            .map_err(|message| (None, message))
+    }
+
+    /// A policy of these rules for files with these extensions.
+    fn of_rules(
+        names: Vec<String>,
+        rules: Vec<Arc<Rules>>,
+        extensions: &[String],
+    ) -> Result<Self, String> {
+        let grammars = grammars_of(extensions)?;
+        let usual = extensions.first().and_then(|usual| grammars.get(&usual[1..]).copied());
+        Ok(Self { names, rules, extensions: extensions.to_vec(), grammars, usual })
     }
 
     /// The grammar of a file, if it is one that could be run.
     fn grammar(&self, file: &SourceFile) -> Option<Grammar> {
-        let extension = Path::new(&file.name).extension()?.to_str()?;
-        self.grammars.get(extension).copied()
+        let extension = Path::new(&file.name).extension().and_then(|extension| extension.to_str());
+        let grammar = extension.and_then(|extension| self.grammars.get(extension).copied());
+        grammar.or(self.usual.filter(|_| file.is_entrypoint))
+    }
+
+    /// The files that have to be checked, and what is wrong with those of them that can't be.
+    fn readable(&self, files: Vec<SourceFile>) -> (Vec<SourceFile>, Findings) {
+        let mut found = Findings::default();
+        let mut readable = files;
+        readable.retain(|file| {
+            self.grammar(file).is_some()
+                && check::text(&file.content)
+                    .inspect_err(|why| found.add(|| Findings::unreadable(&file.name, why)))
+                    .is_ok()
+        });
+        (readable, found)
     }
 
     fn check(&self, files: &[SourceFile], until: Instant) -> Findings {
         let rules: Vec<&Rules> = self.rules.iter().map(|rules| &**rules).collect();
         let mut found = Findings::default();
         for file in files {
-            let otherwise = self.usual.filter(|_| file.is_entrypoint);
-            let Some(grammar) = self.grammar(file).or(otherwise) else { continue };
+            let Some(grammar) = self.grammar(file) else { continue };
             let content = (file.name.as_str(), file.content.as_slice());
             if let Err(why) = check::check(content, grammar, &rules, until, &mut found) {
                 found.add(|| Findings::unreadable(&file.name, why));
@@ -288,6 +308,16 @@ impl Policy {
         }
         found
     }
+}
+
+fn grammars_of(extensions: &[String]) -> Result<BTreeMap<String, Grammar>, String> {
+    let grammar = |extension: &String| {
+        let grammar = Grammar::of_extension(extension).ok_or_else(|| {
+            format!("{extension} files can't be checked: there is no parser for them")
+        })?;
+        Ok((extension.trim_start_matches('.').to_owned(), grammar))
+    };
+    extensions.iter().map(grammar).collect()
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const MAX_SIZE: u64 = 1 << 20;
 
 /// The rules of one policy.
 pub(super) struct Rules {
+    /// The file they were read from.
+    pub(super) text: String,
     /// Those for a file, by its name and grammar.
     pub(super) collection: RuleCollection<Grammar>,
     /// What the rules are for.
@@ -124,7 +126,7 @@ pub(super) fn read(text: &str) -> Result<Rules, String> {
         }
     }
     let collection = RuleCollection::try_new(rules).map_err(|error| error.to_string())?;
-    Ok(Rules { collection, grammars })
+    Ok(Rules { text: text.to_owned(), collection, grammars })
 }
 
 fn compile(document: &SerializableRuleConfig<Grammar>) -> Result<RuleConfig<Grammar>, String> {

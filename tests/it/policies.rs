@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use crate::common::server::Server;
-use crate::common::{config, isolator, run, run_command, write_config};
+use crate::common::process::Process;
+use crate::common::server::{Server, send_signal};
+use crate::common::{config, eventually, isolator, run, run_command, write_config};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
@@ -94,6 +95,62 @@ async fn hostile_sources_are_answered_and_the_server_goes_on() {
         let answer = server.run_python(&code).await;
         assert!(["refused", "error"].contains(&answer.status()), "{}", answer.text);
     }
+    assert_eq!(server.run_python("print('alive')").await.output(), "alive\n");
+    server.stop().await;
+}
+
+/// The processes in which a server has programs checked.
+fn checkers(server: &Server) -> Vec<Process> {
+    let mut processes = server.process().children();
+    processes.retain(|process| process.command().contains("policy-checker"));
+    processes
+}
+
+#[tokio::test]
+async fn programs_are_read_by_a_process_without_rights() {
+    let server = Server::with("python", strict()).await;
+    server.run_python("import os").await.assert_failed("refused", &["importing os"]);
+    let found = checkers(&server);
+    let [checker] = found[..] else { panic!("{found:?}") };
+    let status = checker.status();
+    for (field, value) in [
+        ("Uid", "65534\t65534\t65534\t65534"),
+        ("Gid", "65534\t65534\t65534\t65534"),
+        ("CapPrm", "0000000000000000"),
+        ("CapEff", "0000000000000000"),
+        ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
+        ("Threads", "1"),
+    ] {
+        assert_eq!(status[field], value, "{field}: {status:?}");
+    }
+    assert_eq!(status["Groups"].trim(), "");
+    for (limit, value) in
+        [("Max address space", "1073741824"), ("Max file size", "0"), ("Max core file size", "1")]
+    {
+        assert_eq!(checker.limit(limit), [value, value], "{limit}");
+    }
+    assert_eq!(checker.descriptors().into_keys().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(checker.read("environ"), "");
+    server.stop().await;
+    eventually("it has ended", async || !checker.is_there()).await;
+}
+
+#[tokio::test]
+async fn what_ends_or_stops_a_check_lets_no_program_pass() {
+    let server = Server::with("python", strict()).await;
+    let refused =
+        async || server.run_python("import os").await.assert_failed("refused", &["importing os"]);
+    refused().await;
+    checkers(&server)[0].kill();
+    refused().await;
+
+    let stopped = checkers(&server)[0];
+    send_signal(stopped.pid, "STOP");
+    let answer = server.run_python("print(1)").await;
+    answer.assert_failed("refused", &["the file takes too long to check", "(not-checked)"]);
+    eventually("it has ended", async || !stopped.is_there()).await;
+    refused().await;
     assert_eq!(server.run_python("print('alive')").await.output(), "alive\n");
     server.stop().await;
 }
