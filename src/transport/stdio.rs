@@ -50,7 +50,8 @@ impl Stdio {
     /// Answers a request that can't be read. The write is a task of its own, because receiving may be cancelled at
     /// any point, and half a line must never be written.
     fn refuse(&self, id: Option<RequestId>, error: ErrorData) {
-        tracing::warn!(?id, error = %error.message, "a message was refused");
+        // The identifier is the caller's, and may be as long as the message.
+        tracing::warn!(error = %error.message, "a message was refused");
         let message = TxJsonRpcMessage::<RoleServer>::error(error, id);
         let output = Arc::clone(&self.output);
         self.replies.spawn(async move {

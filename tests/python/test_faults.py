@@ -617,7 +617,9 @@ async def test_a_thousand_calls_at_once_over_http(tmp_path):
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     answers = {}
     try:
-        async with listening(tmp_path, configuration(tmp_path, requests=PLACES)) as url:
+        # All come from one address.
+        http = {"maxConnectionsPerAddress": CALLS}
+        async with listening(tmp_path, configuration(tmp_path, requests=PLACES, http=http)) as url:
             pid = process_with(f"XDG_STATE_HOME={tmp_path}")
 
             async def call(number):
