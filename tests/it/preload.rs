@@ -6,21 +6,21 @@ use crate::common::eventually;
 use crate::common::server::Server;
 use serde_json::{Value, json};
 
-/// Calls until a sandbox that waited serves, and returns that answer. At least one waits with everything
-/// that shall: it is paused.
+/// Calls until a sandbox that waited serves, and returns that answer. One waits with everything that shall: it is
+/// paused. A moment passes until the server counts it, in which a call is served by a new one.
 async fn from_the_pool(server: &Server, arguments: Value) -> Answer {
-    eventually("a paused sandbox", async || !server.sandboxes(State::Paused).await.is_empty())
-        .await;
-    let mut answer = server.call(arguments.clone()).await;
+    let mut found = None;
     eventually("a sandbox that waited", async || {
-        if answer.is_hit() {
-            return true;
+        if server.sandboxes(State::Paused).await.is_empty() {
+            return false;
         }
-        answer = server.call(arguments.clone()).await;
-        false
+        let answer = server.call(arguments.clone()).await;
+        let is_hit = answer.is_hit();
+        found = Some(answer);
+        is_hit
     })
     .await;
-    answer
+    found.expect("an answer")
 }
 
 fn python(code: &str) -> Value {
