@@ -1,6 +1,7 @@
 //! Processes of the engine are killed at any moment. The kernel ends everything that they started, and what is left
 //! on disk and in the control groups is collected.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -96,15 +97,20 @@ async fn all_end(what: &str, mut remaining: impl FnMut() -> Vec<Process>) {
     }
 }
 
-/// Launchers of this build whose server is gone.
+/// Launchers of this build whose parent is gone: a server, or a test that builds images itself.
 fn orphans() -> Vec<Process> {
-    let is_ours = |process: &Process| {
-        std::fs::read_link(process.directory().join("exe"))
-            .is_ok_and(|exe| exe.as_os_str() == env!("CARGO_BIN_EXE_isolator"))
+    let executable = |process: &Process| std::fs::read_link(process.directory().join("exe")).ok();
+    let isolator = Path::new(env!("CARGO_BIN_EXE_isolator"));
+    let build = isolator.parent().expect("the folder of the build");
+    let is_of_build = |pid| {
+        let parent = Process::find(pid).and_then(|parent| executable(&parent));
+        parent.is_some_and(|parent| parent.starts_with(build))
     };
-    let is_isolator = |pid| Process::find(pid).is_some_and(|parent| is_ours(&parent));
-    let ours = Process::all().into_iter().filter(is_ours);
-    ours.filter(|process| process.command().contains(" launcher") && !is_isolator(process.parent()))
+    Process::all()
+        .into_iter()
+        .filter(|process| executable(process).is_some_and(|file| file == isolator))
+        .filter(|process| process.command().contains(" launcher"))
+        .filter(|process| !is_of_build(process.parent()))
         .collect()
 }
 
