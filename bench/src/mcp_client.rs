@@ -41,12 +41,14 @@ pub struct ServedCall {
     pub start: String,
 }
 
+/// Where an answer has its receipt.
+const RECEIPT: &str = "isolator/receipt";
+
 /// The part of a report that is looked at.
 #[derive(Deserialize)]
 struct Report {
     stdout: String,
     stderr: String,
-    receipt: Receipt,
 }
 
 #[derive(Deserialize)]
@@ -122,7 +124,10 @@ impl IsolatorProcess {
 
         let answer = answer.map_err(|e| BenchError::Call(Box::new(e)))?;
         let report = answer.structured_content.map(serde_json::from_value::<Report>);
-        let (Some(Ok(report)), Some(false)) = (report, answer.is_error) else {
+        let receipt = answer.meta.as_ref().and_then(|meta| meta.get(RECEIPT)).cloned();
+        let receipt = receipt.map(serde_json::from_value::<Receipt>);
+        let (Some(Ok(report)), Some(Ok(receipt)), Some(false)) = (report, receipt, answer.is_error)
+        else {
             let text = answer.content.first().and_then(|content| content.as_text());
             let text = text.map(|text| text.text.trim().to_owned()).unwrap_or_default();
             return Err(BenchError::Failed { program: workload.label(), answer: text });
@@ -132,7 +137,7 @@ impl IsolatorProcess {
         if printed != expected {
             return Err(BenchError::Output { program: workload.label(), printed, expected });
         }
-        Ok(ServedCall { took, start: report.receipt.start })
+        Ok(ServedCall { took, start: receipt.start })
     }
 
     /// Closes the server's standard input, as a host does, and waits for its end.

@@ -91,8 +91,8 @@ pub(super) struct RawResults {
     #[serde(default, with = "humantime_serde")]
     #[schemars(with = "Option<String>")]
     pub(super) keep_for: Option<Duration>,
-    /// How long a call waits for its program before it is answered with a handle, unless its caller follows its
-    /// progress. Default: "45s".
+    /// How long a call waits for its program before it is answered with a handle, unless its caller says that it
+    /// waits for the end. Default: "45s".
     #[serde(default, with = "humantime_serde")]
     #[schemars(with = "Option<String>")]
     pub(super) detach_after: Option<Duration>,

@@ -24,6 +24,7 @@ use crate::result::explain::Context;
 use crate::result::handles::Capacity;
 use crate::result::kept::{self, Part, ReadError, Results};
 use crate::result::report::Report;
+use crate::result::so_far::SoFar;
 
 /// What calls need; cheap to clone.
 #[derive(Clone)]
@@ -53,7 +54,9 @@ pub(crate) struct Call {
     /// Who calls.
     pub client: Client,
     /// Receives what the program prints, if the caller follows its progress.
-    pub watch: Option<Watch>,
+    pub progress: Option<Watch>,
+    /// Whether the caller waits until the program has ended, however long that takes.
+    pub waits_for_the_end: bool,
 }
 
 /// Bytes of an answer.
@@ -65,7 +68,8 @@ fn weight(answer: &Answer) -> usize {
         other => serde_json::to_vec(other).map_or(0, |json| json.len()),
     });
     let data = result.structured_content.as_ref().map(Value::to_string);
-    texts.sum::<usize>() + data.map_or(0, |data| data.len())
+    let meta = result.meta.as_ref().map(|meta| Value::Object(meta.0.clone()).to_string());
+    texts.sum::<usize>() + [data, meta].into_iter().flatten().map(|json| json.len()).sum::<usize>()
 }
 
 /// Bytes of results that are kept, unless the operator lets a single run keep more.
@@ -111,7 +115,10 @@ impl Calls {
     /// When the caller made a mistake. Any other failure is an answer.
     pub(crate) async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
         match (name, &self.config.test_code) {
-            (EXECUTE_CODE, _) if call.watch.is_some() => self.execute_code(arguments, call).await,
+            (EXECUTE_CODE, _) if call.waits_for_the_end => {
+                let Call { client, progress, .. } = call;
+                self.execute_code(arguments, &client, progress).await
+            }
             (EXECUTE_CODE, _) => self.execute_or_detach(arguments, call).await,
             (GET_RESULT, _) => self.get_result(arguments, call).await,
             (CHECK_SYNTAX, _) => self.check_syntax(arguments, call).await,
@@ -136,15 +143,23 @@ impl Calls {
         self.results.read(client, uri)
     }
 
-    /// Runs a program for a caller that does not follow its progress: a long run is detached before the caller
-    /// gives up.
+    /// Runs a program. A long run is detached before its caller gives up, even if the caller follows its progress: many
+    /// hosts ask for progress and wait no longer for it.
     async fn execute_or_detach(&self, arguments: Value, call: Call) -> Answer {
-        let client = call.client.clone();
-        let calls = self.clone();
-        let state = self
-            .detached
-            .run_or_detach(&client, async move { calls.execute_code(arguments, call).await });
-        self.answer(state.await)
+        let Call { client, progress, .. } = call;
+        let so_far = Arc::new(SoFar::default());
+        let watch = {
+            let so_far = Arc::clone(&so_far);
+            Watch::new(move |stream, bytes| {
+                so_far.add(stream, bytes);
+                if let Some(progress) = &progress {
+                    progress.tell(stream, bytes);
+                }
+            })
+        };
+        let (calls, caller) = (self.clone(), client.clone());
+        let run = async move { calls.execute_code(arguments, &caller, Some(watch)).await };
+        self.answer(self.detached.run_or_detach(&client, so_far, run).await)
     }
 
     async fn get_result(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
@@ -160,16 +175,21 @@ impl Calls {
     fn answer(&self, state: RunState<Answer>) -> Answer {
         match state {
             RunState::Ended(answer) => answer,
-            RunState::Running(handle) => {
-                Ok(tool_result::of_running(handle, self.config.results.keep_for))
+            RunState::Running { handle, so_far } => {
+                Ok(tool_result::of_running(handle, self.config.results.keep_for, &so_far))
             }
             RunState::Gone => Ok(tool_result::ended_without_result()),
         }
     }
 
-    async fn execute_code(&self, arguments: Value, Call { client, watch }: Call) -> Answer {
+    async fn execute_code(
+        &self,
+        arguments: Value,
+        client: &Client,
+        watch: Option<Watch>,
+    ) -> Answer {
         let arguments = Arguments::parse(arguments)?;
-        let mut share = self.in_flight.share(&client);
+        let mut share = self.in_flight.share(client);
         if !share.grow(arguments.weight()) {
             return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
@@ -179,7 +199,7 @@ impl Calls {
             return Ok(tool_result::of_report(&Report::refused(found), Vec::new()));
         }
         request.run.watch = watch;
-        let executed = self.pools.execute(&request.language.name, &client, &request.run).await;
+        let executed = self.pools.execute(&request.language.name, client, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
             Err(error) => return Ok(tool_result::sandbox_fault(&error)),
@@ -190,7 +210,7 @@ impl Calls {
             timeout: request.run.timeout,
             resources: request.run.resources,
         };
-        let keep = (&*self.results, &client);
+        let keep = (&*self.results, client);
         Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, keep))
     }
 
@@ -210,7 +230,7 @@ impl Calls {
     async fn test_code(
         &self,
         arguments: Value,
-        Call { client, watch }: Call,
+        Call { client, progress, .. }: Call,
         language: &Arc<Language>,
     ) -> Answer {
         let arguments: TestCode = arguments::parse(arguments)?;
@@ -228,7 +248,7 @@ impl Calls {
         if !found.is_empty() {
             return Ok(tool_result::of_data(&Tested::forbidden(found)));
         }
-        request.run.watch = watch;
+        request.run.watch = progress;
         Ok(match self.pools.execute(&language.name, &client, &request.run).await {
             Ok((outcome, receipt)) => tool_result::of_data(&Tested::executed(&outcome, &receipt)),
             Err(error) => tool_result::sandbox_fault(&error),

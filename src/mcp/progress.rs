@@ -56,7 +56,7 @@ impl Progress {
     /// What a run is given to pass on what its program prints.
     pub(crate) fn watch(&self) -> Watch {
         let printed = Arc::clone(&self.printed);
-        Watch::new(move |bytes| {
+        Watch::new(move |_, bytes| {
             printed.add(bytes);
         })
     }

@@ -31,6 +31,9 @@ use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
 use crate::result::kept::{self, ReadError};
 
+/// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
+const DETACH: &str = "isolator/detach";
+
 /// The server for one client; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Server {
@@ -261,7 +264,11 @@ impl ServerHandler for Server {
         let Caller { client, gone } = caller(&context);
         let version = context.protocol_version();
         let progress = Progress::wanted(&context);
-        let call = Call { client, watch: progress.as_ref().map(Progress::watch) };
+        let call = Call {
+            client,
+            progress: progress.as_ref().map(Progress::watch),
+            waits_for_the_end: context.meta.get(DETACH) == Some(&Value::Bool(false)),
+        };
         let progress_sent = async {
             match &progress {
                 Some(progress) => progress.tell().await,

@@ -16,7 +16,8 @@ use crate::request::wanted_files::Wanted;
 use crate::result::explain::Context;
 use crate::result::files::{Attachment, LeftFiles};
 use crate::result::kept::{Item, Results};
-use crate::result::report::Report;
+use crate::result::report::{ReceiptReport, Report};
+use crate::result::so_far::SoFar;
 
 /// The answer to a run: the text, the data, and the files. What is too long for the answer is kept for the client.
 pub(crate) fn of_run(
@@ -56,7 +57,22 @@ pub(crate) fn of_run(
         report.stdout_uri = stdout.then(|| format!("{base}{STDOUT}"));
         report.stderr_uri = stderr.then(|| format!("{base}{STDERR}"));
     }
-    of_report(&report, returned.attachments.into_iter().map(block).collect())
+    let result = of_report(&report, returned.attachments.into_iter().map(block).collect());
+    with_receipt(result, &ReceiptReport::new(&outcome, receipt))
+}
+
+/// Where an answer has its receipt. Models don't read it there.
+const RECEIPT: &str = "isolator/receipt";
+
+fn with_receipt(mut result: CallToolResult, receipt: &ReceiptReport) -> CallToolResult {
+    match serde_json::to_value(receipt) {
+        Ok(receipt) => {
+            let meta = result.meta.get_or_insert_default();
+            meta.insert(RECEIPT.to_owned(), receipt);
+        }
+        Err(error) => tracing::error!(%error, "a receipt could not be written as JSON"),
+    }
+    result
 }
 
 /// An attachment in the protocol's form.
@@ -89,7 +105,6 @@ fn output(stream: Captured) -> Item {
 /// A report, and what comes with it.
 pub(crate) fn of_report(report: &Report, more: Vec<ContentBlock>) -> CallToolResult {
     let mut content = vec![ContentBlock::text(report.to_text())];
-    content.extend(report.to_more_text().map(ContentBlock::text));
     content.extend(more);
     let mut result = if report.is_failure() {
         CallToolResult::error(content)
@@ -104,8 +119,8 @@ pub(crate) fn of_report(report: &Report, more: Vec<ContentBlock>) -> CallToolRes
 }
 
 /// The answer while a detached program is running.
-pub(crate) fn of_running(handle: String, kept_for: Duration) -> CallToolResult {
-    of_report(&Report::running(handle, kept_for), Vec::new())
+pub(crate) fn of_running(handle: String, kept_for: Duration, so_far: &SoFar) -> CallToolResult {
+    of_report(&Report::running(handle, kept_for, so_far), Vec::new())
 }
 
 /// An answer that is only data. A program's failure is not the tool's.

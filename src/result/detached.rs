@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::result::handles::{Capacity, Handles};
+use crate::result::so_far::SoFar;
 
 /// How many runs there can be if none has ended. One that has weighs as much as its result.
 const MOST_RUNNING: usize = 256;
@@ -29,6 +30,7 @@ pub(crate) struct Detached<T> {
 struct Run<T> {
     result: watch::Receiver<Option<T>>,
     task: OnceLock<AbortOnDropHandle<()>>,
+    so_far: Arc<SoFar>,
 }
 
 /// The state of a run.
@@ -36,8 +38,13 @@ struct Run<T> {
 pub(crate) enum RunState<T> {
     /// It has ended, with this result.
     Ended(T),
-    /// It is still running, and this is its handle.
-    Running(String),
+    /// It is still running.
+    Running {
+        /// Its handle.
+        handle: String,
+        /// What its program has printed.
+        so_far: Arc<SoFar>,
+    },
     /// It has no result and never will: its caller ended it, or the server lost it.
     Gone,
 }
@@ -57,8 +64,14 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
     }
 
     /// Waits for a client's run, and detaches it if that takes too long. If there is no room for another handle, it
-    /// waits until the end. Dropping the future ends a program that is not detached.
-    pub(crate) async fn run_or_detach<F>(&self, client: &Client, run: F) -> RunState<T>
+    /// waits until the end. `so_far` takes what the run's program prints. Dropping the future ends a program that is
+    /// not detached.
+    pub(crate) async fn run_or_detach<F>(
+        &self,
+        client: &Client,
+        so_far: Arc<SoFar>,
+        run: F,
+    ) -> RunState<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -67,7 +80,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
             return RunState::Ended(result);
         }
         let (sender, result) = watch::channel(None);
-        let kept = Run { result, task: OnceLock::new() };
+        let kept = Run { result, task: OnceLock::new(), so_far: Arc::clone(&so_far) };
         let handle = match self.runs.keep(client, self.weight_of_running, kept) {
             Ok(handle) => handle,
             Err(error) => {
@@ -87,7 +100,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         let task = AbortOnDropHandle::new(task);
         // If the handle is gone already, dropping the task ends the run.
         let _ = self.runs.get(client, &handle).map(|run| run.task.set(task));
-        RunState::Running(handle)
+        RunState::Running { handle, so_far }
     }
 
     /// Waits for a client's detached run, as long as before. `None` for a handle that is unknown, has expired,
@@ -98,7 +111,9 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         let state = match timeout(self.after, result.wait_for(Option::is_some)).await {
             Ok(Ok(result)) => result.clone().map_or(RunState::Gone, RunState::Ended),
             Ok(Err(_)) => RunState::Gone,
-            Err(_) => RunState::Running(handle.to_owned()),
+            Err(_) => {
+                RunState::Running { handle: handle.to_owned(), so_far: Arc::clone(&run.so_far) }
+            }
         };
         Some(state)
     }
@@ -144,15 +159,20 @@ mod tests {
     async fn a_short_run_is_answered_and_a_long_one_has_a_handle_for_its_caller() {
         let detached = detached(45);
         let (one, two) = (Client::named("one"), Client::named("two"));
-        assert_eq!(text(Some(detached.run_or_detach(&one, takes(44)).await)), "done");
-        let RunState::Running(handle) = detached.run_or_detach(&one, takes(100)).await else {
+        assert_eq!(
+            text(Some(detached.run_or_detach(&one, Arc::default(), takes(44)).await)),
+            "done"
+        );
+        let RunState::Running { handle, .. } =
+            detached.run_or_detach(&one, Arc::default(), takes(100)).await
+        else {
             panic!()
         };
         assert!(
             detached.wait(&two, &handle).await.is_none() && detached.end(&two, &handle).is_none()
         );
         assert!(
-            matches!(detached.wait(&one, &handle).await, Some(RunState::Running(same)) if same == handle)
+            matches!(detached.wait(&one, &handle).await, Some(RunState::Running { handle: same, .. }) if same == handle)
         );
         assert_eq!(text(detached.wait(&one, &handle).await), "done");
         assert_eq!(
@@ -185,17 +205,23 @@ mod tests {
             }
         };
         let detached = detached::<()>(45);
-        timeout(SECOND, detached.run_or_detach(&client, forever())).await.unwrap_err();
+        timeout(SECOND, detached.run_or_detach(&client, Arc::default(), forever()))
+            .await
+            .unwrap_err();
         timeout(SECOND, ended.notified()).await.expect("a call that is given up ends its run");
 
-        let RunState::Running(handle) = detached.run_or_detach(&client, forever()).await else {
+        let RunState::Running { handle, .. } =
+            detached.run_or_detach(&client, Arc::default(), forever()).await
+        else {
             panic!()
         };
         assert!(matches!(detached.end(&client, &handle), Some(RunState::Gone)));
         timeout(SECOND, ended.notified()).await.expect("the caller's word ends it");
         assert!(matches!(detached.wait(&client, &handle).await, Some(RunState::Gone)));
 
-        let RunState::Running(_) = detached.run_or_detach(&client, forever()).await else {
+        let RunState::Running { .. } =
+            detached.run_or_detach(&client, Arc::default(), forever()).await
+        else {
             panic!()
         };
         drop(detached);
@@ -208,11 +234,14 @@ mod tests {
         let client = Client::named("one");
         for _ in 0..MOST_RUNNING / 2 {
             assert!(matches!(
-                detached.run_or_detach(&client, takes(500)).await,
-                RunState::Running(_)
+                detached.run_or_detach(&client, Arc::default(), takes(500)).await,
+                RunState::Running { .. }
             ));
         }
-        assert_eq!(text(Some(detached.run_or_detach(&client, takes(3)).await)), "done");
+        assert_eq!(
+            text(Some(detached.run_or_detach(&client, Arc::default(), takes(3)).await)),
+            "done"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -221,12 +250,15 @@ mod tests {
         let client = Client::named("one");
         let mut handles = Vec::new();
         for seconds in [50, 2, 3, 4] {
-            let run = detached.run_or_detach(&client, takes(seconds)).await;
-            let RunState::Running(handle) = run else { panic!("{run:?}") };
+            let run = detached.run_or_detach(&client, Arc::default(), takes(seconds)).await;
+            let RunState::Running { handle, .. } = run else { panic!("{run:?}") };
             handles.push(handle);
         }
         tokio::time::advance(5 * SECOND).await;
-        assert!(matches!(detached.wait(&client, &handles[0]).await, Some(RunState::Running(_))));
+        assert!(matches!(
+            detached.wait(&client, &handles[0]).await,
+            Some(RunState::Running { .. })
+        ));
         assert!(detached.wait(&client, &handles[1]).await.is_none(), "the oldest result");
         assert!(
             detached.wait(&client, &handles[2]).await.is_none(),

@@ -6,3 +6,4 @@ pub(crate) mod files;
 pub(crate) mod handles;
 pub(crate) mod kept;
 pub(crate) mod report;
+pub(crate) mod so_far;

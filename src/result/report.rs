@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::policy::{Findings, Violation};
 use crate::result::explain::{self, Context};
 use crate::result::files::{self, FileReport};
+use crate::result::so_far::SoFar;
 
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -40,9 +41,12 @@ pub(crate) struct Report {
     pub stdout: String,
     /// Standard error. Bytes that are not UTF-8 are replaced.
     pub stderr: String,
-    /// Bytes of standard output that are missing from its middle.
+    /// Bytes of standard output that are missing from its middle, or from its beginning while the program is
+    /// running.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub stdout_missing_bytes: u64,
-    /// Bytes of standard error that are missing from its middle.
+    /// The same for standard error.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_missing_bytes: u64,
     /// User and system time of the program, in milliseconds.
     pub cpu_ms: f64,
@@ -65,10 +69,6 @@ pub(crate) struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub handle: Option<String>,
-    /// How the request was served, if the program was run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "ReceiptReport")]
-    pub receipt: Option<ReceiptReport>,
 }
 
 /// The status of a program that a policy forbids. It was not run.
@@ -92,9 +92,8 @@ enum StatusName {
     Running,
 }
 
-/// How a request was served.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[schemars(inline)]
+/// How a request was served. It is for operators and programs, so it is not part of what a model reads.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ReceiptReport {
     /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: waited for the
     /// next; cold: made for this request.
@@ -108,8 +107,7 @@ pub(crate) struct ReceiptReport {
 }
 
 /// Where the time of a request went, in milliseconds.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[schemars(inline)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Stages {
     /// Waiting for other requests to end.
     pub queue: f64,
@@ -138,7 +136,6 @@ impl Report {
             Some(End::Signal(signal)) => (None, Some(signal)),
             None => (None, None),
         };
-        let run = receipt.run;
         Self {
             status: outcome.status.as_str(),
             exit_code,
@@ -156,21 +153,6 @@ impl Report {
             stderr_uri: None,
             files: Vec::new(),
             handle: None,
-            receipt: Some(ReceiptReport {
-                start: receipt.start.as_str(),
-                preloaded: run.preloaded,
-                image: receipt.image.clone(),
-                ms: Stages {
-                    queue: ms(receipt.queue),
-                    checkout: ms(receipt.checkout),
-                    limit: ms(run.limit),
-                    unpack: ms(run.unpack),
-                    spawn: ms(run.spawn),
-                    program: ms(outcome.wall),
-                    run: ms(run.total),
-                    total: ms(receipt.queue + receipt.checkout + run.limit + run.total),
-                },
-            }),
         }
     }
 
@@ -183,14 +165,22 @@ impl Report {
         Self { violations: found.listed, ..Self::without_run(REFUSED, message) }
     }
 
-    /// Describes a detached program, whose result its caller fetches later.
-    pub(crate) fn running(handle: String, kept_for: Duration) -> Self {
+    /// Describes a detached program with its output so far. Its caller fetches the result later.
+    pub(crate) fn running(handle: String, kept_for: Duration, so_far: &SoFar) -> Self {
         let kept_for = humantime::format_duration(kept_for);
         let message = format!(
-            "the program is still running; call get_result with handle {handle:?} to fetch its result, \
-             which is kept for {kept_for} after its end"
+            "the program goes on; call get_result with handle {handle:?} to wait for its result, which is kept \
+             for {kept_for} after its end, or with cancel too to end it"
         );
-        Self { handle: Some(handle), ..Self::without_run(RUNNING, message) }
+        let [stdout, stderr] = so_far.ends();
+        Self {
+            handle: Some(handle),
+            stdout: text(&stdout.to_bytes()),
+            stderr: text(&stderr.to_bytes()),
+            stdout_missing_bytes: stdout.dropped,
+            stderr_missing_bytes: stderr.dropped,
+            ..Self::without_run(RUNNING, message)
+        }
     }
 
     fn without_run(status: &'static str, message: String) -> Self {
@@ -211,7 +201,6 @@ impl Report {
             stderr_uri: None,
             files: Vec::new(),
             handle: None,
-            receipt: None,
         }
     }
 
@@ -220,35 +209,72 @@ impl Report {
         self.status != Status::Success.as_str() && self.status != RUNNING
     }
 
-    /// The text for the model. Its form must not change, because callers parse it.
+    /// The text for the model. The form of its beginning must not change, because callers parse it.
     pub(crate) fn to_text(&self) -> String {
-        let mut text = String::new();
-        if let (RUNNING, Some(message)) = (self.status, &self.message) {
-            return format!("Still Running: {message}");
+        let message = self.message.as_deref().unwrap_or_default();
+        let mut text = match self.status {
+            RUNNING => format!("Still Running: {message}"),
+            _ if self.is_failure() => format!("Execution Failed ({}): {message}", self.status),
+            _ => String::new(),
+        };
+        let has_output = !self.stdout.is_empty() || !self.stderr.is_empty();
+        if self.status != RUNNING || has_output {
+            if !text.is_empty() {
+                text.push_str("\n\n");
+            }
+            text.push_str("--- stdout ---\n");
+            text.push_str(&self.stdout);
+            text.push_str("\n--- stderr ---\n");
+            text.push_str(&self.stderr);
         }
-        if self.is_failure() {
-            let message = self.message.as_deref().unwrap_or_default();
-            text = format!("Execution Failed ({}): {message}\n\n", self.status);
+        for section in self.more_sections() {
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push('\n');
+            text.push_str(&section);
         }
-        text.push_str("--- stdout ---\n");
-        text.push_str(&self.stdout);
-        text.push_str("\n--- stderr ---\n");
-        text.push_str(&self.stderr);
         text
     }
 
     /// What else the model should know: the files, where more can be read, and the notes.
-    pub(crate) fn to_more_text(&self) -> Option<String> {
-        let mut parts = Vec::new();
-        if !self.files.is_empty() {
-            parts.push(files::as_text(&self.files));
-        }
-        for (stream, uri) in [("stdout", &self.stdout_uri), ("stderr", &self.stderr_uri)] {
-            parts.extend(uri.as_ref().map(|uri| format!("All of {stream} can be read at {uri}")));
-        }
-        parts.extend(self.notes.iter().map(|note| format!("Note: {note}")));
-        (!parts.is_empty()).then(|| parts.join("\n"))
+    fn more_sections(&self) -> impl Iterator<Item = String> {
+        let files = (!self.files.is_empty()).then(|| files::as_text(&self.files));
+        let uris = [("stdout", &self.stdout_uri), ("stderr", &self.stderr_uri)];
+        let uris = uris.into_iter().filter_map(|(stream, uri)| {
+            uri.as_ref().map(|uri| format!("all of {stream} can be read at {uri}"))
+        });
+        let notes: Vec<_> = uris.chain(self.notes.iter().cloned()).collect();
+        let notes = (!notes.is_empty()).then(|| format!("--- notes ---\n{}", notes.join("\n")));
+        files.into_iter().chain(notes)
     }
+}
+
+impl ReceiptReport {
+    /// Describes how a run was served.
+    pub(crate) fn new(outcome: &Outcome, receipt: &Receipt) -> Self {
+        let run = receipt.run;
+        Self {
+            start: receipt.start.as_str(),
+            preloaded: run.preloaded,
+            image: receipt.image.clone(),
+            ms: Stages {
+                queue: ms(receipt.queue),
+                checkout: ms(receipt.checkout),
+                limit: ms(run.limit),
+                unpack: ms(run.unpack),
+                spawn: ms(run.spawn),
+                program: ms(outcome.wall),
+                run: ms(run.total),
+                total: ms(receipt.queue + receipt.checkout + run.limit + run.total),
+            },
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -262,6 +288,8 @@ pub(crate) fn ms(duration: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use isolator_pool::run::output::Stream;
+
     use super::*;
 
     fn report(status: Status) -> Report {
@@ -282,21 +310,6 @@ mod tests {
             stderr_uri: None,
             files: Vec::new(),
             handle: None,
-            receipt: Some(ReceiptReport {
-                start: "hot",
-                preloaded: true,
-                image: "sha256:0".to_owned(),
-                ms: Stages {
-                    queue: 0.0,
-                    checkout: 0.0,
-                    limit: 0.0,
-                    unpack: 0.0,
-                    spawn: 0.0,
-                    program: 0.0,
-                    run: 0.0,
-                    total: 0.0,
-                },
-            }),
         }
     }
 
@@ -307,6 +320,31 @@ mod tests {
             report(Status::Error).to_text(),
             "Execution Failed (error): exit code 3\n\n--- stdout ---\nout\n\n--- stderr ---\nerr"
         );
+        let more = Report {
+            stdout_uri: Some("isolator://runs/1/stdout".to_owned()),
+            notes: vec!["a note".to_owned()],
+            ..report(Status::Success)
+        };
+        assert_eq!(
+            more.to_text(),
+            "--- stdout ---\nout\n\n--- stderr ---\nerr\n\n--- notes ---\nall of stdout can be read at \
+             isolator://runs/1/stdout\na note"
+        );
+    }
+
+    #[test]
+    fn who_waits_reads_the_end_of_what_was_printed() {
+        let so_far = SoFar::default();
+        let running =
+            |so_far: &SoFar| Report::running("h".to_owned(), Duration::from_secs(1), so_far);
+        assert!(!running(&so_far).to_text().contains("---"), "nothing was printed");
+        so_far.add(Stream::Stdout, &[b'x'; 3000]);
+        so_far.add(Stream::Stdout, b"end");
+        let report = running(&so_far);
+        assert!(report.stdout.ends_with("xend"), "{}", report.stdout);
+        assert!(report.stdout.contains("955 bytes are missing"), "{}", report.stdout);
+        assert_eq!(report.stdout_missing_bytes, 955);
+        assert!(report.to_text().ends_with("xend\n--- stderr ---\n"));
     }
 
     #[test]

@@ -137,9 +137,9 @@ async fn the_receipt_tells_how_the_request_was_served() {
     assert!(["hot", "warm", "queued", "cold"].contains(&first.start()), "{}", first.start());
 
     let digest = server.engine.digest("isolator/python").await;
-    assert_eq!(first.data["receipt"]["image"], json!(digest));
+    assert_eq!(first.receipt["image"], json!(digest));
 
-    let stages = first.data["receipt"]["ms"].as_object().unwrap().clone();
+    let stages = first.receipt["ms"].as_object().unwrap().clone();
     let stage = |name: &str| stages[name].as_f64().unwrap();
     assert!(stages.values().all(|stage| stage.as_f64().unwrap() >= 0.0), "{stages:?}");
     assert!(stage("program") > 0.0 && stage("run") >= stage("program"), "{stages:?}");
@@ -244,7 +244,7 @@ async fn output_beyond_the_cap_keeps_its_head_and_its_tail() {
 
     let exact = server.run_python(&format!("print('x' * {}, end='')", 2 * half)).await;
     assert_eq!(exact.stdout().len(), 2 * half);
-    assert_eq!(exact.data["stdout_missing_bytes"], 0);
+    assert_eq!(exact.data.get("stdout_missing_bytes"), None);
     server.stop().await;
 }
 
@@ -300,7 +300,7 @@ async fn a_child_in_the_background_does_not_delay_the_answer() {
                 print('done')";
     let answer = server.run_python(code).await;
     assert_eq!(answer.output(), "done\n");
-    let took = answer.data["receipt"]["ms"]["total"].as_f64().unwrap();
+    let took = answer.receipt["ms"]["total"].as_f64().unwrap();
     assert!(took < 60_000.0, "{took} ms");
     server.stop().await;
 }

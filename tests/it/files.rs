@@ -85,8 +85,8 @@ async fn what_a_program_creates_or_changes_is_listed_and_comes_back_if_it_is_wan
     let expected: Vec<u8> = (0..=255).cycle().take(102_400).collect();
     let uri = binary["uri"].as_str().expect("an address");
     assert_eq!(read_all(&server, uri, 50_000).await, (expected, 3));
-    assert!(answer.more_text().contains("\nunwanted (1 bytes)\n"), "{}", answer.more_text());
-    assert!(answer.more_text().contains("\"*.pdf\" matches no file"), "{}", answer.more_text());
+    assert!(answer.more_text.contains("\nunwanted (1 bytes)\n"), "{}", answer.more_text);
+    assert!(answer.more_text.contains("\"*.pdf\" matches no file"), "{}", answer.more_text);
     server.stop().await;
 }
 
@@ -148,7 +148,7 @@ async fn hostile_names_and_numbers_of_files_are_borne() {
     assert_eq!(paths(&answer).len(), 7, "{:?}", paths(&answer));
     assert_eq!(answer.file("huge")["size"], 1_u64 << 40);
     assert_eq!(answer.file("huge").get("returned"), None);
-    let text = answer.more_text();
+    let text = answer.more_text;
     assert!(text.contains("\"huge\" among them, are too large"), "{text}");
     assert!(text.contains("not all files that the program left could be listed"), "{text}");
     assert!(!text.contains("\n--- stderr") && !text.contains('\u{1b}'), "{text}");
@@ -156,7 +156,7 @@ async fn hostile_names_and_numbers_of_files_are_borne() {
     let many = "for number in range(3000): open(str(number), 'w')";
     let answer = server.run_python(many).await;
     assert_eq!(paths(&answer).len(), 1000);
-    assert!(answer.more_text().contains("and 950 others"), "{}", answer.more_text());
+    assert!(answer.more_text.contains("and 950 others"), "{}", answer.more_text);
     assert_eq!(server.run_python("print('lives')").await.output(), "lives\n");
     server.stop().await;
 }
@@ -168,7 +168,7 @@ async fn no_more_comes_back_than_the_operator_allows() {
     let answer = server.run_python_with(code, json!({ "output_files": ["*"] })).await;
     let returned = ["a", "b", "c"].map(|name| answer.file(name).get("returned").is_some());
     assert_eq!(returned, [true, false, false]);
-    let text = answer.more_text();
+    let text = answer.more_text;
     assert!(text.contains("2 of the files") && text.contains("100 KiB"), "{text}");
     server.stop().await;
 }
@@ -184,7 +184,7 @@ async fn output_past_the_cap_can_be_read_afterwards() {
     assert_eq!(answer.status(), "success");
     assert!(answer.stdout().contains("bytes are missing here"));
     let stdout = answer.data["stdout_uri"].as_str().expect("an address");
-    assert!(answer.more_text().contains(stdout), "{}", answer.more_text());
+    assert!(answer.more_text.contains(stdout), "{}", answer.more_text);
     let expected: String = (0..60_000).map(|number| format!("line {number:06}\n")).collect();
     let (all, ranges) = read_all(&server, stdout, 300_000).await;
     assert!(all == expected.as_bytes() && ranges == 3, "{} bytes in {ranges}", all.len());

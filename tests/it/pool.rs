@@ -73,9 +73,10 @@ async fn a_full_queue_refuses_clearly_and_loses_nothing() {
     assert_eq!(refused.is_error, Some(true));
 
     first.cancel(None).await.unwrap();
-    let data = waiting.await.structured_content.unwrap();
-    assert_eq!(data["stdout"], "late\n");
-    assert!(data["receipt"]["ms"]["queue"].as_f64().unwrap() > 0.0, "{data}");
+    let late = waiting.await;
+    assert_eq!(late.structured_content.unwrap()["stdout"], "late\n");
+    let receipt = &late.meta.unwrap()["isolator/receipt"];
+    assert!(receipt["ms"]["queue"].as_f64().unwrap() > 0.0, "{receipt}");
     assert_eq!(server.call(python("print('fourth')")).await.output(), "fourth\n");
     server.stop().await;
 }

@@ -13,7 +13,7 @@ import anyio
 import engine
 from processes import cpu_seconds
 from programs import HELLO
-from server import BINARY, environment, isolator, until
+from server import BINARY, WAITS, environment, isolator, until
 from server import configuration as base_configuration
 
 IMAGES = ["isolator/base", "isolator/python"]
@@ -142,7 +142,9 @@ async def running(server, code="import time; time.sleep(30)", **arguments):
 
     async def call():
         arguments["entrypoint_code"] = f"print('runs', flush=True)\n{code}"
-        call = server.client.call_tool("execute_code", {"language": "python"} | arguments, progress_callback=listen)
+        call = server.client.call_tool(
+            "execute_code", {"language": "python"} | arguments, progress_callback=listen, meta=WAITS
+        )
         with anyio.fail_after(ANSWERED_WITHIN_S):
             results.append(await call)
         if results[0].structured_content is None:

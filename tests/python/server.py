@@ -59,6 +59,15 @@ class Isolator:
         return {sandbox.id for sandbox in engine.sandboxes(self.instance)}
 
 
+# What a call's `_meta` says if its caller waits until the program has ended.
+WAITS = {"isolator/detach": False}
+
+
+def receipt(result):
+    """How a call was served."""
+    return result.meta["isolator/receipt"]
+
+
 def configuration(folder, **settings):
     """Writes a configuration into a folder: the shipped one with what tests change, and what is given."""
     config = json.loads(CONFIG.read_text())

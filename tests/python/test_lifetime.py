@@ -7,7 +7,7 @@ import engine
 import processes
 import pytest
 from programs import HELLO
-from server import CONFIG, isolator, until
+from server import CONFIG, isolator, receipt, until
 
 # The shipped configuration keeps two sandboxes for each of three languages.
 POOLED = 6
@@ -45,7 +45,7 @@ async def test_an_idle_server_holds_paused_sandboxes_and_costs_no_cpu(filled):
 async def test_a_call_takes_a_waiting_sandbox_and_it_is_replaced(filled):
     before = filled.sandboxes()
     result = await filled.call(language="python", entrypoint_code=HELLO["python"])
-    assert result.structured_content["receipt"]["start"] in {"hot", "warm"}
+    assert receipt(result)["start"] in {"hot", "warm"}
 
     def is_replaced():
         now = filled.sandboxes()

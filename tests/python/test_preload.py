@@ -23,7 +23,7 @@ import anyio
 import engine
 import pytest
 import scope
-from server import ROOT, configuration, isolator
+from server import ROOT, configuration, isolator, receipt
 from side_by_side import chosen, side_by_side
 
 PROGRAMS = Path(__file__).with_name("preload")
@@ -36,7 +36,7 @@ MENTION = "\n# pandas\n"
 # What a run has of its own, even if nothing but the sandbox is another.
 BY_NATURE = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 ADDRESS = re.compile(r"isolator://runs/[0-9a-f]{32}/")
-OF_THE_RUN = {"cpu_ms", "peak_memory_bytes", "receipt"}
+OF_THE_RUN = {"cpu_ms", "peak_memory_bytes"}
 
 # Where the engine is Docker, these show what it does differently: how processes start, end and are signalled, and what
 # they find of memory, descriptors and the file system. With ISOLATOR_TEST_ALL=1 all programs run there, too.
@@ -141,7 +141,7 @@ class Ahead:
                     while not await self.has_one(program.language):
                         await anyio.sleep(0.05)
                 result = await self.server.call(**program.arguments(way))
-                if result.structured_content["receipt"]["start"] in {"hot", "warm"}:
+                if receipt(result)["start"] in {"hot", "warm"}:
                     return result
 
     async def has_one(self, language):
@@ -173,12 +173,12 @@ async def compare(plain, ahead, name):
 
     expected = program.told(results["plain"])
     assert expected["status"] == program.status, expected
-    assert not results["plain"].structured_content["receipt"]["preloaded"]
+    assert not receipt(results["plain"])["preloaded"]
     for way in program.ways:
         found = program.told(results[way])
         for key in sorted(found | expected):
             assert found.get(key) == expected.get(key), (way, key)
-        assert results[way].structured_content["receipt"]["preloaded"] == program.preloaded, way
+        assert receipt(results[way])["preloaded"] == program.preloaded, way
 
 
 @pytest.fixture(scope="module")

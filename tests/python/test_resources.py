@@ -7,7 +7,7 @@ import pytest
 from mcp import MCPError
 from mcp_types import ResourceTemplateReference
 from programs import HELLO
-from server import ROOT
+from server import ROOT, receipt
 
 pytestmark = [pytest.mark.any_engine, pytest.mark.every_server]
 
@@ -72,7 +72,7 @@ async def test_the_pool_counts_what_has_run(server):
     result = await server.call(language="python", entrypoint_code=HELLO["python"])
     status = await read_json(server, "isolator://pool")
     after = status["pools"]["python"]["starts"]
-    start = result.structured_content["receipt"]["start"]
+    start = receipt(result)["start"]
     assert after == before | {start: before[start] + 1}
     assert status["pools"]["python"]["size"] == 2
     assert (status["running"], status["waiting"]) == (0, 0)

@@ -5,7 +5,7 @@ import base64
 import anyio
 import pytest
 from mcp import MCPError
-from server import KINDS, configuration, isolator, until
+from server import KINDS, WAITS, configuration, isolator, until
 
 CHART = """\
 import matplotlib.pyplot as plt
@@ -82,11 +82,13 @@ async def fetch(server, **arguments):
 
 @pytest.mark.any_engine
 async def test_a_long_run_goes_on_and_its_result_is_read_with_the_handle(impatient):
-    handle = await begin(impatient, slow(2))
-    still = await fetch(impatient, handle=handle)
-    assert still.structured_content["status"] == "running"
-    assert still.structured_content["handle"] == handle
+    handle = await begin(impatient, slow(3))
     with anyio.fail_after(30):
+        while not (still := await fetch(impatient, handle=handle)).structured_content["stdout"]:
+            pass
+        assert still.structured_content["status"] == "running"
+        assert (still.structured_content["handle"], still.structured_content["stdout"]) == (handle, "begun\n")
+        assert still.content[0].text.endswith("\n\n--- stdout ---\nbegun\n\n--- stderr ---\n")
         while (result := await fetch(impatient, handle=handle)).structured_content["status"] == "running":
             pass
     assert result.structured_content["stdout"] == "begun\ndone\n"
@@ -106,13 +108,17 @@ async def test_a_long_run_is_ended_by_its_caller(impatient):
 
 
 @pytest.mark.any_engine
-async def test_who_follows_the_progress_gets_the_result_itself(impatient):
+async def test_only_who_says_so_waits_for_the_end_even_if_the_progress_is_followed(impatient):
     async def tell(progress, total, message):
         pass
 
-    arguments = {"language": "python", "entrypoint_code": slow(2)}
-    result = await impatient.client.call_tool("execute_code", arguments, progress_callback=tell)
-    assert result.structured_content["stdout"] == "begun\ndone\n"
+    async def call(**options):
+        arguments = {"language": "python", "entrypoint_code": slow(2)}
+        return await impatient.client.call_tool("execute_code", arguments, **options)
+
+    assert (await call(progress_callback=tell)).structured_content["status"] == "running"
+    for options in [{"meta": WAITS}, {"meta": WAITS, "progress_callback": tell}]:
+        assert (await call(**options)).structured_content["stdout"] == "begun\ndone\n"
 
 
 @pytest.mark.any_engine

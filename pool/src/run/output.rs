@@ -9,17 +9,32 @@ use isolator_runner::wire::{
 
 use crate::run::outcome::{Captured, ChangedFile};
 
-/// A callback for what a program prints while it runs, on either stream, as far as the beginning is kept. It
-/// must not block.
+/// A stream that a program prints on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A callback for what a program prints while it runs, as far as the beginning of each stream is kept. It must not
+/// block.
 #[derive(Clone)]
 pub struct Watch(Arc<OnOutput>);
 
-type OnOutput = dyn Fn(&[u8]) + Send + Sync;
+type OnOutput = dyn Fn(Stream, &[u8]) + Send + Sync;
 
 impl Watch {
     /// Wraps a callback.
-    pub fn new(on_output: impl Fn(&[u8]) + Send + Sync + 'static) -> Self {
+    pub fn new(on_output: impl Fn(Stream, &[u8]) + Send + Sync + 'static) -> Self {
         Self(Arc::new(on_output))
+    }
+
+    /// Passes on what a program has printed.
+    pub fn tell(&self, stream: Stream, bytes: &[u8]) {
+        let Self(on_output) = self;
+        on_output(stream, bytes);
     }
 }
 
@@ -90,12 +105,15 @@ impl Output {
     }
 
     pub(crate) fn push(&mut self, kind: Kind, bytes: &[u8]) {
-        let stream = if kind == Kind::Stdout { &mut self.stdout } else { &mut self.stderr };
+        let (name, stream) = match kind {
+            Kind::Stdout => (Stream::Stdout, &mut self.stdout),
+            _ => (Stream::Stderr, &mut self.stderr),
+        };
         let to_head = (self.limits.head - stream.head.len()).min(bytes.len());
         let (head, rest) = bytes.split_at(to_head);
         stream.head.extend_from_slice(head);
-        if let Some(Watch(on_output)) = self.watch.as_ref().filter(|_| !head.is_empty()) {
-            on_output(head);
+        if let Some(watch) = self.watch.as_ref().filter(|_| !head.is_empty()) {
+            watch.tell(name, head);
         }
         let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
         stream.tail.extend_from_slice(&rest[..to_tail]);

@@ -64,8 +64,8 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
         let mut description = String::from(
             "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.",
         );
-        for Listed { name, language, description: about, .. } in &snippets {
-            description.push_str(&format!("\n- {name} ({language}): {about}"));
+        for Listed { name, description: about, .. } in &snippets {
+            description.push_str(&format!("\n- {name}: {}", gist(about)));
         }
         snippet.insert("description".to_owned(), Value::String(description));
         // An empty list would allow no value at all.
@@ -78,6 +78,19 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
     properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
     properties["cpus"]["exclusiveMinimum"] = json!(0);
     object(schema)
+}
+
+/// The beginning of a description. Every conversation pays for the list of tools; the resource of a snippet has all
+/// of it.
+fn gist(description: &str) -> &str {
+    const LONGEST: usize = 60;
+    let clause = description.find([':', ',', ';', '.', '(']).unwrap_or(description.len());
+    let clause = description[..clause].trim_end();
+    let end = clause.floor_char_boundary(LONGEST);
+    match clause[..end].rfind(' ') {
+        Some(word) if end < clause.len() => &clause[..word],
+        _ => &clause[..end],
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +141,15 @@ mod tests {
             std::fs::write(folder.path().join("prompts").join(name), "").unwrap();
         }
         assert_eq!(snippet_name()["enum"], json!(["a", "b"]));
+    }
+
+    #[test]
+    fn a_snippet_costs_the_list_of_tools_a_few_words() {
+        assert_eq!(gist("Summarise a CSV file: columns, types"), "Summarise a CSV file");
+        assert_eq!(gist("Do it (slowly)."), "Do it");
+        assert_eq!(gist(&"word ".repeat(100)), "word ".repeat(12).trim_end());
+        assert_eq!(gist(&"ü".repeat(100)), "ü".repeat(30));
+        assert_eq!(gist(""), "");
     }
 
     #[test]

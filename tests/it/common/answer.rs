@@ -6,12 +6,20 @@ use serde_json::Value;
 /// The result of a call that reached a sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
+    /// The cause and the output.
     pub(crate) text: String,
+    /// What is said after them: files, what can be read, and what is not as it should be.
+    pub(crate) more_text: String,
     /// What comes with the text.
     pub(crate) more: Vec<ContentBlock>,
     pub(crate) is_error: bool,
     pub(crate) data: Value,
+    /// How the request was served, if it was.
+    pub(crate) receipt: Value,
 }
+
+/// The streams of a program that printed nothing.
+const NOTHING: &str = "--- stdout ---\n\n--- stderr ---\n";
 
 impl Answer {
     /// Checks a result against the advertised schema and against itself.
@@ -21,8 +29,12 @@ impl Answer {
         let is_error = result.is_error.expect("isError is always said");
         let data = result.structured_content.unwrap_or_else(|| panic!("no data beside {text:?}"));
         conform(&data, schema, "structuredContent");
-        let answer = Self { text, more, is_error, data };
-        assert_eq!(answer.text, answer.promised_text());
+        let receipt = result.meta.and_then(|meta| meta.get("isolator/receipt").cloned());
+        let receipt = receipt.unwrap_or_default();
+        let mut answer = Self { text, more_text: String::new(), more, is_error, data, receipt };
+        let promised = answer.promised_text();
+        assert!(answer.text.starts_with(&promised), "{:?} is not {promised:?}", answer.text);
+        answer.more_text = answer.text.split_off(promised.len()).trim_start().to_owned();
         let is_failure = !matches!(answer.status(), "success" | "running");
         assert_eq!(answer.is_error, is_failure, "{:?}", answer.data);
         answer
@@ -33,7 +45,8 @@ impl Answer {
             format!("--- stdout ---\n{}\n--- stderr ---\n{}", self.stdout(), self.stderr());
         match self.status() {
             "success" => streams,
-            "running" => format!("Still Running: {}", self.message()),
+            "running" if streams == NOTHING => format!("Still Running: {}", self.message()),
+            "running" => format!("Still Running: {}\n\n{streams}", self.message()),
             status => format!("Execution Failed ({status}): {}\n\n{streams}", self.message()),
         }
     }
@@ -71,11 +84,6 @@ impl Answer {
         serde_json::from_str(output).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
-    /// What is said of files, of what can be read, and of what is not as it should be.
-    pub(crate) fn more_text(&self) -> &str {
-        self.more.first().and_then(ContentBlock::as_text).map_or("", |text| &text.text)
-    }
-
     /// A file that the program left.
     pub(crate) fn file(&self, path: &str) -> &Value {
         let files = self.data["files"].as_array().into_iter().flatten();
@@ -85,7 +93,7 @@ impl Answer {
 
     /// How the request got its sandbox.
     pub(crate) fn start(&self) -> &str {
-        self.data["receipt"]["start"].as_str().unwrap_or_default()
+        self.receipt["start"].as_str().unwrap_or_default()
     }
 
     /// Whether it came from a sandbox that waited.
@@ -94,7 +102,7 @@ impl Answer {
     }
 
     pub(crate) fn is_preloaded(&self) -> bool {
-        self.data["receipt"]["preloaded"].as_bool().expect("a receipt")
+        self.receipt["preloaded"].as_bool().expect("a receipt")
     }
 
     /// Asserts a failure with this status whose message holds each of `hints`.

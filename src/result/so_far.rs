@@ -1,0 +1,54 @@
+//! The output of a program that is still running, for a caller that waits for its result.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use isolator_pool::lock::lock;
+use isolator_pool::run::outcome::Captured;
+use isolator_pool::run::output::Stream;
+
+/// Bytes that are kept of the end of each stream. It tells how far a program came; its result has all.
+const KEPT: usize = 2048;
+
+/// The end of what a program has printed so far.
+#[derive(Debug, Default)]
+pub(crate) struct SoFar {
+    stdout: Mutex<End>,
+    stderr: Mutex<End>,
+}
+
+/// The end of a stream.
+#[derive(Debug, Default)]
+struct End {
+    bytes: VecDeque<u8>,
+    /// Bytes before them.
+    before: u64,
+}
+
+impl SoFar {
+    /// Adds what was printed.
+    pub(crate) fn add(&self, stream: Stream, bytes: &[u8]) {
+        let mut end = lock(self.of(stream));
+        let last = &bytes[bytes.len().saturating_sub(KEPT)..];
+        let too_many = (end.bytes.len() + last.len()).saturating_sub(KEPT);
+        end.bytes.drain(..too_many);
+        end.bytes.extend(last);
+        end.before += (bytes.len() - last.len() + too_many) as u64;
+    }
+
+    /// The end of standard output and of standard error.
+    pub(crate) fn ends(&self) -> [Captured; 2] {
+        [Stream::Stdout, Stream::Stderr].map(|stream| {
+            let end = lock(self.of(stream));
+            let tail = end.bytes.iter().copied().collect();
+            Captured { head: Vec::new(), tail, dropped: end.before }
+        })
+    }
+
+    fn of(&self, stream: Stream) -> &Mutex<End> {
+        match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        }
+    }
+}
