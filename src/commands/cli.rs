@@ -141,14 +141,14 @@ pub struct BenchArguments {
     pub json: Option<PathBuf>,
 }
 
-/// Arguments of `isolator install`. The host starts the server with the `--config` and `--engine` that are given
-/// here.
+/// Arguments of `isolator install`. The host starts the server with the `--engine` that is given here, and with the
+/// configuration that is used here.
 #[derive(Debug, Args)]
 pub struct InstallArguments {
     /// The host
     #[arg(value_enum)]
     pub host: Host,
-    /// Show what would be written and where, but change nothing. Only the JSON goes to standard output
+    /// Show what would be written and where, but change nothing. Only the entry goes to standard output
     #[arg(long, conflicts_with_all = ["uninstall", "force"])]
     pub print: bool,
     /// Remove the server from the host's configuration

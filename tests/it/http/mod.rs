@@ -641,11 +641,8 @@ async fn more_than_can_be_served_are_told_when_to_come_again() {
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(refused.headers().contains_key(RETRY_AFTER));
     let close = server.client.delete(&server.url).header("mcp-session-id", &sessions[0]);
-    let closed = close.try_clone().expect("no body").send().await.expect("an answer");
+    let closed = close.send().await.expect("an answer");
     assert_eq!(closed.status(), StatusCode::NO_CONTENT);
-    // rmcp has never heard of it by now.
-    let again = close.send().await.expect("an answer");
-    assert_eq!(again.status(), StatusCode::NOT_FOUND);
     server.session().await;
     server.stop().await;
 }

@@ -61,12 +61,13 @@ async fn a_page_that_is_allowed_can_ask_first_and_read_every_answer() {
     let read =
         [("allow-origin", PAGE), ("expose-headers", "mcp-session-id,www-authenticate,retry-after")];
     let run = || server.modern(python("print(1)")).header("origin", PAGE);
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     let stranger = server.client.post(&server.url).header("origin", PAGE);
     for (request, status) in [
         (run(), 200),
         (stranger, 401),
         (run().header("host", "evil.example"), 403),
-        (run().header("mcp-session-id", "none"), 404),
+        (server.legacy("none", &list).header("origin", PAGE), 404),
         (run().body("{"), 400),
     ] {
         let answered = request.send().await.expect("an answer");
