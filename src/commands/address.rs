@@ -19,7 +19,7 @@ pub enum AddressError {
     #[error("expected an address without {0}://, such as 127.0.0.1:8000; the path is always /mcp")]
     Url(&'static str),
     /// The port is missing or out of range.
-    #[error("expected a port from 0 to 65535 after the address, such as 127.0.0.1:8000")]
+    #[error("expected a port from 0 to 65535, as in 8000 or 127.0.0.1:8000")]
     Port,
     /// Anything else.
     #[error(
