@@ -18,7 +18,8 @@ use crate::commands::hosts::place::{self, Surroundings, System};
 use crate::commands::{complain, say};
 use crate::config::{Config, EngineKind};
 
-/// Variables that change what the server does, and that hosts don't pass on.
+/// Variables that change what the server does, and that hosts don't pass on; besides Isolator's own, of which only
+/// the configuration's file is pinned.
 const NOT_PASSED_ON: [&str; 6] = [
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -206,8 +207,10 @@ fn own_path() -> anyhow::Result<PathBuf> {
 
 /// Notes what the host will not pass on: it starts the server with few variables.
 fn note_what_hosts_leave_out() {
-    for name in NOT_PASSED_ON {
-        if env::var_os(name).is_some_and(|value| !value.is_empty()) {
+    let ours = |name: &str| name.starts_with("ISOLATOR_") && name != "ISOLATOR_CONFIG";
+    for (name, value) in env::vars_os() {
+        let name = name.to_string_lossy();
+        if !value.is_empty() && (NOT_PASSED_ON.contains(&&*name) || ours(&name)) {
             complain(&format!(
                 "note: {name} is set here, but hosts don't pass it on; set it under \"env\" in the \
                  entry, or set the same in Isolator's configuration"

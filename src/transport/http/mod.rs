@@ -195,3 +195,22 @@ fn is_ready(pool: &PoolStatus) -> bool {
     let served: u64 = pool.starts.iter().sum();
     pool.size == 0 || pool.hot + pool.paused > 0 || (served > 0 && pool.last_error.is_none())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_next_address_is_taken_only_if_there_is_no_such_address() {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        // This one is for documentation, so no machine has it.
+        let nowhere = "192.0.2.1:0".parse().unwrap();
+        let listener = listen(&[nowhere, any]).await.unwrap();
+        let used = listener.local_addr().unwrap();
+        assert!(used.ip().is_loopback());
+        for (addresses, hint) in [([used, any], used), ([nowhere, nowhere], nowhere)] {
+            let message = listen(&addresses).await.unwrap_err().to_string();
+            assert!(message.contains(&hint.to_string()), "{message}");
+        }
+    }
+}

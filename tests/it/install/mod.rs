@@ -493,9 +493,10 @@ fn the_configuration_that_was_found_is_the_one_that_the_host_uses() {
 fn what_hosts_leave_out_is_told() {
     let home = Home::new();
     let mut command = home.command(&["install", "cursor"]);
-    let finished = run_command(command.env("DOCKER_HOST", "tcp://example.com:2375"), "");
+    command.env("DOCKER_HOST", "tcp://example.com:2375").env("ISOLATOR_TEST", "1");
+    let finished = run_command(&mut command, "");
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    for hint in ["DOCKER_HOST", "\"env\""] {
+    for hint in ["DOCKER_HOST", "ISOLATOR_TEST", "\"env\""] {
         assert!(finished.stderr.contains(hint), "no {hint}: {finished:?}");
     }
 }
