@@ -164,6 +164,10 @@ impl<'a> Edit<'a> {
             Some(text) => ("\u{feff}", text),
             None => ("", text),
         };
+        if matches!(profile.format, Format::Toml | Format::Yaml) && text.contains('\r') {
+            // All lines would end as on Linux afterwards.
+            return Err(EditError::Unsafe);
+        }
         let document = parse(text, profile.format)?;
         let before = document.value();
         let keys = keys(profile, &before, name);

@@ -262,6 +262,8 @@ fn what_is_not_plain_enough_to_change_is_left_alone() {
         (Host::Goose, "extensions: { a: { enabled: true } }\n", "by hand"),
         (Host::Goose, "{ extensions: { a: { enabled: true } } }\n", "by hand"),
         (Host::Goose, "extensions: &x\n  a: 1\nmore: *x\n", "by hand"),
+        (Host::Goose, "a: 1\r\n", "by hand"),
+        (Host::Codex, "a = 1\r\n", "by hand"),
         (Host::Goose, "? extensions\n: a: 1\n", "by hand"),
         (Host::Goose, "a: 1\n...\n", "by hand"),
         (Host::Goose, "extensions:\n  a:\n    cmd: |\n      one\n      # two\n", "by hand"),

@@ -38,13 +38,11 @@ impl Yaml {
         };
         let line = within.clone().find(is_key)?;
         let deeper = |at: &usize| is_blank(&self.lines[*at]) || spaces(&self.lines[*at]) > indent;
-        let end = (line + 1..within.end).take_while(deeper).last().map_or(line + 1, |at| at + 1);
         // Blank lines and comments at the end belong to what follows.
-        let end = (line + 1..end)
-            .rev()
-            .find(|at| !is_blank(&self.lines[*at]))
-            .map_or(line + 1, |at| at + 1);
-        let first = (line + 1..end).find(|at| !is_blank(&self.lines[*at]));
+        let said = |at: &usize| !is_blank(&self.lines[*at]);
+        let value = (line + 1..within.end).take_while(deeper).filter(said);
+        let end = value.last().map_or(line + 1, |at| at + 1);
+        let first = (line + 1..end).find(said);
         let inner = first.map_or(indent + INDENT, |at| spaces(&self.lines[at]));
         Some(Block { line, end, indent: inner })
     }
