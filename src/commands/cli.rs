@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use humantime::parse_duration;
 
+use crate::commands::address::HttpAddress;
 use crate::commands::doctor::names_of_checks;
 use crate::commands::hosts::Host;
 use crate::commands::hosts::entry::server_name;
@@ -67,9 +67,10 @@ pub enum Command {
 /// Arguments of `isolator serve`.
 #[derive(Debug, Args)]
 pub struct ServeArguments {
-    /// Serve over streamable HTTP at this address, path /mcp. Clients on other machines need a token
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub http: Option<SocketAddr>,
+    /// Serve over streamable HTTP at this address, path /mcp; without ADDRESS only for this machine.
+    /// Clients on other machines need a token
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    pub http: Option<HttpAddress>,
 }
 
 /// Arguments of `isolator doctor`.
@@ -140,14 +141,14 @@ pub struct BenchArguments {
     pub json: Option<PathBuf>,
 }
 
-/// Arguments of `isolator install`. The host starts the server with the `--config` and `--engine` that are given
-/// here.
+/// Arguments of `isolator install`. The host starts the server with the `--engine` that is given here, and with the
+/// configuration that is used here.
 #[derive(Debug, Args)]
 pub struct InstallArguments {
     /// The host
     #[arg(value_enum)]
     pub host: Host,
-    /// Show what would be written and where, but change nothing. Only the JSON goes to standard output
+    /// Show what would be written and where, but change nothing. Only the entry goes to standard output
     #[arg(long, conflicts_with_all = ["uninstall", "force"])]
     pub print: bool,
     /// Remove the server from the host's configuration

@@ -11,14 +11,15 @@ use clap::ValueEnum;
 
 use crate::commands::cli::InstallArguments;
 use crate::commands::hosts::Profile;
-use crate::commands::hosts::edit::{self, Dialect, Other};
+use crate::commands::hosts::edit::{self, Other};
 use crate::commands::hosts::entry::Entry;
 use crate::commands::hosts::file::Original;
 use crate::commands::hosts::place::{self, Surroundings, System};
 use crate::commands::{complain, say};
-use crate::config::{Config, EngineKind, FILE_NAME};
+use crate::config::{Config, EngineKind};
 
-/// Variables that change what the server does, and that hosts don't pass on.
+/// Variables that change what the server does, and that hosts don't pass on; besides Isolator's own, of which only
+/// the configuration's file is pinned.
 const NOT_PASSED_ON: [&str; 6] = [
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -36,9 +37,10 @@ pub fn install(
 ) -> anyhow::Result<ExitCode> {
     let profile = arguments.host.profile();
     // To remove an entry, its name and its command are enough.
-    let args = if arguments.uninstall { Vec::new() } else { args(config, engine)? };
-    let entry = Entry::new(profile, utf8(&own_path()?)?, args);
+    let config = if arguments.uninstall { None } else { checked(config)? };
+    let entry = Entry::new(profile, utf8(&own_path()?)?, args(config.as_deref(), engine)?);
     if arguments.print {
+        complain(&said_of(config.as_deref()));
         return print(profile, &arguments, &entry);
     }
     let file = file(profile, &arguments)?;
@@ -55,22 +57,24 @@ pub fn install(
     let name = &arguments.name;
     let text = original.text()?;
     let other = other(&arguments);
-    let changed = edit::add(text, profile.dialect, profile.key, name, &entry, other)
+    let changed = edit::add(text, profile, name, &entry, other)
         .map_err(|error| refused(&file, profile, error))?;
     let Some(changed) = changed else {
         say(&format!("{name} is in {} already: {}", profile.title, file.display()));
+        say(&said_of(config.as_deref()));
         return Ok(ExitCode::SUCCESS);
     };
     let was_started = original.exists() || original.has_folder();
     let copy = original.replace(&changed)?;
     say(&format!("{name} is now in {}: {}", profile.title, file.display()));
+    say(&said_of(config.as_deref()));
     say_copy(copy.as_deref());
     say(&format!("next: {}", profile.next));
     if !was_started {
         let title = profile.title;
         complain(&format!("note: it seems that this user has never started {title}"));
     }
-    note_what_hosts_leave_out(config);
+    note_what_hosts_leave_out();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,7 +87,7 @@ fn uninstall(
 ) -> anyhow::Result<ExitCode> {
     let name = &arguments.name;
     let text = original.text()?;
-    let changed = edit::remove(text, profile.dialect, profile.key, name, entry, other(arguments))
+    let changed = edit::remove(text, profile, name, entry, other(arguments))
         .map_err(|error| refused(file, profile, error))?;
     let Some(changed) = changed.filter(|_| original.exists()) else {
         say(&format!("{name} is not in {}: {}", profile.title, file.display()));
@@ -95,7 +99,7 @@ fn uninstall(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Only the JSON goes to standard output, so that it can be piped; remarks go to standard error.
+/// Only the entry goes to standard output, so that it can be piped; remarks go to standard error.
 fn print(
     profile: &Profile,
     arguments: &InstallArguments,
@@ -105,7 +109,7 @@ fn print(
         Ok(file) => complain(&format!("for {}:", file.display())),
         Err(error) => complain(&format!("note: {error:#}")),
     }
-    let text = edit::add("", Dialect::Strict, profile.key, &arguments.name, entry, Other::Refuse)?;
+    let text = edit::add("", profile, &arguments.name, entry, Other::Refuse)?;
     say(text.unwrap_or_default().trim_end());
     if let Some(command) = profile.command {
         complain(&format!("or run: {}", entry.command_of_host(command, &arguments.name)));
@@ -137,15 +141,30 @@ fn file(profile: &Profile, arguments: &InstallArguments) -> anyhow::Result<PathB
     Ok(place::find(profile, &Surroundings { system: System::here(), variable: &variable })?)
 }
 
-/// The arguments with which the host starts this program: those that the user gave now.
+/// The configuration's file, if there is one. It is the one that `serve` would use here: a host starts the server in
+/// another folder and with few variables, where it might find another one or none.
+///
+/// # Errors
+///
+/// It is wrong. A server that exits at once can't tell its host why.
+fn checked(config: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    let file = Config::load(config)?.file;
+    file.map(|file| path::absolute(&file).with_context(|| file.display().to_string())).transpose()
+}
+
+fn said_of(config: Option<&Path>) -> String {
+    match config {
+        Some(file) => format!("configuration: {}", file.display()),
+        None => "configuration: the defaults, because there is no file; `isolator config init` writes one"
+            .to_owned(),
+    }
+}
+
+/// The arguments with which the host starts this program.
 fn args(config: Option<&Path>, engine: Option<EngineKind>) -> anyhow::Result<Vec<String>> {
     let mut args = vec!["serve".to_owned()];
-    if let Some(config) = config.map(Path::to_owned).or_else(config_of_environment) {
-        let config = &config;
-        // A server that exits at once can't tell its host why, so check the configuration now.
-        Config::load(Some(config))?;
-        let config = path::absolute(config).with_context(|| config.display().to_string())?;
-        args.extend(["--config".to_owned(), utf8(&config)?]);
+    if let Some(config) = config {
+        args.extend(["--config".to_owned(), utf8(config)?]);
     }
     if let Some(engine) = engine.and_then(|engine| engine.to_possible_value()) {
         args.extend(["--engine".to_owned(), engine.get_name().to_owned()]);
@@ -153,14 +172,13 @@ fn args(config: Option<&Path>, engine: Option<EngineKind>) -> anyhow::Result<Vec
     Ok(args)
 }
 
-fn config_of_environment() -> Option<PathBuf> {
-    env::var_os("ISOLATOR_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from)
-}
-
 fn utf8(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str();
     let text = text.ok_or_else(|| {
-        anyhow!("{}: this path is not UTF-8, so JSON can't hold it", path.display())
+        anyhow!(
+            "{}: this path is not UTF-8, so the host's configuration can't hold it",
+            path.display()
+        )
     })?;
     Ok(text.to_owned())
 }
@@ -187,21 +205,16 @@ fn own_path() -> anyhow::Result<PathBuf> {
     Ok(candidates.into_iter().find(is_it).unwrap_or(real))
 }
 
-/// Notes what the host will not pass on: it starts the server with few variables and in another folder.
-fn note_what_hosts_leave_out(config: Option<&Path>) {
-    for name in NOT_PASSED_ON {
-        if env::var_os(name).is_some_and(|value| !value.is_empty()) {
+/// Notes what the host will not pass on: it starts the server with few variables.
+fn note_what_hosts_leave_out() {
+    let ours = |name: &str| name.starts_with("ISOLATOR_") && name != "ISOLATOR_CONFIG";
+    for (name, value) in env::vars_os() {
+        let name = name.to_string_lossy();
+        if !value.is_empty() && (NOT_PASSED_ON.contains(&&*name) || ours(&name)) {
             complain(&format!(
                 "note: {name} is set here, but hosts don't pass it on; set it under \"env\" in the \
                  entry, or set the same in Isolator's configuration"
             ));
         }
-    }
-    let is_named = config.is_some() || config_of_environment().is_some();
-    if !is_named && Path::new(FILE_NAME).exists() {
-        complain(&format!(
-            "note: the host will not use {FILE_NAME} in this folder; to use it, install with \
-             --config {FILE_NAME} --force"
-        ));
     }
 }

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod address;
 pub mod bench;
 pub mod cli;
 pub mod completions;

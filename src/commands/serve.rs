@@ -2,7 +2,7 @@
 //! the input.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,10 @@ use rmcp::service::ServerInitializeError;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, PoolFill};
-use crate::commands::Work;
+use crate::commands::address::HttpAddress;
 use crate::commands::cli::ServeArguments;
 use crate::commands::signals::stop_signal;
+use crate::commands::{Work, complain};
 use crate::config::Config;
 use crate::mcp::calls::Clients;
 use crate::mcp::server::Server;
@@ -32,11 +33,24 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// How long sending the last answers can take once everything is removed.
 const ANSWERS_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// For a user who started the server by hand. No host has a terminal as the other end.
+const ON_A_TERMINAL: &str =
+    "isolator: waiting for MCP messages on standard input, which is a terminal. \
+     Press Ctrl-C to stop. Usually a host starts this command:
+  isolator install HOST       adds it to a host such as claude-code or cursor
+  isolator serve --http 8000  serves clients that connect to http://127.0.0.1:8000/mcp
+  isolator run FILE           runs a program";
+
 /// Serves until it is told to stop, then removes everything.
 pub fn serve(config: Config, arguments: ServeArguments) -> Work {
     Box::pin(async move {
         match arguments.http {
-            None => serve_host(config).await,
+            None => {
+                if std::io::stdin().is_terminal() {
+                    complain(ON_A_TERMINAL);
+                }
+                serve_host(config).await
+            }
             Some(address) => serve_clients(config, address).await,
         }
     })
@@ -81,9 +95,9 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
 }
 
 /// Serves clients over HTTP.
-async fn serve_clients(config: Config, address: SocketAddr) -> anyhow::Result<ExitCode> {
+async fn serve_clients(config: Config, address: HttpAddress) -> anyhow::Result<ExitCode> {
     // First, so that its errors come before anything is started.
-    let http = Http::bind(address, &config).await?;
+    let http = Http::bind(&address.candidates(), &config).await?;
     let app = App::new(&config).await?;
     let stop_signal = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);

@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name a library. Everything else is written in our own types.
-const LIBRARIES: [(&str, &[&str]); 6] = [
+const LIBRARIES: [(&str, &[&str]); 8] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve.rs", "bench/src/"]),
     ("axum", &["src/transport/http/"]),
+    ("tower_http", &["src/transport/http/"]),
+    ("toml_edit", &["src/commands/hosts/edit/"]),
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
     ("libcontainer", &["pool/src/engine/embedded/"]),
     ("plotters", &["bench/src/"]),

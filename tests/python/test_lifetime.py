@@ -1,5 +1,7 @@
-"""What a server with the shipped configuration holds while it idles."""
+"""What a server with the shipped configuration holds while it idles, and what it says to who starts it by hand."""
 
+import os
+import pty
 from collections import Counter
 
 import anyio
@@ -7,7 +9,7 @@ import engine
 import processes
 import pytest
 from programs import HELLO
-from server import CONFIG, isolator, receipt, until
+from server import CONFIG, command, configuration, environment, isolator, receipt, until
 
 # The shipped configuration keeps two sandboxes for each of three languages.
 POOLED = 6
@@ -52,3 +54,22 @@ async def test_a_call_takes_a_waiting_sandbox_and_it_is_replaced(filled):
         return len(now) == POOLED and len(now - before) == 1
 
     await until(is_replaced, FILLED_WITHIN_S, "a sandbox in the place of the used one")
+
+
+@pytest.mark.any_engine
+async def test_on_a_terminal_it_says_what_it_waits_for(tmp_path):
+    """Hosts have none, so it was started by hand."""
+    terminal, its_end = pty.openpty()
+    started = command(configuration(tmp_path, pool={"size": 0, "hot": 0}))
+    async with await anyio.open_process(started, env=environment(tmp_path), stdin=its_end) as process:
+        os.close(its_end)
+        said = b""
+        with anyio.fail_after(30):
+            while b"using the engine" not in said:
+                said += await process.stderr.receive()
+            # The key for the end of the input.
+            os.write(terminal, b"\x04")
+            assert await process.wait() == 0
+    os.close(terminal)
+    for hint in [b"waiting for MCP messages", b"isolator install HOST", b"--http 8000", b"isolator run FILE"]:
+        assert hint in said, said

@@ -1,12 +1,11 @@
 //! The entry in a host's configuration: the command that starts this server.
 
 use std::path::Path;
-use std::time::Duration;
 
-use jsonc_parser::cst::CstInputValue;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{OwnCommand, Profile, Transport};
+use super::edit::Fields;
+use super::{Form, OwnCommand, Profile, Timeout};
 
 /// Longest name that all hosts accept.
 const LONGEST_NAME: usize = 64;
@@ -27,63 +26,83 @@ pub(crate) fn server_name(name: &str) -> Result<String, String> {
 /// The entry of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    transport: Transport,
+    form: Form,
     command: String,
     args: Vec<String>,
-    timeout: Option<Duration>,
+    timeout: Option<Timeout>,
 }
 
 impl Entry {
     /// One that starts `command` with `args`, as the host wants it.
     pub(crate) fn new(profile: &Profile, command: String, args: Vec<String>) -> Self {
-        Self { transport: profile.transport, command, args, timeout: profile.timeout }
+        Self { form: profile.form, command, args, timeout: profile.timeout }
     }
 
-    /// The entry as JSON to insert.
-    pub(super) fn to_input(&self) -> CstInputValue {
-        let mut fields = Vec::new();
-        if self.transport == Transport::Named {
-            fields.push(("type".to_owned(), "stdio".into()));
-        }
-        fields.push(("command".to_owned(), self.command.as_str().into()));
-        let args = self.args.iter().map(|argument| argument.as_str().into()).collect();
-        fields.push(("args".to_owned(), CstInputValue::Array(args)));
-        if let Some(timeout) = self.timeout {
-            fields.push(("timeout".to_owned(), timeout.as_secs().into()));
-        }
-        CstInputValue::Object(fields)
+    /// What the host wants to read of a server of this name.
+    pub(super) fn fields(&self, name: &str) -> Fields {
+        let (command, args) = (json!(self.command), json!(self.args));
+        let mut fields = match self.form {
+            Form::Plain => vec![("command", command), ("args", args)],
+            Form::Typed => vec![("type", json!("stdio")), ("command", command), ("args", args)],
+            Form::List => vec![("type", json!("local")), ("command", json!(self.words()))],
+            Form::Goose => vec![
+                ("name", json!(name)),
+                ("type", json!("stdio")),
+                ("enabled", json!(true)),
+                ("cmd", command),
+                ("args", args),
+            ],
+        };
+        fields.extend(self.timeout.map(|Timeout(key, time)| (key, json!(time.as_secs()))));
+        fields
+    }
+
+    /// The command and its arguments.
+    fn words(&self) -> Vec<&str> {
+        std::iter::once(&self.command).chain(&self.args).map(String::as_str).collect()
+    }
+
+    /// The command and the arguments of another entry.
+    fn words_of<'a>(&self, other: &'a Value) -> Option<Vec<&'a str>> {
+        let list = |key: &str| other.get(key)?.as_array()?.iter().map(Value::as_str).collect();
+        let (command, args) = match self.form {
+            Form::List => return list("command"),
+            Form::Plain | Form::Typed => ("command", "args"),
+            Form::Goose => ("cmd", "args"),
+        };
+        let mut words = vec![other.get(command)?.as_str()?];
+        words.extend(list(args).unwrap_or_default());
+        Some(words)
     }
 
     /// Whether another entry starts the same command. Its other keys, such as a timeout, belong to the user or the
     /// host.
     pub(crate) fn starts_as(&self, other: &Value) -> bool {
-        let args = other.get("args").and_then(Value::as_array);
-        let kind = other.get("type").and_then(Value::as_str).unwrap_or("stdio");
-        kind == "stdio"
-            && other.get("command").and_then(Value::as_str) == Some(&self.command)
-            && args.is_some_and(|args| args.iter().eq(&self.args))
+        let usual = if self.form == Form::List { "local" } else { "stdio" };
+        let kind = other.get("type").and_then(Value::as_str).unwrap_or(usual);
+        kind == usual && self.words_of(other) == Some(self.words())
     }
 
     /// Whether another entry starts this server, perhaps another copy of it or with other arguments.
     pub(crate) fn is_of_same_server(&self, other: &Value) -> bool {
         let own = Path::new(&self.command).file_name();
-        let command = other.get("command").and_then(Value::as_str).map(Path::new);
-        command
-            .and_then(Path::file_name)
+        let words = self.words_of(other).unwrap_or_default();
+        words
+            .first()
+            .and_then(|command| Path::new(command).file_name())
             .is_some_and(|name| Some(name) == own || name == "isolator")
     }
 
     /// The host's own command that adds the entry, for a shell.
     pub(crate) fn command_of_host(&self, command: OwnCommand, name: &str) -> String {
+        let words = || self.words().into_iter().map(quoted).collect::<Vec<_>>().join(" ");
         match command {
             OwnCommand::ClaudeMcpAdd => {
-                let words = std::iter::once(&self.command).chain(&self.args);
-                let words: Vec<_> = words.map(|word| quoted(word)).collect();
-                let words = words.join(" ");
-                format!("claude mcp add --scope user --transport stdio {name} -- {words}")
+                format!("claude mcp add --scope user --transport stdio {name} -- {}", words())
             }
+            OwnCommand::CodexMcpAdd => format!("codex mcp add {name} -- {}", words()),
             OwnCommand::CodeAddMcp => {
-                let server = serde_json::json!({
+                let server = json!({
                     "name": name, "command": self.command, "args": self.args,
                 });
                 format!("code --add-mcp {}", quoted(&server.to_string()))
@@ -103,8 +122,6 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::commands::hosts::Host;
 

@@ -35,7 +35,7 @@ pub(crate) enum FileError {
     #[error("{} is not a file", .0.display())]
     NotAFile(PathBuf),
     /// It is not text.
-    #[error("{} is not UTF-8, which JSON requires; save it as UTF-8 first", .0.display())]
+    #[error("{} is not UTF-8, which its host requires; save it as UTF-8 first", .0.display())]
     NotText(PathBuf),
     /// It can't be written.
     #[error("{}: {what}: {source}; nothing was changed", .path.display())]

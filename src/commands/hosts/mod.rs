@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use edit::Dialect;
+use edit::Keys;
 use place::{Base, Choice, Place};
 
 /// A program that starts MCP servers.
@@ -31,6 +31,19 @@ pub enum Host {
     LmStudio,
     /// Cline
     Cline,
+    /// Codex, its command line and its IDE extension
+    Codex,
+    /// Gemini CLI, for all projects of this user
+    GeminiCli,
+    /// Goose
+    Goose,
+    /// OpenCode, for all projects of this user
+    #[value(name = "opencode")]
+    OpenCode,
+    /// Windsurf
+    Windsurf,
+    /// Zed
+    Zed,
 }
 
 /// What Isolator knows about a host.
@@ -45,28 +58,58 @@ pub struct Profile {
     pub places: &'static [Place],
     /// Which of the places is meant.
     pub choice: Choice,
-    /// Key of the object with the servers.
-    pub key: &'static str,
-    /// What the host accepts beyond JSON.
-    pub dialect: Dialect,
-    /// Whether an entry names its transport.
-    pub transport: Transport,
-    /// Timeout of calls to write into the entry, if the host has a key for it.
-    pub timeout: Option<Duration>,
+    /// Where the servers are in the file, the usual place first. If the file has a later place already, that counts.
+    pub keys: &'static [Keys],
+    /// The language of the file.
+    pub format: Format,
+    /// How an entry is written.
+    pub form: Form,
+    /// Timeout of calls to write into the entry, if the host has a key for it and needs one.
+    pub timeout: Option<Timeout>,
     /// The host's own command that adds a server.
     pub command: Option<OwnCommand>,
     /// What the user does next, so that the host notices.
     pub next: &'static str,
 }
 
-/// Whether an entry names its transport.
+/// The language of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// By `"type": "stdio"`.
-    Named,
-    /// By having a command.
-    Implied,
+pub enum Format {
+    /// JSON.
+    Json(Dialect),
+    /// TOML.
+    Toml,
+    /// YAML.
+    Yaml,
 }
+
+/// What a host accepts beyond JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Nothing.
+    Strict,
+    /// Comments.
+    Comments,
+    /// Comments, and commas before a closing brace.
+    CommentsAndCommas,
+}
+
+/// How an entry is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// With `command` and `args`.
+    Plain,
+    /// The same, and `"type": "stdio"`.
+    Typed,
+    /// With `"type": "local"`, and one list for the command and its arguments.
+    List,
+    /// With `cmd` and `args`, `type: stdio`, the name once more, and whether the server is on.
+    Goose,
+}
+
+/// The key of a timeout, and its value, which the host reads as seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeout(pub &'static str, pub Duration);
 
 /// A host's own command that adds a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +118,8 @@ pub enum OwnCommand {
     ClaudeMcpAdd,
     /// `code --add-mcp`
     CodeAddMcp,
+    /// `codex mcp add`
+    CodexMcpAdd,
 }
 
 /// A program can run for a minute by default, and its call may have to wait for a slot before.
@@ -90,6 +135,12 @@ impl Host {
             Self::VsCode => &VS_CODE,
             Self::LmStudio => &LM_STUDIO,
             Self::Cline => &CLINE,
+            Self::Codex => &CODEX,
+            Self::GeminiCli => &GEMINI_CLI,
+            Self::Goose => &GOOSE,
+            Self::OpenCode => &OPEN_CODE,
+            Self::Windsurf => &WINDSURF,
+            Self::Zed => &ZED,
         }
     }
 }
@@ -99,9 +150,9 @@ static CLAUDE_DESKTOP: Profile = Profile {
     named_by: &[],
     places: &[Place(Base::Applications, "Claude/claude_desktop_config.json")],
     choice: Choice::First,
-    key: "mcpServers",
-    dialect: Dialect::Strict,
-    transport: Transport::Implied,
+    keys: &[&["mcpServers"]],
+    format: Format::Json(Dialect::Strict),
+    form: Form::Plain,
     timeout: None,
     command: None,
     next: "quit Claude Desktop, also from the tray, and start it again",
@@ -113,9 +164,9 @@ static CLAUDE_CODE: Profile = Profile {
     named_by: &[("CLAUDE_CONFIG_DIR", ".claude.json")],
     places: &[Place(Base::Home, ".claude.json")],
     choice: Choice::First,
-    key: "mcpServers",
-    dialect: Dialect::Strict,
-    transport: Transport::Named,
+    keys: &[&["mcpServers"]],
+    format: Format::Json(Dialect::Strict),
+    form: Form::Typed,
     timeout: None,
     command: Some(OwnCommand::ClaudeMcpAdd),
     next: "start a new session of Claude Code; /mcp shows the server",
@@ -126,9 +177,9 @@ static CURSOR: Profile = Profile {
     named_by: &[],
     places: &[Place(Base::Home, ".cursor/mcp.json")],
     choice: Choice::First,
-    key: "mcpServers",
-    dialect: Dialect::WithComments,
-    transport: Transport::Named,
+    keys: &[&["mcpServers"]],
+    format: Format::Json(Dialect::CommentsAndCommas),
+    form: Form::Typed,
     timeout: None,
     command: None,
     next: "turn the server on in Cursor's settings, under MCP, if it is off",
@@ -146,9 +197,9 @@ static VS_CODE: Profile = Profile {
         Place(Base::Home, ".vscode-server-insiders/data/User/mcp.json"),
     ],
     choice: Choice::TheOnlyFolder,
-    key: "servers",
-    dialect: Dialect::WithComments,
-    transport: Transport::Named,
+    keys: &[&["servers"]],
+    format: Format::Json(Dialect::CommentsAndCommas),
+    form: Form::Typed,
     timeout: None,
     command: Some(OwnCommand::CodeAddMcp),
     next: "VS Code notices by itself; \"MCP: List Servers\" shows the server and starts it",
@@ -164,9 +215,9 @@ static LM_STUDIO: Profile = Profile {
         Place(Base::Home, ".cache/lm-studio/mcp.json"),
     ],
     choice: Choice::FirstFolder,
-    key: "mcpServers",
-    dialect: Dialect::WithComments,
-    transport: Transport::Implied,
+    keys: &[&["mcpServers"]],
+    format: Format::Json(Dialect::CommentsAndCommas),
+    form: Form::Plain,
     timeout: None,
     command: None,
     next: "turn the server on in LM Studio's side bar, under Program",
@@ -189,10 +240,100 @@ static CLINE: Profile = Profile {
         ),
     ],
     choice: Choice::FirstFile,
-    key: "mcpServers",
-    dialect: Dialect::WithComments,
-    transport: Transport::Implied,
-    timeout: Some(LONGER_THAN_ANY_DEFAULT),
+    keys: &[&["mcpServers"]],
+    format: Format::Json(Dialect::CommentsAndCommas),
+    form: Form::Plain,
+    timeout: Some(Timeout("timeout", LONGER_THAN_ANY_DEFAULT)),
     command: None,
     next: "Cline notices by itself; \"MCP Servers\" shows the server",
+};
+
+/// Its documentation has the file, the keys, and a timeout of 60 seconds for calls.
+static CODEX: Profile = Profile {
+    title: "Codex",
+    named_by: &[("CODEX_HOME", "config.toml")],
+    places: &[Place(Base::Home, ".codex/config.toml")],
+    choice: Choice::First,
+    keys: &[&["mcp_servers"]],
+    format: Format::Toml,
+    form: Form::Plain,
+    timeout: Some(Timeout("tool_timeout_sec", LONGER_THAN_ANY_DEFAULT)),
+    command: Some(OwnCommand::CodexMcpAdd),
+    next: "start a new session of Codex; /mcp shows the server",
+};
+
+/// Its source removes comments from the file, but not commas. It waits ten minutes for a call.
+static GEMINI_CLI: Profile = Profile {
+    title: "Gemini CLI",
+    named_by: &[("GEMINI_CLI_HOME", ".gemini/settings.json")],
+    places: &[Place(Base::Home, ".gemini/settings.json")],
+    choice: Choice::First,
+    keys: &[&["mcpServers"]],
+    format: Format::Json(Dialect::Comments),
+    form: Form::Plain,
+    timeout: None,
+    command: None,
+    next: "start a new session of Gemini CLI; /mcp shows the server",
+};
+
+/// Its documentation calls servers extensions. Its source looks below `GOOSE_PATH_ROOT` first.
+static GOOSE: Profile = Profile {
+    title: "Goose",
+    named_by: &[("GOOSE_PATH_ROOT", "config/config.yaml")],
+    places: &[Place(Base::Config, "goose/config.yaml")],
+    choice: Choice::First,
+    keys: &[&["extensions"]],
+    format: Format::Yaml,
+    form: Form::Goose,
+    timeout: Some(Timeout("timeout", GOOSE_TIMEOUT)),
+    command: None,
+    next: "start a new session of Goose; its settings show the server as an extension",
+};
+
+/// What Goose gives its own extensions.
+const GOOSE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Version 1 has the servers under `mcp`, version 2 under `mcp` and `servers`. Version 2 also reads the first form, which
+/// is therefore right for a new file.
+static OPEN_CODE: Profile = Profile {
+    title: "OpenCode",
+    named_by: &[],
+    places: &[
+        Place(Base::Config, "opencode/opencode.json"),
+        Place(Base::Config, "opencode/opencode.jsonc"),
+    ],
+    choice: Choice::FirstFile,
+    keys: &[&["mcp"], &["mcp", "servers"]],
+    format: Format::Json(Dialect::CommentsAndCommas),
+    form: Form::List,
+    timeout: None,
+    command: None,
+    next: "start OpenCode again; `opencode mcp list` shows the server",
+};
+
+static WINDSURF: Profile = Profile {
+    title: "Windsurf",
+    named_by: &[],
+    places: &[Place(Base::Home, ".codeium/windsurf/mcp_config.json")],
+    choice: Choice::First,
+    keys: &[&["mcpServers"]],
+    format: Format::Json(Dialect::Strict),
+    form: Form::Plain,
+    timeout: None,
+    command: None,
+    next: "press the refresh button among the MCP servers in Cascade's settings",
+};
+
+/// Its documentation calls servers context servers.
+static ZED: Profile = Profile {
+    title: "Zed",
+    named_by: &[],
+    places: &[Place(Base::Config, "zed/settings.json")],
+    choice: Choice::First,
+    keys: &[&["context_servers"]],
+    format: Format::Json(Dialect::CommentsAndCommas),
+    form: Form::Plain,
+    timeout: None,
+    command: None,
+    next: "Zed notices by itself; the settings of the Agent Panel show the server",
 };

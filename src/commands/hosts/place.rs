@@ -17,6 +17,8 @@ pub enum Base {
     Home,
     /// Where applications keep their configuration.
     Applications,
+    /// The same for applications that follow the XDG rules on every system.
+    Config,
     /// The folder whose path is in this file in the user's home, if there is such a file.
     PointedToBy(&'static str),
 }
@@ -153,11 +155,13 @@ fn base(base: Base, home: &Path, around: &Surroundings<'_>) -> Option<PathBuf> {
     Some(match (base, around.system) {
         (Base::Home, _) => home.to_owned(),
         (Base::Applications, System::MacOs) => home.join("Library/Application Support"),
-        (Base::Applications, System::Linux) => (around.variable)("XDG_CONFIG_HOME")
-            .map(PathBuf::from)
-            // The specification says that a relative path does not count.
-            .filter(|path| path.is_absolute())
-            .unwrap_or_else(|| home.join(".config")),
+        (Base::Applications, System::Linux) | (Base::Config, _) => {
+            (around.variable)("XDG_CONFIG_HOME")
+                .map(PathBuf::from)
+                // The specification says that a relative path does not count.
+                .filter(|path| path.is_absolute())
+                .unwrap_or_else(|| home.join(".config"))
+        }
         (Base::PointedToBy(file), _) => {
             let path = PathBuf::from(fs::read_to_string(home.join(file)).ok()?.trim());
             path.is_absolute().then_some(path)?
@@ -204,6 +208,20 @@ mod tests {
                 ".cline/data/settings/cline_mcp_settings.json",
                 ".cline/data/settings/cline_mcp_settings.json".to_owned(),
             ),
+            (Host::Codex, ".codex/config.toml", ".codex/config.toml".to_owned()),
+            (Host::GeminiCli, ".gemini/settings.json", ".gemini/settings.json".to_owned()),
+            (Host::Goose, ".config/goose/config.yaml", ".config/goose/config.yaml".to_owned()),
+            (
+                Host::OpenCode,
+                ".config/opencode/opencode.json",
+                ".config/opencode/opencode.json".to_owned(),
+            ),
+            (
+                Host::Windsurf,
+                ".codeium/windsurf/mcp_config.json",
+                ".codeium/windsurf/mcp_config.json".to_owned(),
+            ),
+            (Host::Zed, ".config/zed/settings.json", ".config/zed/settings.json".to_owned()),
         ] {
             let found = |system| find_with(host, home.path(), system, &[]).unwrap();
             assert_eq!(found(System::Linux), home.path().join(linux));
@@ -227,6 +245,19 @@ mod tests {
         assert_eq!(
             found(Host::Cline, &[("CLINE_MCP_SETTINGS_PATH", "/x/y.json"), ("CLINE_DIR", "/z")]),
             Path::new("/x/y.json")
+        );
+        assert_eq!(found(Host::Codex, &[("CODEX_HOME", "/x")]), Path::new("/x/config.toml"));
+        assert_eq!(
+            found(Host::GeminiCli, &[("GEMINI_CLI_HOME", "/x")]),
+            Path::new("/x/.gemini/settings.json")
+        );
+        assert_eq!(
+            found(Host::Goose, &[("GOOSE_PATH_ROOT", "/x"), ("XDG_CONFIG_HOME", "/y")]),
+            Path::new("/x/config/config.yaml")
+        );
+        assert_eq!(
+            found(Host::Zed, &[("XDG_CONFIG_HOME", "/x")]),
+            Path::new("/x/zed/settings.json")
         );
         // One that says nothing, or nothing that counts, is as if it were not there.
         assert_eq!(

@@ -151,11 +151,16 @@ impl Guard {
         let answer = (parts.method == Method::POST).then(|| self.answers.token());
         let gone = CancellationToken::new();
         parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
+        let is_delete = parts.method == Method::DELETE;
         // A long message would be in memory for as long as its program runs.
         let sent = (body.len() <= MAX_EXPLAINED).then(|| body.clone());
         let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
             response = no_message(sent.as_deref());
+        }
+        if is_delete && response.status() == StatusCode::ACCEPTED {
+            // The session is closed by now. Some clients take "accepted", rmcp's answer, for a failure.
+            response = StatusCode::NO_CONTENT.into_response();
         }
 
         let id = |headers: &HeaderMap| headers.get(SESSION)?.to_str().ok().map(str::to_owned);

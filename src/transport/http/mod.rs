@@ -1,13 +1,16 @@
 //! MCP over streamable HTTP, at `/mcp`, and health checks, at `/healthz` and `/readyz`.
 //!
-//! A request comes in by [`connections`] and passes [`guard`]. Then rmcp checks its host and origin and handles it.
+//! A request comes in by [`connections`] and passes [`origins`] and [`guard`]. Then rmcp checks its host, and its origin
+//! once more, and handles it.
 //! Revision 2026-07-28 has no sessions, so any of several servers can answer any request; older clients get a session.
 
 mod connections;
 mod guard;
+mod origins;
 mod sessions;
 mod tokens;
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,22 +31,13 @@ use tokio_util::task::TaskTracker;
 pub(crate) use tokens::Token;
 
 use self::guard::Guard;
+use self::origins::Origins;
 use self::sessions::Sessions;
 use self::tokens::Tokens;
 use crate::config::{Config, HttpConfig};
 use crate::mcp::budget::Budget;
 use crate::mcp::server::Server;
 use crate::transport::message::{Limits, MAX_MESSAGE};
-
-/// Origins that can call: pages on this machine.
-const LOCAL_ORIGINS: [&str; 6] = [
-    "http://localhost:*",
-    "http://127.0.0.1:*",
-    "http://[::1]:*",
-    "https://localhost:*",
-    "https://127.0.0.1:*",
-    "https://[::1]:*",
-];
 
 /// Names of this machine for itself.
 const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -74,14 +68,15 @@ pub(crate) struct Ending {
 }
 
 impl Http {
-    /// Listens at an address.
+    /// Listens at the first of the addresses that this machine has.
     ///
     /// # Errors
     ///
-    /// When it can't listen on the address, a file can't be used, or other machines could call without a token.
-    pub(crate) async fn bind(address: SocketAddr, config: &Config) -> anyhow::Result<Self> {
+    /// When it can't listen there, a file can't be used, or other machines could call without a token.
+    pub(crate) async fn bind(addresses: &[SocketAddr], config: &Config) -> anyhow::Result<Self> {
         let settings = config.http.clone();
-        if settings.tokens.is_none() && !address.ip().is_loopback() {
+        let others = addresses.iter().find(|address| !address.ip().is_loopback());
+        if let (None, Some(address)) = (&settings.tokens, others) {
             bail!(
                 "other machines can reach {address}, and anyone who reaches it can run programs: create \
                  a token with `isolator token NAME`, put its line into a file and set http.tokens to that \
@@ -92,12 +87,10 @@ impl Http {
             settings.tokens.clone().map(Tokens::read).transpose().context("http.tokens")?;
         let tls = settings.tls.as_ref().map(|tls| connections::tls(&tls.certificate, &tls.key));
         let tls = tls.transpose().context("http.tls")?;
-        if tls.is_none() && tokens.is_some() && !address.ip().is_loopback() {
+        if tls.is_none() && tokens.is_some() && others.is_some() {
             tracing::warn!("without http.tls, tokens and programs cross the network unencrypted");
         }
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("can't listen on {address}"))?;
+        let listener = listen(addresses).await?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address, tls, tokens, settings })
     }
@@ -125,7 +118,7 @@ impl Http {
             .with_sse_keep_alive(Some(KEEP_ALIVE))
             .with_max_request_body_bytes(MAX_MESSAGE)
             .with_allowed_hosts(hosts(self.address.ip(), &self.settings.allowed_hosts))
-            .with_allowed_origins(origins(&self.settings.allowed_origins))
+            .with_allowed_origins(origins::listed(&self.settings.allowed_origins))
             .enforce_origin_validation()
             .with_json_response(true)
             .with_cancellation_token(ending.stop.clone());
@@ -133,9 +126,12 @@ impl Http {
         let service =
             StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
         let health = Health { pools, draining: ending.draining.clone() };
+        let origins = Arc::new(Origins::new(&self.settings.allowed_origins));
         let router = Router::new()
             .route_service("/mcp", service)
             .layer(from_fn_with_state(Arc::new(guard), guard::guard))
+            .layer(origins::cors(Arc::clone(&origins)))
+            .layer(from_fn_with_state(origins, origins::refuse_others))
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(ready).with_state(Arc::new(health)));
         let limits = connections::Limits {
@@ -158,8 +154,20 @@ fn hosts(bound: IpAddr, allowed: &[String]) -> Vec<String> {
     LOCAL_HOSTS.iter().map(|host| (*host).to_owned()).chain(own).chain(allowed.to_vec()).collect()
 }
 
-fn origins(allowed: &[String]) -> Vec<String> {
-    LOCAL_ORIGINS.iter().map(|origin| (*origin).to_owned()).chain(allowed.to_vec()).collect()
+/// Goes on to the next address only if the machine does not have this one. A port that is in use is an error, or
+/// clients would reach the other program.
+async fn listen(addresses: &[SocketAddr]) -> anyhow::Result<TcpListener> {
+    let mut missing = None;
+    for address in addresses {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                missing.get_or_insert((address, error));
+            }
+            bound => return bound.with_context(|| format!("can't listen on {address}")),
+        }
+    }
+    let (address, error) = missing.context("there is no address to listen on")?;
+    Err(error).with_context(|| format!("can't listen on {address}"))
 }
 
 struct Health {
@@ -186,4 +194,23 @@ async fn ready(State(health): State<Arc<Health>>) -> (StatusCode, String) {
 fn is_ready(pool: &PoolStatus) -> bool {
     let served: u64 = pool.starts.iter().sum();
     pool.size == 0 || pool.hot + pool.paused > 0 || (served > 0 && pool.last_error.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_next_address_is_taken_only_if_there_is_no_such_address() {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        // This one is for documentation, so no machine has it.
+        let nowhere = "192.0.2.1:0".parse().unwrap();
+        let listener = listen(&[nowhere, any]).await.unwrap();
+        let used = listener.local_addr().unwrap();
+        assert!(used.ip().is_loopback());
+        for (addresses, hint) in [([used, any], used), ([nowhere, nowhere], nowhere)] {
+            let message = listen(&addresses).await.unwrap_err().to_string();
+            assert!(message.contains(&hint.to_string()), "{message}");
+        }
+    }
 }

@@ -16,13 +16,14 @@ struct Host {
     file: &'static str,
     /// The key with the servers.
     key: &'static str,
-    /// Whether the host takes comments.
+    /// Whether the host takes comments, and commas after the last of several things.
     comments: bool,
     /// Keys of the entry besides those of the command.
     more: fn() -> Value,
 }
 
-const HOSTS: [Host; 6] = [
+/// Those whose configuration is JSON.
+const HOSTS: [Host; 9] = [
     Host {
         name: "claude-desktop",
         file: ".config/Claude/claude_desktop_config.json",
@@ -65,6 +66,27 @@ const HOSTS: [Host; 6] = [
         comments: true,
         more: || json!({ "timeout": 120 }),
     },
+    Host {
+        name: "windsurf",
+        file: ".codeium/windsurf/mcp_config.json",
+        key: "mcpServers",
+        comments: false,
+        more: || json!({}),
+    },
+    Host {
+        name: "zed",
+        file: ".config/zed/settings.json",
+        key: "context_servers",
+        comments: true,
+        more: || json!({}),
+    },
+    Host {
+        name: "opencode",
+        file: ".config/opencode/opencode.json",
+        key: "mcp",
+        comments: true,
+        more: || json!({ "type": "local" }),
+    },
 ];
 
 const BINARY: &str = env!("CARGO_BIN_EXE_isolator");
@@ -77,8 +99,12 @@ impl Host {
     /// The entry that starts the server with these arguments.
     fn entry(&self, args: &[&str]) -> Value {
         let mut entry = (self.more)();
-        entry["command"] = json!(BINARY);
-        entry["args"] = json!(args);
+        if self.name == "opencode" {
+            entry["command"] = json!([&[BINARY][..], args].concat());
+        } else {
+            entry["command"] = json!(BINARY);
+            entry["args"] = json!(args);
+        }
         entry
     }
 
@@ -431,14 +457,85 @@ fn the_server_is_started_as_this_command_was() {
 }
 
 #[test]
+fn the_configuration_that_was_found_is_the_one_that_the_host_uses() {
+    let home = Home::new();
+    let args =
+        |file: &str| parse(&home.path().join(file))["mcpServers"]["isolator"]["args"].clone();
+    let none = home.install(&["claude-code"]);
+    assert!(none.stdout.contains("configuration: the defaults"), "{none:?}");
+    assert_eq!(args(".claude.json"), json!(["serve"]));
+
+    let users = home.path().join(".config/isolator/isolator_config.json");
+    let here = home.path().join("isolator_config.json");
+    let named = home.path().join("named.json");
+    for (host, file, config) in [
+        ("cursor", ".cursor/mcp.json", &users),
+        ("lm-studio", ".lmstudio/mcp.json", &here),
+        ("windsurf", ".codeium/windsurf/mcp_config.json", &named),
+    ] {
+        home.write(config, "{}");
+        let mut command = home.command(&["install", host]);
+        if *config == named {
+            command.env("ISOLATOR_CONFIG", "named.json");
+        }
+        let finished = run_command(&mut command, "");
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let said = format!("configuration: {}\n", config.display());
+        assert!(finished.stdout.contains(&said), "{finished:?}");
+        assert_eq!(args(file), json!(["serve", "--config", config]));
+    }
+    // It would only end the server.
+    home.write(&here, "{ \"defaultCpu\": 1 }");
+    assert_refused(&home, &["zed"], &["defaultCpu"]);
+}
+
+#[test]
 fn what_hosts_leave_out_is_told() {
     let home = Home::new();
-    fs::write(home.path().join("isolator_config.json"), "{}").unwrap();
     let mut command = home.command(&["install", "cursor"]);
-    let finished = run_command(command.env("DOCKER_HOST", "tcp://example.com:2375"), "");
+    command.env("DOCKER_HOST", "tcp://example.com:2375").env("ISOLATOR_TEST", "1");
+    let finished = run_command(&mut command, "");
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    for hint in ["DOCKER_HOST", "\"env\"", "isolator_config.json", "--config"] {
+    for hint in ["DOCKER_HOST", "ISOLATOR_TEST", "\"env\""] {
         assert!(finished.stderr.contains(hint), "no {hint}: {finished:?}");
+    }
+}
+
+#[test]
+fn hosts_with_toml_or_yaml_get_theirs() {
+    for (host, file, before, entry) in [
+        (
+            "codex",
+            ".codex/config.toml",
+            "# mine\nmodel = \"o3\"\n",
+            format!(
+                "\n[mcp_servers.isolator]\ncommand = \"{BINARY}\"\nargs = [\"serve\"]\n\
+                 tool_timeout_sec = 120\n"
+            ),
+        ),
+        (
+            "goose",
+            ".config/goose/config.yaml",
+            "# mine\nextensions:\n  developer:\n    enabled: true\n",
+            format!(
+                "  isolator:\n    name: \"isolator\"\n    type: \"stdio\"\n    enabled: true\n    \
+                 cmd: \"{BINARY}\"\n    args: [\"serve\"]\n    timeout: 300\n"
+            ),
+        ),
+    ] {
+        let home = Home::new();
+        let file = home.path().join(file);
+        home.write(&file, before);
+        let printed = home.install(&[host, "--print"]);
+        assert!(printed.stdout.contains(entry.trim()), "{printed:?}");
+        assert_eq!(home.install(&[host]).code, Some(0));
+        assert_eq!(read(&file), format!("{before}{entry}"));
+        let again = home.install(&[host]);
+        assert!(again.stdout.contains("already"), "{again:?}");
+        assert_eq!(home.install(&[host, "--uninstall"]).code, Some(0));
+        assert_eq!(read(&file), before);
+        home.write(&file, "[");
+        assert_refused(&home, &[host], &[file.to_str().unwrap(), "can't be read"]);
     }
 }
 

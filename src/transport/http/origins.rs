@@ -1,0 +1,207 @@
+//! Which web pages can call, and what their browsers are told (CORS).
+//!
+//! A browser sends the page's origin with each request. Before most of them it asks whether the page may send it, in a
+//! preflight, which has no token. The pages that can call are those on this machine and those in
+//! `http.allowedOrigins`. To any other page the server refuses everything before it reads a body.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER,
+    WWW_AUTHENTICATE,
+};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+/// Pages on this machine.
+const LOCAL: [&str; 6] = [
+    "http://localhost:*",
+    "http://127.0.0.1:*",
+    "http://[::1]:*",
+    "https://localhost:*",
+    "https://127.0.0.1:*",
+    "https://[::1]:*",
+];
+
+/// What clients send. They are those of all protocol revisions, and of streams that are resumed.
+const SENT: [HeaderName; 8] = [
+    AUTHORIZATION,
+    CONTENT_TYPE,
+    ACCEPT,
+    HeaderName::from_static("last-event-id"),
+    HeaderName::from_static("mcp-session-id"),
+    HeaderName::from_static("mcp-protocol-version"),
+    HeaderName::from_static("mcp-method"),
+    HeaderName::from_static("mcp-name"),
+];
+
+/// What pages can read of an answer, besides the few headers that they always can.
+const READ: [HeaderName; 3] =
+    [HeaderName::from_static("mcp-session-id"), WWW_AUTHENTICATE, RETRY_AFTER];
+
+/// How long a browser remembers the answer to a preflight.
+const PREFLIGHT_AGE: Duration = Duration::from_secs(60 * 60);
+
+/// The origins that can call, as they are written in a configuration.
+pub(super) fn listed(allowed: &[String]) -> Vec<String> {
+    LOCAL.iter().map(|origin| (*origin).to_owned()).chain(allowed.to_vec()).collect()
+}
+
+/// The origins that can call.
+#[derive(Debug)]
+pub(super) struct Origins(Vec<(Origin, Ports)>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Origin {
+    scheme: String,
+    host: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ports {
+    All,
+    One(u16),
+}
+
+impl Origins {
+    /// Those on this machine, and those of the configuration.
+    pub(super) fn new(allowed: &[String]) -> Self {
+        let entry = |text: &String| match text.trim().strip_suffix(":*") {
+            Some(base) => Some((parse(base)?.0, Ports::All)),
+            None => parse(text.trim()).and_then(|(origin, port)| Some((origin, Ports::One(port?)))),
+        };
+        Self(listed(allowed).iter().filter_map(entry).collect())
+    }
+
+    /// Whether a page of this origin can call.
+    fn allow(&self, origin: &HeaderValue) -> bool {
+        let Some((origin, port)) = origin.to_str().ok().and_then(parse) else { return false };
+        self.0.iter().any(|(allowed, ports)| {
+            *allowed == origin
+                && match ports {
+                    Ports::All => true,
+                    Ports::One(one) => port == Some(*one),
+                }
+        })
+    }
+}
+
+/// An origin and its port, if the scheme has one.
+fn parse(text: &str) -> Option<(Origin, Option<u16>)> {
+    let uri: Uri = text.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let authority = uri.authority()?;
+    let has_more = uri.path() != "/" || uri.query().is_some() || text.ends_with('/');
+    if has_more || authority.as_str().contains('@') {
+        return None;
+    }
+    // Browsers leave out the usual port.
+    let port = authority.port_u16().or(match scheme.as_str() {
+        "http" => Some(80),
+        "https" => Some(443),
+        _ => None,
+    });
+    let host = authority.host().to_ascii_lowercase();
+    Some((Origin { scheme, host }, port))
+}
+
+/// Refuses requests from pages that can't call. Their browsers don't show them the answer.
+pub(super) async fn refuse_others(
+    State(origins): State<Arc<Origins>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut given = request.headers().get_all(ORIGIN).iter();
+    match given.find(|origin| !origins.allow(origin)) {
+        None => next.run(request).await,
+        Some(origin) => {
+            tracing::debug!(?origin, "a page was refused; http.allowedOrigins has no such origin");
+            let message = "pages of this origin can't call; see http.allowedOrigins\n";
+            (StatusCode::FORBIDDEN, message).into_response()
+        }
+    }
+}
+
+/// Answers preflights, and adds to each other answer, whatever its status, what lets the page read it.
+///
+/// Cookies are not allowed: clients authenticate with a token, which the page has to know.
+pub(super) fn cors(origins: Arc<Origins>) -> CorsLayer {
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(move |origin, _| origins.allow(origin)))
+        .allow_methods([Method::POST, Method::GET, Method::DELETE])
+        .allow_headers(SENT)
+        .expose_headers(READ)
+        .max_age(PREFLIGHT_AGE)
+        // Chromium before version 142 asks for this when a public page calls a private address. Newer ones ask their
+        // user instead.
+        .allow_private_network(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(origins: &Origins, origin: &str) -> bool {
+        origins.allow(&HeaderValue::from_str(origin).unwrap())
+    }
+
+    #[test]
+    fn pages_on_this_machine_can_call() {
+        let origins = Origins::new(&[]);
+        for origin in [
+            "http://localhost:5173",
+            "http://localhost",
+            "https://127.0.0.1:8443",
+            "http://[::1]:80",
+            "HTTP://LOCALHOST:1",
+        ] {
+            assert!(allowed(&origins, origin), "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_listed_page_can_call_with_its_scheme_host_and_port() {
+        let listed =
+            ["https://agent.example:443", "http://[2001:db8::1]:8080", "http://any.example:*"];
+        let origins = Origins::new(&listed.map(str::to_owned));
+        for origin in [
+            "https://agent.example",
+            "https://agent.example:443",
+            "https://Agent.Example",
+            "http://[2001:db8::1]:8080",
+            "http://any.example",
+            "http://any.example:1234",
+        ] {
+            assert!(allowed(&origins, origin), "{origin}");
+        }
+        for origin in [
+            "http://agent.example",
+            "https://agent.example:8443",
+            "https://www.agent.example",
+            "https://agent.example.evil.example",
+            "https://agent.example@evil.example",
+            "https://evil.example@agent.example",
+            "https://agent.example:443@evil.example",
+            "https://agent.example/",
+            "https://agent.example/path",
+            "https://agent.example?x",
+            "https://any.example",
+            "http://[2001:db8::1]",
+            "http://localhost.evil.example",
+            "http://127.0.0.1.evil.example",
+            "null",
+            "file://",
+            "localhost",
+            "*",
+            "",
+            " ",
+        ] {
+            assert!(!allowed(&origins, origin), "{origin}");
+        }
+        assert!(!origins.allow(&HeaderValue::from_bytes(b"http://localhost\xff").unwrap()));
+    }
+}
