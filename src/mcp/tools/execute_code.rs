@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::request::arguments::Arguments;
+use crate::request::limits::MIN_CPU;
 use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
 
-use super::object;
+use super::{object, plain_schema};
 
 /// The tool's name.
 pub(crate) const EXECUTE_CODE: &str = "execute_code";
@@ -19,7 +20,7 @@ pub(crate) const EXECUTE_CODE: &str = "execute_code";
 pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
     Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
         .with_title("Execute code")
-        .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
+        .with_raw_output_schema(object(plain_schema::<Report>()))
         .with_annotations(
             ToolAnnotations::with_title("Execute code")
                 .read_only(true)
@@ -56,7 +57,7 @@ fn description(config: &Config) -> String {
 }
 
 fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
-    let mut schema = schemars::schema_for!(Arguments).to_value();
+    let mut schema = plain_schema::<Arguments>();
     let properties = &mut schema["properties"];
     properties["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
     let snippets = snippets.list();
@@ -76,7 +77,7 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
     }
     properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
     properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
-    properties["cpus"]["exclusiveMinimum"] = json!(0);
+    properties["cpus"]["minimum"] = json!(MIN_CPU.as_cores());
     object(schema)
 }
 
