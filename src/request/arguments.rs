@@ -88,8 +88,9 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub stdin: Option<String>,
-    /// Environment variables of the program: an object of names and values.
+    /// Environment variables of the program, each as NAME=value.
     #[serde(default)]
+    #[schemars(with = "Vec<String>")]
     pub env: BTreeMap<String, String>,
     /// Longest run time as a duration with its unit, such as "500ms", "5s" or "2m".
     #[serde(default)]

@@ -137,7 +137,7 @@ async fn wrong_types_and_unknown_names_are_refused() {
         (with(json!({ "args": "-n 5" })), "args", "list of strings"),
         (with(json!({ "args": ["a", null] })), "args[1]", "is null"),
         (with(json!({ "args": ["a\0"] })), "args[0]", "NUL"),
-        (with(json!({ "env": ["A"] })), "env", "NAME=value"),
+        (with(json!({ "env": ["A=1", "B"] })), "env[1]", "NAME=value"),
         (with(json!({ "env": { "A": [] } })), "env.A", "string"),
         (with(json!({ "env": { "": "x" } })), "env.", "variable"),
         (with(json!({ "env": { "A=B": "x" } })), "env.A=B", "variable"),

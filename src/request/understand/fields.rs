@@ -132,7 +132,7 @@ impl Tool for Arguments {
             "env",
             Kind::Variables,
             &["environ", "environment", "environmentvariables", "envvars", "variables"],
-            "give an object of names and values, such as {\"MODE\": \"fast\"}",
+            "give a list of strings, such as [\"MODE=fast\"]",
         ),
         field("timeout", Kind::Duration, TIMEOUT, DURATION),
         field("memory_mb", Kind::Mebibytes, &["memorylimitmb", "memorymib", "memmb"], MEBIBYTES),

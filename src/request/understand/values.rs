@@ -279,23 +279,21 @@ fn note_as_written(at: &str, notes: &mut Notes) {
     );
 }
 
-/// Environment variables, from an object or a list of `NAME=value`.
+/// Environment variables, from a list of `NAME=value` or an object. The schema has the list, because several
+/// interfaces of models refuse an object whose names are not known.
 fn variables(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
     let object = match value {
         Value::Object(object) => object,
         Value::Array(items) => {
-            let pairs = items.iter().map(|item| {
-                let (name, value) = item.as_str()?.split_once('=')?;
-                Some((name.to_owned(), Value::from(value)))
+            let pairs = items.iter().enumerate().map(|(index, item)| {
+                let pair = item.as_str().and_then(|item| item.split_once('='));
+                let (name, value) = pair.ok_or_else(|| {
+                    let message = format!("is not NAME=value; {}", field.expected);
+                    InvalidArgument::new(format!("{at}[{index}]"), message)
+                })?;
+                Ok((name.to_owned(), Value::from(value)))
             });
-            let Some(object) = pairs.collect::<Option<Map<_, _>>>() else {
-                let message = format!("is a list that is not of NAME=value; {}", field.expected);
-                return Err(InvalidArgument::new(at, message));
-            };
-            if !object.is_empty() {
-                notes.add(at, format!("{at}: the list was taken as names and values"));
-            }
-            object
+            pairs.collect::<Result<Map<_, _>, _>>()?
         }
         Value::String(text) if text.trim().is_empty() => return Ok(None),
         Value::String(text) => match from_json(&text) {
