@@ -206,7 +206,7 @@ TOLD = [
         "TypeScript in check_syntax",
         {"language": "ts", "code": "let a: number"},
         "language",
-        "is run by execute_code",
+        "can be run with execute_code",
         "check_syntax",
     ),
     Told(

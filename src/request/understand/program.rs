@@ -20,6 +20,9 @@ const SNIPPET: &str = "snippet_name";
 /// A line that begins or ends a block of code in Markdown.
 const FENCE: &str = "```";
 
+/// Files with syntax of their own that another language's command runs all the same.
+const TYPESCRIPT: [&str; 3] = [".ts", ".mts", ".cts"];
+
 /// What is needed to understand a program.
 struct Reader<'a> {
     table: &'a [Field],
@@ -88,11 +91,13 @@ impl Reader<'_> {
             return Ok(());
         };
         if !self.table.iter().any(|field| field.name == FILE_NAME) {
+            if !TYPESCRIPT.contains(&extension.as_str()) {
+                return Ok(());
+            }
             let message = format!(
-                "{} is run by execute_code, as {}; this tool takes only what a file named {} holds",
+                "{} can be run with execute_code, but this tool reads only plain {}",
                 quoted(name),
-                language.name,
-                language.default_file
+                language.name
             );
             return Err(InvalidArgument::new(LANGUAGE, message));
         }
