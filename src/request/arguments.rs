@@ -37,18 +37,18 @@ pub(crate) struct TestCode {
     #[serde(default)]
     #[schemars(skip)]
     pub language: Option<String>,
-    /// Longest run time in seconds; a string such as "500ms" or "5s" works, too.
+    /// Longest run time in seconds; a string such as "500ms" or "5s" works, too. 0: the server's usual one.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub timeout: Option<String>,
     /// CPU time in whole seconds for each process of the program. One that uses more is killed, with
-    /// exit code 152.
+    /// exit code 152. 0: no limit of its own.
     #[serde(default)]
-    #[schemars(with = "u64", range(min = 1))]
+    #[schemars(with = "u64")]
     pub cpu_limit_sec: Option<u64>,
-    /// Memory limit in MiB, instead of the language's usual one.
+    /// Memory limit in MiB, at least 16. 0: the language's usual one.
     #[serde(default)]
-    #[schemars(with = "u64", range(min = 16))]
+    #[schemars(with = "u64")]
     pub memory_limit_mb: Option<u64>,
 }
 
@@ -96,11 +96,11 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub timeout: Option<String>,
-    /// Memory limit in MiB, instead of the language's usual one.
+    /// Memory limit in MiB, at least 16. 0: the language's usual one.
     #[serde(default)]
-    #[schemars(with = "u64", range(min = 16))]
+    #[schemars(with = "u64")]
     pub memory_mb: Option<u64>,
-    /// CPU limit in cores, instead of the language's usual one.
+    /// CPU limit in cores. 0: the language's usual one.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,

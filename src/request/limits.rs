@@ -12,7 +12,7 @@ use crate::request::arguments::InvalidArgument;
 const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 
 /// Least CPU time of a program.
-pub(crate) const MIN_CPU: CpuShare = CpuShare::millis(10);
+const MIN_CPU: CpuShare = CpuShare::millis(10);
 
 /// How long a program can run: a duration with its unit, or the default.
 ///

@@ -36,6 +36,8 @@ def wide(one, joined="", end=""):
 
 CODE = '"entrypoint_code":"print(1)"'
 TEXT = "x" * SIZE
+# The JSON of as many objects as a text of JSON can have, as that text.
+OBJECTS = json.dumps(json.dumps([{"": 0}] * 7000))
 
 # Arguments or whole messages, and what the answer says.
 MESSAGES = {
@@ -54,6 +56,7 @@ MESSAGES = {
     "a long number": (call(f'{CODE},"memory_mb":' + "1" * SIZE), "message"),
     "a long program": (call(f'"entrypoint_code":"#{TEXT}"'), "success"),
     "a long list in a text": (call(f'{CODE},"args":"[{"0," * (SIZE // 2)}0]"'), "list of strings"),
+    "objects in a text": (call(f'{CODE},"args":{OBJECTS}'), "args[0]"),
     "many numbers for texts": (call(f'{CODE},"args":' + "[" + "0," * 9000 + '0],"x":"' + TEXT + '"'), "no such argument"),
     "escapes": (call('"entrypoint_code":"#' + "\\u0041" * (SIZE // 6) + '"'), "success"),
     "a long language": (call(f'{CODE},"language":"{TEXT}"'), "not a configured language"),

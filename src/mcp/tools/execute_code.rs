@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::request::arguments::Arguments;
-use crate::request::limits::MIN_CPU;
 use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
 
@@ -70,7 +69,7 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
     properties["snippet_name"]["description"] = Value::String(description);
     properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
     properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
-    properties["cpus"]["minimum"] = json!(MIN_CPU.as_cores());
+    properties["cpus"]["minimum"] = json!(0);
     object(schema)
 }
 
