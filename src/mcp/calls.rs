@@ -14,11 +14,12 @@ use crate::mcp::budget::Budget;
 use crate::mcp::tool_result;
 use crate::mcp::tools::{self, CHECK_SYNTAX, EXECUTE_CODE, GET_RESULT, TEST_CODE, Tested};
 use crate::request::arguments::{
-    self, Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
+    Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
 };
 use crate::request::resolve;
 use crate::request::snippets::Snippets;
 use crate::request::syntax::{self, Syntax};
+use crate::request::understand;
 use crate::result::detached::{Detached, RunState};
 use crate::result::explain::Context;
 use crate::result::handles::Capacity;
@@ -112,9 +113,9 @@ impl Calls {
     ///
     /// # Errors
     ///
-    /// When the caller made a mistake. Any other failure is an answer.
+    /// When there is no such tool. Any other failure is an answer, because hosts show those to their model.
     pub(crate) async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
-        match (name, &self.config.test_code) {
+        let answer = match (name, &self.config.test_code) {
             (EXECUTE_CODE, _) if call.waits_for_the_end => {
                 let Call { client, progress, .. } = call;
                 self.execute_code(arguments, &client, progress).await
@@ -129,9 +130,10 @@ impl Calls {
                 let name = quoted(name);
                 let message =
                     format!("there is no tool {name}; the tools are: {}", names.join(", "));
-                Err(InvalidArgument::new("name", message))
+                return Err(InvalidArgument::new("name", message));
             }
-        }
+        };
+        Ok(answer.unwrap_or_else(|error| tool_result::invalid_arguments(name, &error)))
     }
 
     /// Reads a result that is kept for a client.
@@ -163,7 +165,7 @@ impl Calls {
     }
 
     async fn get_result(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
-        let GetResult { handle, cancel } = arguments::parse(arguments)?;
+        let (GetResult { handle, cancel }, _) = understand::read(arguments, &self.config)?;
         let handle = required(handle, "handle", "the handle that execute_code returned")?;
         let state = match cancel {
             true => self.detached.end(&client, &handle),
@@ -188,15 +190,18 @@ impl Calls {
         client: &Client,
         watch: Option<Watch>,
     ) -> Answer {
-        let arguments = Arguments::parse(arguments)?;
+        let (arguments, notes) = understand::read::<Arguments>(arguments, &self.config)?;
         let mut share = self.in_flight.share(client);
         if !share.grow(arguments.weight()) {
             return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
-        let mut request = resolve::resolve(arguments, &self.config, &self.snippets)?;
+        let mut request = resolve::resolve(arguments, &self.config, &self.snippets)
+            .map_err(|error| notes.explain(error))?;
+        let notes = notes.into_texts();
         let found = self.config.policies.check(&request.language.name, request.unchecked).await;
         if !found.is_empty() {
-            return Ok(tool_result::of_report(&Report::refused(found), Vec::new()));
+            let report = Report { notes, ..Report::refused(found) };
+            return Ok(tool_result::of_report(&report, Vec::new()));
         }
         request.run.watch = watch;
         let executed = self.pools.execute(&request.language.name, client, &request.run).await;
@@ -211,11 +216,12 @@ impl Calls {
             resources: request.run.resources,
         };
         let keep = (&*self.results, client);
-        Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, keep))
+        Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, notes, keep))
     }
 
     async fn check_syntax(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
-        let CheckSyntax { language, code } = arguments::parse(arguments)?;
+        let (arguments, notes) = understand::read(arguments, &self.config)?;
+        let CheckSyntax { language, code } = arguments;
         let language = required(language, "language", "the language of the code")?;
         let code = required(code, "code", "the source of the program")?;
         let mut share = self.in_flight.share(&client);
@@ -224,7 +230,10 @@ impl Calls {
         }
         let language = resolve::language(&language, &self.config)?;
         let checked = self.syntax_of(&language, &code, &client).await?;
-        Ok(checked.map_or_else(|no_verdict| no_verdict, |syntax| tool_result::of_data(&syntax)))
+        Ok(match checked {
+            Ok(syntax) => tool_result::of_data(&Syntax { notes: notes.into_texts(), ..syntax }),
+            Err(no_verdict) => no_verdict,
+        })
     }
 
     async fn test_code(
@@ -233,24 +242,28 @@ impl Calls {
         Call { client, progress, .. }: Call,
         language: &Arc<Language>,
     ) -> Answer {
-        let arguments: TestCode = arguments::parse(arguments)?;
+        let (arguments, notes) = understand::read::<TestCode>(arguments, &self.config)?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
             return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
-        let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)?;
+        let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)
+            .map_err(|error| notes.explain(error))?;
+        let notes = notes.into_texts();
         match self.syntax_of(language, &code, &client).await? {
             Ok(Syntax { valid: true, .. }) => {}
-            Ok(invalid) => return Ok(tool_result::of_data(&Tested::invalid(invalid))),
+            Ok(invalid) => return Ok(tool_result::of_data(&Tested::invalid(invalid, notes))),
             Err(no_verdict) => return Ok(no_verdict),
         }
         let found = self.config.policies.check(&language.name, request.unchecked).await;
         if !found.is_empty() {
-            return Ok(tool_result::of_data(&Tested::forbidden(found)));
+            return Ok(tool_result::of_data(&Tested::forbidden(found, notes)));
         }
         request.run.watch = progress;
         Ok(match self.pools.execute(&language.name, &client, &request.run).await {
-            Ok((outcome, receipt)) => tool_result::of_data(&Tested::executed(&outcome, &receipt)),
+            Ok((outcome, receipt)) => {
+                tool_result::of_data(&Tested::executed(&outcome, &receipt, notes))
+            }
             Err(error) => tool_result::sandbox_fault(&error),
         })
     }

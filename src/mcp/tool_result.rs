@@ -10,7 +10,10 @@ use isolator_pool::run::RunError;
 use isolator_pool::run::outcome::{Captured, Outcome};
 use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, ResourceContents};
 use serde::Serialize;
+use serde_json::json;
 
+use crate::mcp::tools::{EXECUTE_CODE, GET_RESULT};
+use crate::request::arguments::InvalidArgument;
 use crate::request::syntax;
 use crate::request::wanted_files::Wanted;
 use crate::result::explain::Context;
@@ -20,11 +23,13 @@ use crate::result::report::{ReceiptReport, Report};
 use crate::result::so_far::SoFar;
 
 /// The answer to a run: the text, the data, and the files. What is too long for the answer is kept for the client.
+/// `notes` say what was understood of the call.
 pub(crate) fn of_run(
     mut outcome: Outcome,
     receipt: &Receipt,
     context: &Context<'_>,
     wanted: &Wanted,
+    notes: Vec<String>,
     (results, client): (&Results, &Client),
 ) -> CallToolResult {
     let mut long = BTreeMap::new();
@@ -45,6 +50,7 @@ pub(crate) fn of_run(
     let base = kept.as_ref().ok().and_then(Option::as_deref);
     let returned = left.returned(base);
     let mut report = Report::new(&outcome, receipt, context);
+    report.notes.splice(..0, notes);
     report.files = returned.files;
     report.notes.extend(returned.notes);
     if let Err(error) = &kept {
@@ -161,6 +167,19 @@ pub(crate) fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
         }
     };
     failure(format!("Sandbox error: {error}\n\n{advice}"))
+}
+
+/// The answer to arguments that can't be used. As an error of the protocol, many hosts would end the agent's run with
+/// it instead of showing it to the model.
+pub(crate) fn invalid_arguments(tool: &str, error: &InvalidArgument) -> CallToolResult {
+    let report = Report::invalid(error);
+    if [EXECUTE_CODE, GET_RESULT].contains(&tool) {
+        return of_report(&report, Vec::new());
+    }
+    let mut result = failure(report.to_text());
+    let data = json!({ "status": report.status, "field": error.field, "message": error.message });
+    result.structured_content = Some(data);
+    result
 }
 
 /// The answer when the requests take too much memory.

@@ -1,7 +1,8 @@
-//! The arguments of the tools, as a caller writes them.
+//! The arguments of the tools.
 //!
 //! They are read strictly: a wrong type or an unknown name is an error that names the field.
-//! [`crate::request::resolve`] decides what they mean. The doc comments of fields are descriptions for the model.
+//! [`crate::request::understand`] brings what callers send into this form, and [`crate::request::resolve`] decides
+//! what it means. The doc comments of fields are descriptions for the model.
 
 use std::collections::BTreeMap;
 
@@ -32,29 +33,23 @@ pub(crate) struct TestCode {
     #[serde(default)]
     #[schemars(with = "String")]
     pub code: Option<String>,
-    /// Longest run time in seconds; a string such as "500ms" or "5s" works, too.
+    /// The language of the tool. It is no argument of its own, but many callers send it.
+    #[serde(default)]
+    #[schemars(skip)]
+    pub language: Option<String>,
+    /// Longest run time in seconds; a string such as "500ms" or "5s" works, too. 0: the server's usual one.
     #[serde(default)]
     #[schemars(with = "f64")]
-    pub timeout: Option<Time>,
+    pub timeout: Option<String>,
     /// CPU time in whole seconds for each process of the program. One that uses more is killed, with
-    /// exit code 152.
-    #[serde(default, deserialize_with = "whole_number")]
-    #[schemars(with = "u64", range(min = 1))]
+    /// exit code 152. 0: no limit of its own.
+    #[serde(default)]
+    #[schemars(with = "u64")]
     pub cpu_limit_sec: Option<u64>,
-    /// Memory limit in MiB, instead of the language's usual one.
-    #[serde(default, deserialize_with = "whole_number")]
-    #[schemars(with = "u64", range(min = 16))]
+    /// Memory limit in MiB, at least 16. 0: the language's usual one.
+    #[serde(default)]
+    #[schemars(with = "u64")]
     pub memory_limit_mb: Option<u64>,
-}
-
-/// A time as callers write it.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged, expecting = "expected a number of seconds, or a string such as \"5s\"")]
-pub(crate) enum Time {
-    /// In seconds.
-    Seconds(f64),
-    /// With its unit.
-    Text(String),
 }
 
 /// Arguments of `execute_code`.
@@ -74,8 +69,9 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_filename: Option<String>,
-    /// More files for the working directory: modules that the program imports, data that it reads.
-    #[serde(default, deserialize_with = "null_is_default")]
+    /// More files for the working directory: modules that the program imports, data that it reads. Each is an object
+    /// with filename, content, and for binary files encoding "base64".
+    #[serde(default)]
     pub additional_files: Vec<AdditionalFile>,
     /// Name of a stored program to run instead of entrypoint_code.
     #[serde(default)]
@@ -83,27 +79,28 @@ pub(crate) struct Arguments {
     pub snippet_name: Option<String>,
     /// Patterns of files whose content should come back, relative to the working directory, such as "*.csv" or
     /// "out/**". Pictures need no pattern.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default)]
     pub output_files: Vec<String>,
     /// Command-line arguments of the program.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default)]
     pub args: Vec<String>,
     /// Text for the program's standard input. Default: empty.
     #[serde(default)]
     #[schemars(with = "String")]
     pub stdin: Option<String>,
-    /// Environment variables of the program.
-    #[serde(default, deserialize_with = "null_is_default")]
+    /// Environment variables of the program, each as NAME=value.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
     pub env: BTreeMap<String, String>,
     /// Longest run time as a duration with its unit, such as "500ms", "5s" or "2m".
     #[serde(default)]
     #[schemars(with = "String")]
     pub timeout: Option<String>,
-    /// Memory limit in MiB, instead of the language's usual one.
-    #[serde(default, deserialize_with = "whole_number")]
-    #[schemars(with = "u64", range(min = 16))]
+    /// Memory limit in MiB, at least 16. 0: the language's usual one.
+    #[serde(default)]
+    #[schemars(with = "u64")]
     pub memory_mb: Option<u64>,
-    /// CPU limit in cores, instead of the language's usual one.
+    /// CPU limit in cores. 0: the language's usual one.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,
@@ -118,7 +115,7 @@ pub(crate) struct GetResult {
     #[schemars(with = "String")]
     pub handle: Option<String>,
     /// Whether to end the program instead of waiting for it.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default)]
     pub cancel: bool,
 }
 
@@ -140,11 +137,10 @@ pub(crate) struct AdditionalFile {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) enum Encoding {
-    /// As it is.
+    // Descriptions of these would turn the plain list of names in the schema into a choice between schemas.
     #[default]
-    #[serde(rename = "utf-8", alias = "utf8")]
+    #[serde(rename = "utf-8")]
     Utf8,
-    /// In base64, for binary files.
     #[serde(rename = "base64")]
     Base64,
 }
@@ -180,7 +176,7 @@ pub(crate) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, InvalidA
 }
 
 /// The text without its middle, if it is long: it may repeat what the caller wrote, and the advice is at the end.
-fn shortened(text: String) -> String {
+pub(super) fn shortened(text: String) -> String {
     const START: usize = 100;
     const END: usize = 300;
     if text.len() <= START + END {
@@ -205,46 +201,12 @@ pub(crate) fn required(
 }
 
 impl Arguments {
-    /// Reads the arguments of a call.
-    ///
-    /// # Errors
-    ///
-    /// The first field that is wrong.
-    pub(crate) fn parse(arguments: Value) -> Result<Self, InvalidArgument> {
-        parse(arguments)
-    }
-
     /// Bytes of code, files and input.
     pub(crate) fn weight(&self) -> usize {
         let files = self.additional_files.iter().map(|file| file.content.len());
         let texts = [&self.entrypoint_code, &self.stdin].into_iter().flatten().map(String::len);
         files.chain(texts).sum()
     }
-}
-
-/// Takes `null`, which models write for what they leave out, as the default.
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-/// Takes 64.0 as well, because some callers write that for 64.
-fn whole_number<'de, D>(deserializer: D) -> Result<Option<u64>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-{
-    let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else {
-        return Ok(None);
-    };
-    let whole = number.as_f64().filter(|n| n.fract() == 0.0 && (0.0..1e15).contains(n));
-    number
-        .as_u64()
-        .or_else(|| whole.map(|n| n as u64))
-        .map(Some)
-        .ok_or_else(|| serde::de::Error::custom(format!("{number} is not a positive whole number")))
 }
 
 #[cfg(test)]
@@ -256,19 +218,19 @@ mod tests {
     #[test]
     fn a_wrong_type_is_named_with_its_place() {
         let arguments = json!({"additional_files": [{"filename": "a", "content": 5}]});
-        let error = Arguments::parse(arguments).unwrap_err();
+        let error = parse::<Arguments>(arguments).unwrap_err();
         assert_eq!(error.field, "additional_files[0].content");
         assert!(error.message.contains("expected a string"), "{error}");
     }
 
     #[test]
     fn an_unknown_name_is_told_with_the_names_there_are() {
-        let error = Arguments::parse(json!({"code": "1"})).unwrap_err();
+        let error = parse::<Arguments>(json!({"code": "1"})).unwrap_err();
         assert_eq!(error.field, "code");
         assert!(error.message.contains("entrypoint_code"), "{error}");
         let encoding =
             json!({"additional_files": [{"filename": "a", "content": "", "encoding": "hex"}]});
-        let error = Arguments::parse(encoding).unwrap_err();
+        let error = parse::<Arguments>(encoding).unwrap_err();
         assert_eq!(error.field, "additional_files[0].encoding");
         assert!(error.message.contains("base64"), "{error}");
     }
@@ -277,27 +239,9 @@ mod tests {
     fn what_is_long_is_not_repeated() {
         let long = "ü".repeat(1 << 20);
         for wrong in [json!({ "memory_mb": long }), json!({ long.as_str(): 1 })] {
-            let error = Arguments::parse(wrong).unwrap_err();
+            let error = parse::<Arguments>(wrong).unwrap_err();
             assert!(error.field.len() + error.message.len() < 1000, "{error}");
             assert!(error.message.contains("expected"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_whole_number_may_be_written_with_a_point() {
-        let memory = |json| Arguments::parse(json!({ "memory_mb": json })).map(|a| a.memory_mb);
-        assert_eq!(memory(json!(64.0)), Ok(Some(64)));
-        assert_eq!(memory(json!(64)), Ok(Some(64)));
-        assert_eq!(memory(json!(null)), Ok(None));
-        for wrong in [json!(64.5), json!(-1), json!("64"), json!(1e30)] {
-            assert_eq!(memory(wrong).unwrap_err().field, "memory_mb");
-        }
-    }
-
-    #[test]
-    fn null_is_what_is_left_out() {
-        let arguments =
-            json!({"language": null, "additional_files": null, "args": null, "env": null});
-        assert_eq!(Arguments::parse(arguments), Ok(Arguments::default()));
     }
 }

@@ -11,6 +11,9 @@ use crate::request::arguments::InvalidArgument;
 /// The engine refuses less, and a runner needs some.
 const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 
+/// Least CPU time of a program.
+const MIN_CPU: CpuShare = CpuShare::millis(10);
+
 /// How long a program can run: a duration with its unit, or the default.
 ///
 /// # Errors
@@ -36,23 +39,6 @@ pub(crate) fn timeout(
         return Err(wrong(format!("{} is longer than the maximum of {most}", quoted(text))));
     }
     Ok(timeout)
-}
-
-/// How long a program can run: a number of seconds.
-///
-/// # Errors
-///
-/// When it is out of range.
-pub(crate) fn seconds_within(seconds: f64, most: Duration) -> Result<Duration, InvalidArgument> {
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(timeout) if !timeout.is_zero() && timeout <= most => Ok(timeout),
-        _ => {
-            let most = humantime::format_duration(most);
-            let message =
-                format!("{seconds} is not allowed: use more than 0 seconds and at most {most}");
-            Err(InvalidArgument::new("timeout", message))
-        }
-    }
 }
 
 /// How much CPU time each process can use. The most is one core for the longest run.
@@ -97,9 +83,10 @@ pub(crate) fn memory(
 /// When it is out of range.
 pub(crate) fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, InvalidArgument> {
     match CpuShare::from_cores(cores) {
-        Some(cpu) if cpu >= CpuShare::millis(10) && cpu <= limits.max_cpu => Ok(cpu),
+        Some(cpu) if cpu >= MIN_CPU && cpu <= limits.max_cpu => Ok(cpu),
         _ => {
-            let message = format!("{cores} is not allowed: use 0.01 to {}", limits.max_cpu);
+            let message =
+                format!("{cores} is not allowed: use {} to {}", MIN_CPU.as_cores(), limits.max_cpu);
             Err(InvalidArgument::new("cpus", message))
         }
     }

@@ -5,4 +5,5 @@ pub(crate) mod limits;
 pub(crate) mod resolve;
 pub(crate) mod snippets;
 pub(crate) mod syntax;
+pub(crate) mod understand;
 pub(crate) mod wanted_files;

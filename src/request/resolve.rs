@@ -14,9 +14,9 @@ use isolator_pool::run::workspace::{FileError, Workspace, WorkspaceBuilder};
 use crate::config::{Config, Language};
 use crate::policy::SourceFile;
 use crate::request::arguments::{
-    AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, Time, required,
+    AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, required,
 };
-use crate::request::limits::{cpu, cpu_seconds, memory, seconds_within, timeout};
+use crate::request::limits::{cpu, cpu_seconds, memory, timeout};
 use crate::request::snippets::Snippets;
 use crate::request::wanted_files::Wanted;
 
@@ -116,11 +116,15 @@ pub(crate) fn resolve_test(
     config: &Config,
 ) -> Result<(String, TestRequest), InvalidArgument> {
     let code = required(arguments.code, "code", "the source of the program")?;
-    let timeout = match arguments.timeout {
-        Some(Time::Text(text)) => timeout(Some(&text), &config.limits)?,
-        Some(Time::Seconds(seconds)) => seconds_within(seconds, config.limits.max_timeout)?,
-        None => config.limits.default_timeout,
-    };
+    if let Some(other) = arguments.language.filter(|other| *other != language.name) {
+        let message = format!(
+            "this tool tests programs in {}, not in {}; use execute_code for those",
+            language.name,
+            quoted(&other)
+        );
+        return Err(InvalidArgument::new("language", message));
+    }
+    let timeout = timeout(arguments.timeout.as_deref(), &config.limits)?;
     let cpu_time = arguments.cpu_limit_sec.map(|seconds| cpu_seconds(seconds, &config.limits));
     let mut resources = language.sandbox.resources;
     if let Some(mb) = arguments.memory_limit_mb {
@@ -361,13 +365,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::request::arguments::parse;
 
     fn resolve_json(arguments: Value) -> Result<Request, InvalidArgument> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("prompts")).unwrap();
         std::fs::write(folder.path().join("prompts/greet.py"), "print('hi')").unwrap();
         let config = Config::parse("{}", None, folder.path()).unwrap();
-        resolve(Arguments::parse(arguments)?, &config, &Snippets::new(&config))
+        resolve(parse(arguments)?, &config, &Snippets::new(&config))
     }
 
     fn field(arguments: Value) -> String {

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::policy::{Findings, Violation};
+use crate::request::arguments::InvalidArgument;
 use crate::result::explain::{self, Context};
 use crate::result::files::{self, FileReport};
 use crate::result::so_far::SoFar;
@@ -16,7 +17,8 @@ use crate::result::so_far::SoFar;
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
     /// success, error, timeout, out_of_memory, killed or output_limit; refused: the operator forbids
-    /// something in the program, and it was not run; running: pass handle to get_result to fetch the result.
+    /// something in the program, and it was not run; running: pass handle to get_result to fetch the result;
+    /// invalid_arguments: the program was not run, because of the argument in field.
     #[schemars(with = "StatusName")]
     pub status: &'static str,
     /// Exit code of the program, unless a signal ended it.
@@ -31,6 +33,10 @@ pub(crate) struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub message: Option<String>,
+    /// The argument that can't be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub field: Option<String>,
     /// The first violations of what the operator forbids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
@@ -77,6 +83,9 @@ const REFUSED: &str = "refused";
 /// The status of a detached program that is still running.
 const RUNNING: &str = "running";
 
+/// The status of a call whose arguments can't be used.
+pub(crate) const INVALID_ARGUMENTS: &str = "invalid_arguments";
+
 /// The names of a status, for the schema.
 #[derive(JsonSchema)]
 #[schemars(inline, rename_all = "snake_case")]
@@ -90,6 +99,7 @@ enum StatusName {
     OutputLimit,
     Refused,
     Running,
+    InvalidArguments,
 }
 
 /// How a request was served. It is for operators and programs, so it is not part of what a model reads.
@@ -141,6 +151,7 @@ impl Report {
             exit_code,
             signal,
             message: explain::cause(outcome, context),
+            field: None,
             violations: Vec::new(),
             notes: explain::notes(outcome, receipt),
             stdout: text(&outcome.stdout.to_bytes()),
@@ -183,12 +194,19 @@ impl Report {
         }
     }
 
+    /// Describes arguments that can't be used.
+    pub(crate) fn invalid(error: &InvalidArgument) -> Self {
+        let field = Some(error.field.clone());
+        Self { field, ..Self::without_run(INVALID_ARGUMENTS, error.message.clone()) }
+    }
+
     fn without_run(status: &'static str, message: String) -> Self {
         Self {
             status,
             exit_code: None,
             signal: None,
             message: Some(message),
+            field: None,
             violations: Vec::new(),
             notes: Vec::new(),
             stdout: String::new(),
@@ -212,6 +230,9 @@ impl Report {
     /// The text for the model. The form of its beginning must not change, because callers parse it.
     pub(crate) fn to_text(&self) -> String {
         let message = self.message.as_deref().unwrap_or_default();
+        if let Some(field) = &self.field {
+            return format!("Invalid arguments: {field}: {message}");
+        }
         let mut text = match self.status {
             RUNNING => format!("Still Running: {message}"),
             _ if self.is_failure() => format!("Execution Failed ({}): {message}", self.status),
@@ -298,6 +319,7 @@ mod tests {
             exit_code: Some(0),
             signal: None,
             message: (status != Status::Success).then(|| "exit code 3".to_owned()),
+            field: None,
             violations: Vec::new(),
             notes: Vec::new(),
             stdout: "out\n".to_owned(),

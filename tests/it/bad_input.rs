@@ -1,8 +1,7 @@
-//! Mistakes of callers: each gives a protocol error that names the field, and has no other effect.
+//! Mistakes of callers: each gives an answer that names the field, and has no other effect.
 
 use crate::common::server::Server;
 use crate::common::shown;
-use rmcp::model::ErrorCode;
 use serde_json::{Value, json};
 
 /// A good call with `more` in it.
@@ -29,12 +28,10 @@ async fn all_are_refused(calls: Vec<(Value, &str, &str)>) {
     let server = Server::python().await;
     for (call, field, hint) in calls {
         let shown = shown(&call);
-        let error = server.call_raw("execute_code", call).await;
-        assert_eq!(error.code, ErrorCode(-32602), "{shown}: {error:?}");
-        let data = error.data.unwrap_or_else(|| panic!("{shown}: no data"));
-        assert_eq!(data["field"], field, "{shown}: {}", error.message);
-        assert!(error.message.contains(field), "{shown}: {}", error.message);
-        assert!(error.message.contains(hint), "{shown}: no {hint:?} in {}", error.message);
+        let refusal = server.refusal("execute_code", call).await;
+        assert_eq!(refusal["field"], field, "{shown}: {refusal}");
+        let message = refusal["message"].as_str().expect("a text");
+        assert!(message.contains(hint), "{shown}: no {hint:?} in {message}");
     }
     assert_eq!(server.call(with(json!({}))).await.output(), "good\n");
     server.stop().await;
@@ -70,7 +67,7 @@ async fn bad_file_names_are_refused() {
     let deep = "d/".repeat(500) + "x";
     calls.push((files(vec![file("ok"), file(&deep)]), second, "folders deep"));
     calls.push((files(vec![file("a/b/c"), file("a/b")]), second, "can't be inside it"));
-    for (name, hint) in [("", "empty"), ("../main.py", ".."), ("/main.py", "absolute")] {
+    for (name, hint) in [("../main.py", ".."), ("/main.py", "absolute")] {
         calls.push((with(json!({ "entrypoint_filename": name })), "entrypoint_filename", hint));
     }
     calls.push((
@@ -95,25 +92,25 @@ async fn too_much_is_refused() {
         (with(json!({ "timeout": "5m1s" })), "timeout", "maximum of 5m"),
         (with(json!({ "memory_mb": 4096 })), "memory_mb", "1 GiB"),
         (with(json!({ "cpus": 64 })), "cpus", "2 CPU"),
+        (with(json!({ "memory_mb": 1 })), "memory_mb", "16 MiB"),
+        (with(json!({ "cpus": 0.001 })), "cpus", "0.01"),
+        (with(json!({ "timeout": "0s" })), "timeout", "zero"),
     ])
     .await;
 }
 
 #[tokio::test]
 async fn neither_and_both_sources_are_refused() {
-    let code = json!({ "entrypoint_code": "1" });
     all_are_refused(vec![
         (json!({}), "entrypoint_code", "snippet_name"),
         (json!({ "language": "python" }), "entrypoint_code", "required"),
-        (code, "language", "python"),
         (with(json!({ "snippet_name": "x" })), "snippet_name", "not both"),
         (with(json!({ "language": "cobol" })), "language", "python"),
-        (with(json!({ "language": "" })), "language", "python"),
         // It is known, but this server has it not.
         (with(json!({ "language": "go" })), "language", "python"),
         (json!({ "snippet_name": "unknown" }), "snippet_name", "unknown"),
         (json!({ "snippet_name": "../isolator_config" }), "snippet_name", "not a valid"),
-        (json!({ "snippet_name": "" }), "snippet_name", "not a valid"),
+        (json!({ "snippet_name": "" }), "entrypoint_code", "nothing to run"),
         (json!({ "snippet_name": "a\0" }), "snippet_name", "not a valid"),
     ])
     .await;
@@ -127,36 +124,39 @@ async fn wrong_types_and_unknown_names_are_refused() {
     let missing = json!([{ "filename": "a" }]);
     let unknown = json!([{ "filename": "a", "content": "", "mode": 7 }]);
     all_are_refused(vec![
-        (with(json!({ "entrypoint_code": 5 })), "entrypoint_code", "string"),
-        (with(json!({ "language": ["python"] })), "language", "string"),
-        (with(json!({ "snippet_name": true })), "snippet_name", "string"),
-        (with(json!({ "additional_files": {} })), "additional_files", "sequence"),
-        (with(json!({ "additional_files": ["a"] })), "additional_files[0]", "AdditionalFile"),
-        (with(json!({ "additional_files": missing })), "additional_files[0]", "content"),
+        (with(json!({ "entrypoint_code": 5 })), "entrypoint_code", "as a string"),
+        (with(json!({ "language": ["python"] })), "language", "is a list"),
+        (with(json!({ "snippet_name": true })), "snippet_name", "is a boolean"),
+        (with(json!({ "additional_files": 5 })), "additional_files", "give a list"),
+        (with(json!({ "additional_files": ["a"] })), "additional_files[0]", "filename and content"),
+        (with(json!({ "additional_files": missing })), "additional_files[0].content", "required"),
         (with(json!({ "additional_files": content })), "additional_files[0].content", "string"),
         (with(json!({ "additional_files": encoding })), "additional_files[0].encoding", "base64"),
         (with(json!({ "additional_files": base64 })), "additional_files[0].content", "base64"),
-        (with(json!({ "additional_files": unknown })), "additional_files[0].mode", "unknown"),
-        (with(json!({ "args": "a" })), "args", "sequence"),
-        (with(json!({ "args": ["a", 1] })), "args[1]", "string"),
+        (with(json!({ "additional_files": unknown })), "additional_files[0].mode", "encoding"),
+        (with(json!({ "args": "-n 5" })), "args", "list of strings"),
+        (with(json!({ "args": ["a", null] })), "args[1]", "is null"),
         (with(json!({ "args": ["a\0"] })), "args[0]", "NUL"),
-        (with(json!({ "env": ["A"] })), "env", "map"),
-        (with(json!({ "env": { "A": 1 } })), "env.A", "string"),
+        (with(json!({ "env": ["A=1", "B"] })), "env[1]", "NAME=value"),
+        (with(json!({ "env": { "A": [] } })), "env.A", "string"),
         (with(json!({ "env": { "": "x" } })), "env.", "variable"),
         (with(json!({ "env": { "A=B": "x" } })), "env.A=B", "variable"),
         (with(json!({ "env": { "A": "\0" } })), "env.A", "NUL"),
-        (with(json!({ "stdin": 1 })), "stdin", "string"),
-        (with(json!({ "memory_mb": "256" })), "memory_mb", "number"),
+        (with(json!({ "stdin": ["1"] })), "stdin", "as a string"),
+        (with(json!({ "memory_mb": "much" })), "memory_mb", "not a number"),
         (with(json!({ "memory_mb": -1 })), "memory_mb", "whole number"),
-        (with(json!({ "memory_mb": 0 })), "memory_mb", "16 MiB"),
-        (with(json!({ "cpus": "1" })), "cpus", "f64"),
-        (with(json!({ "cpus": 0 })), "cpus", "0.01"),
-        (with(json!({ "timeout": 5 })), "timeout", "string"),
-        (with(json!({ "timeout": "" })), "timeout", "duration"),
-        (with(json!({ "timeout": "5" })), "timeout", "duration"),
-        (with(json!({ "timeout": "soon" })), "timeout", "duration"),
-        (with(json!({ "timeout": "0s" })), "timeout", "zero"),
-        (with(json!({ "code": "print(1)" })), "code", "entrypoint_code"),
+        (with(json!({ "cpus": [1] })), "cpus", "number of cores"),
+        (with(json!({ "timeout": true })), "timeout", "duration"),
+        (with(json!({ "timeout": "soon" })), "timeout", "\"5s\""),
+        (with(json!({ "timeout": 3600 })), "timeout", "3600 was taken as 1h"),
+        (with(json!({ "code": "print(1)" })), "entrypoint_code", "two names"),
+        (
+            with(json!({ "entrypoint_cod": "" })),
+            "entrypoint_cod",
+            "did you mean `entrypoint_code`?",
+        ),
+        (with(json!({ "memory": 64 })), "memory", "did you mean `memory_mb`?"),
+        (with(json!({ "cwd": "/" })), "cwd", "there is no such argument; there are: language, "),
     ])
     .await;
 }
@@ -175,11 +175,9 @@ async fn what_is_too_long_is_not_repeated_in_the_answer() {
         with(json!({ "timeout": long })),
         json!({ "snippet_name": long }),
     ] {
-        let error = server.call_raw("execute_code", call.clone()).await;
-        let data = error.data.expect("data").to_string();
-        if error.message.len() > 1000 || data.len() > 2000 {
-            let kept: String = error.message.chars().take(60).collect();
-            wrong.push((kept, error.message.len(), data.len()));
+        let refusal = server.refusal("execute_code", call.clone()).await.to_string();
+        if refusal.len() > 2000 {
+            wrong.push((refusal.chars().take(60).collect::<String>(), refusal.len()));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -144,9 +144,10 @@ async fn a_language_of_the_operator_s_has_the_check_that_it_is_given() {
     }
 
     let bare = json!({ "language": "bare", "code": "" });
-    let error = server.call_raw("check_syntax", bare).await;
-    assert_eq!(error.data.unwrap()["field"], "language");
-    assert!(error.message.contains("languageSettings.bare.syntaxCheck"), "{}", error.message);
+    let refusal = server.refusal("check_syntax", bare).await;
+    assert_eq!(refusal["field"], "language");
+    let message = refusal["message"].as_str().unwrap();
+    assert!(message.contains("languageSettings.bare.syntaxCheck"), "{message}");
     server.stop().await;
 }
 
@@ -154,16 +155,14 @@ async fn a_language_of_the_operator_s_has_the_check_that_it_is_given() {
 async fn wrong_arguments_are_named() {
     let server = Server::with("python", json!({ "pool": { "size": 0 } })).await;
     for (arguments, field) in [
-        (json!({ "code": "1" }), "language"),
         (json!({ "language": "python" }), "code"),
         (json!({ "language": "cobol", "code": "1" }), "language"),
         (json!({ "language": "python", "code": 1 }), "code"),
         (json!({ "language": "python", "code": "1", "filename": "a" }), "filename"),
         (json!({ "language": "python", "code": "x".repeat(11 << 20) }), "code"),
     ] {
-        let error = server.call_raw("check_syntax", arguments).await;
-        assert_eq!(error.code.0, -32602);
-        assert_eq!(error.data.unwrap()["field"], field, "{}", error.message);
+        let refusal = server.refusal("check_syntax", arguments).await;
+        assert_eq!(refusal["field"], field, "{refusal}");
     }
     server.stop().await;
 }

@@ -112,8 +112,8 @@ async fn go_programs_can_have_several_files_and_packages() {
 async fn snippets_run_by_name_and_new_ones_are_seen_without_a_restart() {
     let server = Server::python().await;
     let prompts = server.directory().join("prompts");
-    let refused = server.call_raw("execute_code", json!({ "snippet_name": "greet" })).await;
-    assert!(refused.message.contains("snippet_name"), "{refused:?}");
+    let refused = server.refusal("execute_code", json!({ "snippet_name": "greet" })).await;
+    assert_eq!(refused["field"], "snippet_name");
 
     let code = "import sys\nprint('hi', *sys.argv)";
     std::fs::write(prompts.join("greet.py"), code).unwrap();
@@ -124,7 +124,7 @@ async fn snippets_run_by_name_and_new_ones_are_seen_without_a_restart() {
     assert_eq!(server.call(call.clone()).await.output(), "changed\n");
 
     std::fs::remove_file(prompts.join("greet.py")).unwrap();
-    server.call_raw("execute_code", call).await;
+    assert_eq!(server.refusal("execute_code", call).await["field"], "snippet_name");
     server.stop().await;
 }
 

@@ -102,21 +102,18 @@ async fn wrong_arguments_are_named() {
         (json!({ "code": "", "language": "go" }), "language"),
         (json!({ "code": "", "timeout": 301 }), "timeout"),
         (json!({ "code": "", "timeout": "6m" }), "timeout"),
-        (json!({ "code": "", "timeout": 0 }), "timeout"),
         (json!({ "code": "", "timeout": -1 }), "timeout"),
         (json!({ "code": "", "timeout": 1e300 }), "timeout"),
         (json!({ "code": "", "timeout": true }), "timeout"),
-        (json!({ "code": "", "cpu_limit_sec": 0 }), "cpu_limit_sec"),
         (json!({ "code": "", "cpu_limit_sec": 1.5 }), "cpu_limit_sec"),
         (json!({ "code": "", "cpu_limit_sec": 301 }), "cpu_limit_sec"),
         (json!({ "code": "", "memory_limit_mb": 1 }), "memory_limit_mb"),
         (json!({ "code": "", "memory_limit_mb": 4096 }), "memory_limit_mb"),
         (json!({ "code": "x".repeat(11 << 20) }), "code"),
     ] {
-        let error = server.call_raw("test_code", more.clone()).await;
-        assert_eq!(error.code.0, -32602);
         let shown = crate::common::shown(&more);
-        assert_eq!(error.data.unwrap()["field"], field, "{shown}: {}", error.message);
+        let refusal = server.refusal("test_code", more).await;
+        assert_eq!(refusal["field"], field, "{shown}: {refusal}");
     }
     server.stop().await;
 }

@@ -36,6 +36,8 @@ def wide(one, joined="", end=""):
 
 CODE = '"entrypoint_code":"print(1)"'
 TEXT = "x" * SIZE
+# The JSON of as many objects as a text of JSON can have, as that text.
+OBJECTS = json.dumps(json.dumps([{"": 0}] * 7000))
 
 # Arguments or whole messages, and what the answer says.
 MESSAGES = {
@@ -49,10 +51,13 @@ MESSAGES = {
     "files": (call(f'{CODE},"additional_files":' + wide('{"filename":"a","content":""}', "[", "]")), "values"),
     "nested lists": (call(f'{CODE},"x":' + "[" * (SIZE // 2) + "]" * (SIZE // 2)), "values"),
     "nested objects": (call(f'{CODE},"x":' + '{"x":' * (SIZE // 6) + "0" + "}" * (SIZE // 6)), "values"),
-    "a long key": (call(f'{CODE},"{TEXT}":0'), "unknown"),
+    "a long key": (call(f'{CODE},"{TEXT}":0'), "no such argument"),
     "a long text of another type": (call(f'{CODE},"memory_mb":"{TEXT}"'), "memory_mb"),
     "a long number": (call(f'{CODE},"memory_mb":' + "1" * SIZE), "message"),
     "a long program": (call(f'"entrypoint_code":"#{TEXT}"'), "success"),
+    "a long list in a text": (call(f'{CODE},"args":"[{"0," * (SIZE // 2)}0]"'), "list of strings"),
+    "objects in a text": (call(f'{CODE},"args":{OBJECTS}'), "args[0]"),
+    "many numbers for texts": (call(f'{CODE},"args":' + "[" + "0," * 9000 + '0],"x":"' + TEXT + '"'), "no such argument"),
     "escapes": (call('"entrypoint_code":"#' + "\\u0041" * (SIZE // 6) + '"'), "success"),
     "a long language": (call(f'{CODE},"language":"{TEXT}"'), "not a configured language"),
     "a long token of progress": (call(CODE, meta=f',"progressToken":"{TEXT}"'), "too long"),
@@ -63,6 +68,13 @@ MESSAGES = {
         call(
             '"entrypoint_code":"import os; print(os.stat(\'a\').st_size)","memory_mb":512,"additional_files":'
             f'[{{"filename":"a","content":"{TEXT}"}}]'
+        ),
+        str(SIZE),
+    ),
+    "a large file by its name": (
+        call(
+            '"entrypoint_code":"import os; print(os.stat(\'a\').st_size)","memory_mb":512,"additional_files":'
+            f'{{"a":"{TEXT}"}}'
         ),
         str(SIZE),
     ),

@@ -53,8 +53,8 @@ async def test_the_tools_have_valid_schemas(server):
             assert schema["type"] == "object"
     tool = tools[0]
     assert tool.input_schema["properties"]["language"]["enum"] == ["go", "javascript", "python"]
-    snippets = sorted(path.stem for path in (ROOT / "prompts").iterdir())
-    assert tool.input_schema["properties"]["snippet_name"]["enum"] == snippets
+    for snippet in (ROOT / "prompts").iterdir():
+        assert f"- {snippet.stem} (" in tool.input_schema["properties"]["snippet_name"]["description"]
     expected = {
         "language",
         "entrypoint_code",
@@ -67,59 +67,24 @@ async def test_the_tools_have_valid_schemas(server):
         "timeout",
     }
     assert expected <= tool.input_schema["properties"].keys()
-    assert tool.input_schema["additionalProperties"] is False
     file = tool.input_schema["properties"]["additional_files"]["items"]
     assert file["required"] == ["filename", "content"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({}, "language"),
-        ({"language": "python"}, "entrypoint_code"),
-        ({"language": "cobol", "entrypoint_code": ""}, "language"),
-        ({"language": "python", "entrypoint_code": 5}, "entrypoint_code"),
-        ({"language": "python", "entrypoint_code": "", "cwd": "/"}, "cwd"),
-        ({"language": "python", "entrypoint_code": "", "snippet_name": "csv_sql"}, "snippet_name"),
+async def test_a_bad_argument_is_an_answer_that_names_the_field(server):
+    good = {"language": "python", "entrypoint_code": ""}
+    for arguments, field in [
+        ({}, "entrypoint_code"),
+        (good | {"language": "cobol"}, "language"),
+        (good | {"timeout": "soon"}, "timeout"),
         ({"snippet_name": "no_such_snippet"}, "snippet_name"),
-        ({"snippet_name": "../Makefile"}, "snippet_name"),
-        ({"language": "python", "entrypoint_code": "", "timeout": "soon"}, "timeout"),
-        ({"language": "python", "entrypoint_code": "", "timeout": "1h"}, "timeout"),
-        (
-            {"language": "python", "entrypoint_code": "", "entrypoint_filename": "/etc/passwd"},
-            "entrypoint_filename",
-        ),
-        (
-            {
-                "language": "python",
-                "entrypoint_code": "",
-                "additional_files": [{"filename": "../a", "content": ""}],
-            },
-            "additional_files[0].filename",
-        ),
-        (
-            {
-                "language": "python",
-                "entrypoint_code": "",
-                "additional_files": [{"filename": "main.py", "content": ""}],
-            },
-            "additional_files[0].filename",
-        ),
-        (
-            {
-                "language": "python",
-                "entrypoint_code": "",
-                "additional_files": [{"filename": "a", "content": "!", "encoding": "base64"}],
-            },
-            "additional_files[0].content",
-        ),
-    ],
-)
-async def test_a_bad_argument_is_a_protocol_error_that_names_the_field(server, arguments, field):
-    with pytest.raises(MCPError) as raised:
-        await server.call(**arguments)
-    assert raised.value.code == INVALID_PARAMS
-    assert field in raised.value.message
+        (good | {"additional_files": [{"filename": "../a", "content": ""}]}, "additional_files[0].filename"),
+    ]:
+        result = await server.call(**arguments)
+        assert result.is_error, arguments
+        data = result.structured_content
+        assert (data["status"], data["field"]) == ("invalid_arguments", field), arguments
+        assert result.content[0].text == f"Invalid arguments: {field}: {data['message']}"
 
 
 @pytest.mark.parametrize("name", ["execute", "", "execute_code "])

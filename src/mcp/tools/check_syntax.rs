@@ -3,7 +3,7 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use super::object;
+use super::{admit_invalid_arguments, object, plain_schema};
 use crate::config::Config;
 use crate::request::arguments::CheckSyntax;
 use crate::request::syntax::Syntax;
@@ -17,14 +17,16 @@ const DESCRIPTION: &str = "Says whether a program is valid in its language, with
 
 /// The tool's definition.
 pub(super) fn check_syntax(config: &Config) -> Tool {
-    let mut input = schemars::schema_for!(CheckSyntax).to_value();
+    let mut input = plain_schema::<CheckSyntax>();
+    let mut output = plain_schema::<Syntax>();
+    admit_invalid_arguments(&mut output);
     let languages = config.languages.values().filter(|language| language.syntax.is_some());
     let names: Value = languages.map(|language| language.name.clone()).collect();
     input["properties"]["language"]["enum"] = names;
     input["required"] = json!(["language", "code"]);
     Tool::new(CHECK_SYNTAX, DESCRIPTION, object(input))
         .with_title("Check syntax")
-        .with_raw_output_schema(object(schemars::schema_for!(Syntax).to_value()))
+        .with_raw_output_schema(object(output))
         .with_annotations(
             ToolAnnotations::with_title("Check syntax")
                 .read_only(true)

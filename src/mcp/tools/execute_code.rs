@@ -10,7 +10,7 @@ use crate::request::arguments::Arguments;
 use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
 
-use super::object;
+use super::{object, plain_schema};
 
 /// The tool's name.
 pub(crate) const EXECUTE_CODE: &str = "execute_code";
@@ -19,7 +19,7 @@ pub(crate) const EXECUTE_CODE: &str = "execute_code";
 pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
     Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
         .with_title("Execute code")
-        .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
+        .with_raw_output_schema(object(plain_schema::<Report>()))
         .with_annotations(
             ToolAnnotations::with_title("Execute code")
                 .read_only(true)
@@ -56,27 +56,20 @@ fn description(config: &Config) -> String {
 }
 
 fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
-    let mut schema = schemars::schema_for!(Arguments).to_value();
+    let mut schema = plain_schema::<Arguments>();
     let properties = &mut schema["properties"];
     properties["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
-    let snippets = snippets.list();
-    if let Some(snippet) = properties["snippet_name"].as_object_mut() {
-        let mut description = String::from(
-            "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.",
-        );
-        for Listed { name, description: about, .. } in &snippets {
-            description.push_str(&format!("\n- {name}: {}", gist(about)));
-        }
-        snippet.insert("description".to_owned(), Value::String(description));
-        // An empty list would allow no value at all.
-        if !snippets.is_empty() {
-            let names = snippets.into_iter().map(|snippet| snippet.name).collect();
-            snippet.insert("enum".to_owned(), names);
-        }
+    // The names are no enum: some interfaces make the model fill in every field, and it has to be able to name none.
+    let mut description = String::from(
+        "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.",
+    );
+    for Listed { name, description: about, .. } in snippets.list() {
+        description.push_str(&format!("\n- {name}: {}", gist(&about)));
     }
+    properties["snippet_name"]["description"] = Value::String(description);
     properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
     properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
-    properties["cpus"]["exclusiveMinimum"] = json!(0);
+    properties["cpus"]["minimum"] = json!(0);
     object(schema)
 }
 
@@ -133,14 +126,14 @@ mod tests {
         let config = Config::parse("{}", None, folder.path()).unwrap();
         let snippet_name = || {
             let schema = input_schema(&config, &Snippets::new(&config));
-            schema["properties"]["snippet_name"].clone()
+            schema["properties"]["snippet_name"]["description"].as_str().unwrap().to_owned()
         };
-        assert!(snippet_name().get("enum").is_none());
+        assert!(!snippet_name().contains('\n'));
         std::fs::create_dir(folder.path().join("prompts")).unwrap();
         for name in ["b.py", "a.js"] {
             std::fs::write(folder.path().join("prompts").join(name), "").unwrap();
         }
-        assert_eq!(snippet_name()["enum"], json!(["a", "b"]));
+        assert!(snippet_name().ends_with("\n- a: \n- b: "));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::json;
 
-use super::object;
+use super::{object, plain_schema};
 use crate::config::Config;
 use crate::request::arguments::GetResult;
 use crate::result::report::Report;
@@ -20,11 +20,11 @@ pub(super) fn get_result(config: &Config) -> Tool {
          than {wait}. Waits for up to {wait}; if the program is still running, call it again. A handle is \
          valid for at least {keep} after the program's end."
     );
-    let mut input = schemars::schema_for!(GetResult).to_value();
+    let mut input = plain_schema::<GetResult>();
     input["required"] = json!(["handle"]);
     Tool::new(GET_RESULT, description, object(input))
         .with_title("Get the result of a long run")
-        .with_raw_output_schema(object(schemars::schema_for!(Report).to_value()))
+        .with_raw_output_schema(object(plain_schema::<Report>()))
         .with_annotations(
             ToolAnnotations::with_title("Get the result of a long run")
                 .read_only(true)

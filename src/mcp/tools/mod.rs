@@ -8,11 +8,13 @@ mod test_code;
 use std::sync::Arc;
 
 use rmcp::model::{JsonObject, Tool};
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::mcp::icon::icons;
 use crate::request::snippets::Snippets;
+use crate::result::report::INVALID_ARGUMENTS;
 
 pub(crate) use check_syntax::CHECK_SYNTAX;
 pub(crate) use execute_code::EXECUTE_CODE;
@@ -43,13 +45,45 @@ pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
     tools.into_iter().map(|tool| tool.with_icons(icons())).collect()
 }
 
+/// What a schema is made of. Hosts and the interfaces of models refuse or warn of much of the rest.
+const KEYWORDS: [&str; 8] =
+    ["description", "enum", "items", "maximum", "minimum", "properties", "required", "type"];
+
+/// The schema of a type, in the words that every host and every model takes. Its own name and description are for
+/// readers of the code.
+fn plain_schema<T: JsonSchema>() -> Value {
+    let mut schema = schemars::schema_for!(T).to_value();
+    simplify(&mut schema);
+    if let Some(schema) = schema.as_object_mut() {
+        schema.remove("description");
+    }
+    schema
+}
+
+fn simplify(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    schema.retain(|keyword, _| KEYWORDS.contains(&keyword.as_str()));
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    properties.into_iter().flatten().for_each(|(_, property)| simplify(property));
+    schema.get_mut("items").into_iter().for_each(simplify);
+}
+
+/// Adds what an answer to invalid arguments has to the schema of a tool's answers. It has nothing else of them.
+fn admit_invalid_arguments(schema: &mut Value) {
+    let text = |description: &str| json!({ "type": "string", "description": description });
+    let mut status = text("Only there if an argument can't be used.");
+    status["enum"] = json!([INVALID_ARGUMENTS]);
+    schema["properties"]["status"] = status;
+    schema["properties"]["field"] = text("The argument that can't be used.");
+    schema["properties"]["message"] = text("What is wrong with it, and what would be right.");
+    if let Some(schema) = schema.as_object_mut() {
+        schema.remove("required");
+    }
+}
+
 fn object(schema: Value) -> Arc<JsonObject> {
     match schema {
-        Value::Object(mut object) => {
-            // The title is the name of a Rust type, which means nothing to a host.
-            object.remove("title");
-            Arc::new(object)
-        }
+        Value::Object(object) => Arc::new(object),
         _ => Arc::default(),
     }
 }
@@ -57,8 +91,6 @@ fn object(schema: Value) -> Arc<JsonObject> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-
-    use serde_json::json;
 
     use super::*;
 
@@ -95,7 +127,6 @@ mod tests {
                     assert!(field["description"].is_string(), "{name} has no description");
                 }
             }
-            assert_eq!(tool.input_schema["additionalProperties"], json!(false));
         }
     }
 }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::object;
+use super::{admit_invalid_arguments, object, plain_schema};
 use crate::config::{Config, Language};
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::TestCode;
@@ -39,6 +39,9 @@ pub(crate) enum Tested {
         /// The line's text.
         #[serde(skip_serializing_if = "Option::is_none")]
         context: Option<String>,
+        /// What was understood of the call.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        notes: Vec<String>,
     },
     /// A policy forbids it.
     Forbidden {
@@ -48,6 +51,9 @@ pub(crate) enum Tested {
         phase: &'static str,
         /// What it forbids, the first of it.
         violations: Vec<Violation>,
+        /// What was understood of the call.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        notes: Vec<String>,
     },
     /// It ran.
     Executed {
@@ -59,7 +65,7 @@ pub(crate) enum Tested {
         exit_code: i32,
         /// Always "execution".
         phase: &'static str,
-        /// Which limits did not hold, only where the engine can't enforce all.
+        /// What was understood of the call, and which limits did not hold where the engine can't enforce all.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         notes: Vec<String>,
     },
@@ -115,41 +121,42 @@ enum Phase {
 
 impl Tested {
     /// The answer to a program that is not valid.
-    pub(crate) fn invalid(syntax: Syntax) -> Self {
-        let Syntax { valid, error, line, offset, context } = syntax;
+    pub(crate) fn invalid(syntax: Syntax, notes: Vec<String>) -> Self {
+        let Syntax { valid, error, line, offset, context, .. } = syntax;
         let error = error.unwrap_or_default();
-        Self::Invalid { valid, phase: "syntax_check", error, line, offset, context }
+        Self::Invalid { valid, phase: "syntax_check", error, line, offset, context, notes }
     }
 
     /// The answer to a program that a policy forbids.
-    pub(crate) fn forbidden(found: Findings) -> Self {
-        Self::Forbidden { valid: false, phase: "security_check", violations: found.listed }
+    pub(crate) fn forbidden(found: Findings, notes: Vec<String>) -> Self {
+        Self::Forbidden { valid: false, phase: "security_check", violations: found.listed, notes }
     }
 
     /// The answer to a program that ran.
-    pub(crate) fn executed(outcome: &Outcome, receipt: &Receipt) -> Self {
+    pub(crate) fn executed(outcome: &Outcome, receipt: &Receipt, mut notes: Vec<String>) -> Self {
+        notes.extend(explain::without_limits(receipt));
         Self::Executed {
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
             exit_code: outcome.shell_code(),
             phase: "execution",
-            notes: explain::without_limits(receipt).into_iter().collect(),
+            notes,
         }
     }
 }
 
 /// The tool's definition.
 pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
-    let mut input = schemars::schema_for!(TestCode).to_value();
+    let mut input = plain_schema::<TestCode>();
     let properties = &mut input["properties"];
     let seconds = config.limits.max_timeout.as_secs_f64();
     properties["timeout"]["maximum"] = json!(seconds);
-    properties["timeout"]["exclusiveMinimum"] = json!(0);
-    properties["cpu_limit_sec"]["maximum"] = json!(seconds.ceil());
+    properties["timeout"]["minimum"] = json!(0);
+    properties["cpu_limit_sec"]["maximum"] = json!(seconds.ceil() as u64);
     properties["memory_limit_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
     input["required"] = json!(["code"]);
-    let mut output = schemars::schema_for!(AnyTested).to_value();
-    output["required"] = json!(["phase"]);
+    let mut output = plain_schema::<AnyTested>();
+    admit_invalid_arguments(&mut output);
     let description = format!(
         "Tests a {} program: checks its syntax, then looks for what the operator forbids, \
          then runs it in a new, empty sandbox without network. phase says how far it came: \
@@ -181,10 +188,11 @@ mod tests {
             line: Some(1),
             offset: Some(6),
             context: Some("print(".to_owned()),
+            notes: Vec::new(),
         };
         let json = |tested: Tested| serde_json::to_string(&tested).unwrap();
         assert_eq!(
-            json(Tested::invalid(syntax)),
+            json(Tested::invalid(syntax, Vec::new())),
             r#"{"valid":false,"phase":"syntax_check","error":"'(' was never closed","line":1,"offset":6,"context":"print("}"#
         );
         let violation = Violation {
@@ -195,7 +203,7 @@ mod tests {
             message: "m".to_owned(),
         };
         assert_eq!(
-            json(Tested::forbidden(Findings { listed: vec![violation], more: 3 })),
+            json(Tested::forbidden(Findings { listed: vec![violation], more: 3 }, Vec::new())),
             r#"{"valid":false,"phase":"security_check","violations":[{"file":"main.py","rule":"r","line":1,"column":2,"message":"m"}]}"#
         );
         let executed = Tested::Executed {

@@ -50,6 +50,9 @@ pub(crate) struct Syntax {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub context: Option<String>,
+    /// What was understood of arguments that were not as they should be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Why there is no verdict.
@@ -155,6 +158,7 @@ pub(crate) fn verdict(
         line,
         offset: answer.offset.filter(|at| line.is_some() && (1..=MAX_PLACE).contains(at)),
         context: line.and_then(|line| context(code, line)),
+        notes: Vec::new(),
     })
 }
 

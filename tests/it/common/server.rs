@@ -225,7 +225,23 @@ impl Server {
         text
     }
 
-    /// Makes a call that is the caller's mistake.
+    /// Makes a call whose arguments can't be used, and returns what the answer says of it as data.
+    pub(crate) async fn refusal(&self, name: &str, arguments: Value) -> Value {
+        let shown = shown(&arguments);
+        let result = self.call_tool(name, arguments).await;
+        let result = result.unwrap_or_else(|error| panic!("{shown}: an answer, not {error}"));
+        assert_eq!(result.is_error, Some(true), "{shown}: {result:?}");
+        let text = text_of(&result);
+        let data = result.structured_content.unwrap_or_else(|| panic!("{shown}: no data"));
+        let schema = self.tool(name).output_schema.clone().expect("an output schema");
+        conform(&data, &Value::Object((*schema).clone()), "structuredContent");
+        assert_eq!(data["status"], "invalid_arguments", "{shown}: {text}");
+        let said = [&data["field"], &data["message"]].map(|part| part.as_str().expect("a text"));
+        assert_eq!(text, format!("Invalid arguments: {}", said.join(": ")), "{shown}");
+        data
+    }
+
+    /// Makes a call that is an error of the protocol.
     pub(crate) async fn call_raw(&self, name: &str, arguments: Value) -> ErrorData {
         let shown = shown(&arguments);
         match self.call_tool(name, arguments).await {

@@ -1,0 +1,168 @@
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::request::arguments::{Arguments, CheckSyntax, GetResult, TestCode};
+
+/// Two languages with one extension between them, one that is named like another's alias, and the built-in ones.
+const CONFIG: &str = r#"{ "languageSettings": {
+    "bash": { "image": "i", "extensions": [".sh"], "command": ["bash", "{file}"] },
+    "perl": { "image": "i", "extensions": [".pl"], "command": ["perl", "{file}"] },
+    "prolog": { "image": "i", "extensions": [".pl"], "command": ["swipl", "{file}"] },
+    "node": { "image": "i", "extensions": [".node"], "command": ["node", "{file}"] } } }"#;
+
+fn read_as<T: Tool>(arguments: Value) -> Result<(T, Vec<String>), InvalidArgument> {
+    let config = Config::parse(CONFIG, None, Path::new("")).unwrap();
+    read(arguments, &config).map(|(arguments, notes)| (arguments, notes.into_texts()))
+}
+
+fn execute(arguments: Value) -> Arguments {
+    read_as(arguments.clone()).unwrap_or_else(|error| panic!("{arguments}: {error}")).0
+}
+
+fn language(name: &str) -> (Option<String>, Option<String>) {
+    let read = execute(json!({ "language": name, "entrypoint_code": "" }));
+    (read.language, read.entrypoint_filename)
+}
+
+#[test]
+fn what_is_right_stays_as_it_is_without_a_note() {
+    let right = json!({
+        "language": "python", "entrypoint_code": " a ", "entrypoint_filename": "a b", "stdin": "",
+        "additional_files": [{ "filename": "", "content": "", "encoding": "base64" }],
+        "args": ["", "a b", "[]"], "env": { "A": "", "b c": "null" }, "output_files": ["a b", "*"],
+        "timeout": "1m 5s", "memory_mb": 64, "cpus": 0.5,
+    });
+    let (read, notes) = read_as::<Arguments>(right.clone()).unwrap();
+    assert_eq!(read, arguments::parse(right).unwrap());
+    assert!(notes.is_empty(), "{notes:?}");
+    let (read, notes) = read_as::<TestCode>(json!({ "code": "", "timeout": 1.5 })).unwrap();
+    assert_eq!(read.timeout.as_deref(), Some("1s 500ms"));
+    assert!(notes.is_empty(), "{notes:?}");
+}
+
+#[test]
+fn null_is_what_is_left_out_wherever_it_is() {
+    let names = Arguments::FIELDS.iter().map(|field| (field.name.to_owned(), Value::Null));
+    assert_eq!(execute(Value::Object(names.collect())), Arguments::default());
+    let nested = json!({
+        "additional_files": [{ "filename": "a", "content": "", "encoding": null }],
+        "env": { "A": null },
+    });
+    let read = execute(nested);
+    assert_eq!(read.additional_files.len(), 1);
+    assert!(read.env.is_empty());
+    assert_eq!(read_as::<GetResult>(json!({ "cancel": null })).unwrap().0, GetResult::default());
+}
+
+#[test]
+fn an_alias_of_a_language_counts_only_if_it_is_the_name_of_none() {
+    let some = |text: &str| Some(text.to_owned());
+    for (name, language_name, file) in [
+        ("py", "python", None),
+        ("PYTHON", "python", None),
+        ("Python 3.12", "python", None),
+        ("js", "javascript", None),
+        ("node", "node", None),
+        ("NodeJS", "javascript", None),
+        ("ts", "javascript", Some("main.ts")),
+        ("TypeScript", "javascript", Some("main.ts")),
+        ("mjs", "javascript", Some("main.mjs")),
+        ("golang", "go", None),
+        ("shell", "bash", None),
+        ("python2.7", "python2.7", None),
+        ("pl", "pl", None),
+        ("", "", None),
+    ] {
+        let expected = Some(language_name.to_owned()).filter(|name| !name.is_empty());
+        assert_eq!(language(name), (expected, file.and_then(some)), "{name}");
+    }
+}
+
+#[test]
+fn a_tool_without_file_names_takes_no_language_that_needs_one() {
+    let code = json!({ "language": "typescript", "code": "let a: number" });
+    let error = read_as::<CheckSyntax>(code).unwrap_err();
+    assert!(error.field == "language" && error.message.contains("execute_code"), "{error}");
+}
+
+#[test]
+fn only_a_block_that_is_the_whole_source_is_taken_out_of_markdown() {
+    let source = |code: &str| {
+        execute(json!({ "language": "python", "code": code })).entrypoint_code.unwrap()
+    };
+    assert_eq!(source("\n```python\nprint(1)\n\nx\n```\n"), "print(1)\n\nx");
+    assert_eq!(source("```\nü\n```"), "ü");
+    for same in [
+        "```",
+        "```\n```",
+        "```python",
+        "x\n```\na\n```",
+        "```\na\n```\n```\nb\n```",
+        "```text\na\n```",
+        "'''\n```\na\n```\n'''",
+    ] {
+        assert_eq!(source(same), same);
+    }
+    let other = json!({ "language": "python", "code": "```go\npackage main\n```" });
+    assert_eq!(read_as::<Arguments>(other).unwrap_err().field, "entrypoint_code");
+    let none = json!({ "code": "```ts\nlet a: number\n```" });
+    let read = execute(none);
+    assert_eq!(read.language.as_deref(), Some("javascript"));
+    assert_eq!(read.entrypoint_filename.as_deref(), Some("main.ts"));
+}
+
+#[test]
+fn what_is_noted_of_many_items_is_noted_once() {
+    let files: Vec<_> = (0..200).map(|n| json!({ "path": n.to_string(), "text": n })).collect();
+    let args: Vec<_> = (0..200).collect();
+    let (read, notes) =
+        read_as::<Arguments>(json!({ "args": args, "additional_files": files })).unwrap();
+    assert_eq!((read.args.len(), read.additional_files.len()), (200, 200));
+    assert!(notes.len() <= 10, "{notes:#?}");
+    assert!(
+        notes.contains(&"additional_files[].path was taken as filename".to_owned()),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn what_is_long_is_neither_repeated_nor_read_as_json() {
+    let long = "x".repeat(1 << 20);
+    let list = format!("[{}0]", "0,".repeat(1 << 20));
+    for (field, wrong) in [
+        ("memory_mb", json!({ "memory_mb": long })),
+        ("timeout", json!({ "timeout": long })),
+        ("args", json!({ "args": list })),
+        ("additional_files", json!({ "additional_files": list })),
+        ("env", json!({ "env": list })),
+        ("xxx", json!({ long.as_str(): 1 })),
+        ("additional_files", json!({ "additional_files": [{ long.as_str(): 1 }] })),
+    ] {
+        let error = read_as::<Arguments>(wrong).unwrap_err();
+        assert!(error.field.starts_with(field), "{field}: {error}");
+        assert!(error.field.len() + error.message.len() < 1000, "{error}");
+    }
+    assert_eq!(execute(json!({ "language": long })).language, Some(long));
+}
+
+#[test]
+fn a_number_is_never_guessed() {
+    for wrong in [json!(64.5), json!(-1), json!("many"), json!("1GB"), json!(1e30), json!([64])] {
+        let error = read_as::<Arguments>(json!({ "memory_mb": wrong })).unwrap_err();
+        assert!(error.message.contains("whole number of MiB"), "{error}");
+    }
+    for wrong in ["soon", "5 parsecs", "-5", "inf", "NaN", "1e300"] {
+        let error = read_as::<Arguments>(json!({ "timeout": wrong })).unwrap_err();
+        assert!(error.message.contains("\"5s\""), "{error}");
+    }
+}
+
+#[test]
+fn a_refused_value_is_explained_by_what_was_understood() {
+    let config = Config::parse("{}", None, Path::new("")).unwrap();
+    let (_, notes) = read::<Arguments>(json!({ "timeout": 5000 }), &config).unwrap();
+    let error = notes.explain(InvalidArgument::new("timeout", "is too long"));
+    assert_eq!(error.message, "is too long (timeout: 5000 was taken as 1h 23m 20s)");
+}
