@@ -1,14 +1,15 @@
 //! The MCP server: receives requests and passes them on. Nothing below `mcp` knows MCP.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use http::request::Parts;
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
-    CustomResult, ErrorCode, ErrorData, Implementation, ListPromptsRequestMethod,
+    CustomResult, ErrorCode, ErrorData, Implementation, JsonObject, ListPromptsRequestMethod,
     ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
     Reference, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
@@ -57,6 +58,22 @@ pub(crate) struct Caller {
     pub gone: CancellationToken,
 }
 
+/// The arguments of a call whose message was too long to be parsed with them. A transport adds them to the request.
+#[derive(Debug, Clone)]
+pub(crate) struct LongArguments(Arc<Mutex<JsonObject>>);
+
+impl LongArguments {
+    /// Wraps arguments.
+    pub(crate) fn new(arguments: JsonObject) -> Self {
+        Self(Arc::new(Mutex::new(arguments)))
+    }
+
+    /// Moves the arguments out. A request is called once, and what is left of it would be in memory until its end.
+    fn take(&self) -> JsonObject {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
 impl Server {
     /// A server on running pools, for one client or for several.
     pub(crate) fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
@@ -98,11 +115,17 @@ fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData>
     }
 }
 
+/// What a transport has added to a request: to the message itself, or to the HTTP request that brought it.
+fn extension<T: Clone + Send + Sync + 'static>(context: &RequestContext<RoleServer>) -> Option<&T> {
+    let of_http = || context.extensions.get::<Parts>()?.extensions.get();
+    context.extensions.get().or_else(of_http)
+}
+
 /// The caller that the transport named, or else the host, which ends with the transport.
 fn caller(context: &RequestContext<RoleServer>) -> Caller {
-    let request = context.extensions.get::<Parts>();
-    let caller = request.and_then(|parts| parts.extensions.get::<Caller>()).cloned();
-    caller.unwrap_or_else(|| Caller { client: Client::host(), gone: CancellationToken::new() })
+    extension(context)
+        .cloned()
+        .unwrap_or_else(|| Caller { client: Client::host(), gone: CancellationToken::new() })
 }
 
 impl ServerHandler for Server {
@@ -260,7 +283,8 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let arguments = Value::Object(request.arguments.unwrap_or_default());
+        let long = extension::<LongArguments>(&context).map(LongArguments::take);
+        let arguments = Value::Object(long.or(request.arguments).unwrap_or_default());
         let Caller { client, gone } = caller(&context);
         let version = context.protocol_version();
         let progress = Progress::wanted(&context);

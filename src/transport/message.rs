@@ -3,12 +3,19 @@
 //! A tree of small JSON values takes a hundred times the memory of its text, and what answers, logs and sessions repeat
 //! of a message takes its memory again. So the number of values is limited as well as the length, and only the
 //! arguments of a call can be long.
+//!
+//! rmcp parses a message in several steps, and each copies the texts in which something is escaped. So long arguments are
+//! taken out of a message and parsed here.
+
+use std::ops::Range;
 
 use memchr::memchr2;
-use rmcp::model::{ErrorData, RequestId};
+use rmcp::model::{ErrorCode, ErrorData, RequestId};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+
+use crate::mcp::server::LongArguments;
 
 /// Longest message, in bytes: the largest request with all its files in base64, and room for its code and its standard
 /// input.
@@ -58,32 +65,67 @@ impl Limits {
         Self { values: MAX_VALUES + files * VALUES_OF_FILE }
     }
 
-    /// Checks the text of a message. The error is for its sender. Text that is not JSON may pass, because whoever
-    /// parses it says what is wrong with it.
-    pub(super) fn check(self, text: &[u8]) -> Result<(), ErrorData> {
-        let refused = |message| Err(ErrorData::invalid_request(message, None));
-        if text.len() > MAX_REST {
-            // The parser of JSON refuses repeated keys here, so nothing is hidden behind one.
-            let Ok(Long { method, params }) = serde_json::from_slice::<Long<'_>>(text) else {
-                return refused(format!(
-                    "the message can't be read: one of more than {MAX_REST} bytes must be a call of a tool"
-                ));
-            };
-            let arguments = params.and_then(|params| params.arguments);
-            let arguments = arguments.map_or(0, |arguments| arguments.get().len());
-            if method != "tools/call" || text.len() - arguments > MAX_REST {
-                return refused(format!(
-                    "the message is too long: only the arguments of a tool can be longer than {MAX_REST} bytes"
-                ));
-            }
-        }
+    /// Checks the text of a message, and takes the arguments out of a long one. The error is for its sender. Text that
+    /// is not JSON may pass, because whoever parses it says what is wrong with it.
+    pub(super) fn check(self, text: &[u8]) -> Result<Option<Shortened>, ErrorData> {
+        let arguments = match text.len() > MAX_REST {
+            true => Some(long_arguments(text)?),
+            false => None,
+        };
         if count_values(text, self.values) > self.values {
-            return refused(format!(
+            let message = format!(
                 "the message has more than {} values; send data as the content of files",
                 self.values
-            ));
+            );
+            return Err(ErrorData::invalid_request(message, None));
         }
-        Ok(())
+        arguments.map(|range| Shortened::new(text, range)).transpose()
+    }
+}
+
+/// Where the arguments are in a long message.
+fn long_arguments(text: &[u8]) -> Result<Range<usize>, ErrorData> {
+    let refused = |message| Err(ErrorData::invalid_request(message, None));
+    // The parser of JSON refuses repeated keys here, so nothing is hidden behind one.
+    let Ok(Long { method, params }) = serde_json::from_slice::<Long<'_>>(text) else {
+        return refused(format!(
+            "the message can't be read: one of more than {MAX_REST} bytes must be a call of a tool"
+        ));
+    };
+    let arguments = params.and_then(|params| params.arguments).map_or("", RawValue::get);
+    if method != "tools/call" || text.len() - arguments.len() > MAX_REST {
+        return refused(format!(
+            "the message is too long: only the arguments of a tool can be longer than {MAX_REST} bytes"
+        ));
+    }
+    // They are borrowed from the text.
+    let start = arguments.as_ptr().addr() - text.as_ptr().addr();
+    Ok(start..start + arguments.len())
+}
+
+/// A long message without its arguments.
+#[derive(Debug)]
+pub(super) struct Shortened {
+    /// The message, with other arguments in their place.
+    pub(super) text: Vec<u8>,
+    /// The arguments.
+    pub(super) arguments: LongArguments,
+}
+
+impl Shortened {
+    fn new(text: &[u8], range: Range<usize>) -> Result<Self, ErrorData> {
+        let unreadable = |error: serde_json::Error| {
+            let message = format!("the message can't be read: {error}");
+            ErrorData::new(ErrorCode::PARSE_ERROR, message, None)
+        };
+        let arguments = &text[range.clone()];
+        // What is no object is left for rmcp to refuse.
+        let (arguments, instead) = match arguments.first() {
+            Some(b'{') => (serde_json::from_slice(arguments).map_err(unreadable)?, "{}"),
+            _ => (serde_json::Map::new(), "[]"),
+        };
+        let text = [&text[..range.start], instead.as_bytes(), &text[range.end..]].concat();
+        Ok(Self { text, arguments: LongArguments::new(arguments) })
     }
 }
 
@@ -163,7 +205,8 @@ mod tests {
     }
 
     fn check(message: &str) -> Result<(), String> {
-        Limits::new(200).check(message.as_bytes()).map_err(|error| error.message.into_owned())
+        let checked = Limits::new(200).check(message.as_bytes());
+        checked.map(drop).map_err(|error| error.message.into_owned())
     }
 
     fn call(arguments: &str) -> String {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use rmcp::RoleServer;
-use rmcp::model::{ErrorCode, ErrorData, RequestId};
+use rmcp::model::{ErrorCode, ErrorData, GetExtensions as _, RequestId};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::transport::io::{StdioReader, StdioWriter, stdio_pipes};
@@ -19,7 +19,7 @@ use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::message::{self, Limits, MAX_MESSAGE};
+use super::message::{self, Limits, MAX_MESSAGE, Shortened};
 
 /// The transport.
 pub(crate) struct Stdio {
@@ -62,11 +62,21 @@ impl Stdio {
     }
 
     fn parse(&self, line: &[u8]) -> Option<RxJsonRpcMessage<RoleServer>> {
-        let read = self.limits.check(line).and_then(|()| {
-            serde_json::from_slice(line).map_err(|error| {
+        let read = self.limits.check(line).and_then(|shortened| {
+            let (text, arguments) = match &shortened {
+                Some(Shortened { text, arguments }) => (text.as_slice(), Some(arguments)),
+                None => (line, None),
+            };
+            let mut message = serde_json::from_slice(text).map_err(|error| {
                 let message = format!("the message can't be read: {error}");
                 ErrorData::new(ErrorCode::PARSE_ERROR, message, None)
-            })
+            })?;
+            if let (RxJsonRpcMessage::<RoleServer>::Request(call), Some(arguments)) =
+                (&mut message, arguments)
+            {
+                call.request.extensions_mut().insert(arguments.clone());
+            }
+            Ok(message)
         });
         match read {
             Ok(message) => return Some(message),

@@ -36,6 +36,7 @@ def wide(one, joined="", end=""):
 
 CODE = '"entrypoint_code":"print(1)"'
 TEXT = "x" * SIZE
+LINES = ("x" * 79 + "\\n") * (SIZE // 81)
 # The JSON of as many objects as a text of JSON can have, as that text.
 OBJECTS = json.dumps(json.dumps([{"": 0}] * 7000))
 
@@ -58,6 +59,15 @@ MESSAGES = {
     "a long list in a text": (call(f'{CODE},"args":"[{"0," * (SIZE // 2)}0]"'), "list of strings"),
     "objects in a text": (call(f'{CODE},"args":{OBJECTS}'), "args[0]"),
     "many numbers for texts": (call(f'{CODE},"args":' + "[" + "0," * 9000 + '0],"x":"' + TEXT + '"'), "no such argument"),
+    "a long program of lines": (call(f'"entrypoint_code":"#{LINES.replace("x", "#")}"'), "success"),
+    "a long program with an escape at its end": (call(f'"entrypoint_code":"#{TEXT}\\n"'), "success"),
+    "a file of lines": (
+        call(
+            '"entrypoint_code":"import os; print(os.stat(\'a\').st_size)","memory_mb":512,"additional_files":'
+            f'[{{"filename":"a","content":"{LINES}"}}]'
+        ),
+        str(SIZE // 81 * 80),
+    ),
     "escapes": (call('"entrypoint_code":"#' + "\\u0041" * (SIZE // 6) + '"'), "success"),
     "a long language": (call(f'{CODE},"language":"{TEXT}"'), "not a configured language"),
     "a long token of progress": (call(CODE, meta=f',"progressToken":"{TEXT}"'), "too long"),

@@ -28,10 +28,7 @@ use super::sessions::Sessions;
 use super::tokens::{Refusal, Tokens};
 use crate::mcp::budget::{Budget, Share};
 use crate::mcp::server::Caller;
-use crate::transport::message::{self, Limits, MAX_MESSAGE};
-
-/// Longest body, in bytes, of which the answer says what is wrong if it is no message.
-const MAX_EXPLAINED: usize = 1 << 20;
+use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 
 /// Bytes of an answer that a connection is given at once.
 const MAX_PIECE: usize = 64 << 10;
@@ -143,20 +140,26 @@ impl Guard {
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let essence = content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         let is_json = essence.trim().eq_ignore_ascii_case("application/json");
-        let (body, mut share) = self.receive(&parts.headers, body, &client).await?;
-        if let Err(error) = self.limits.check(&body) {
-            return Err(refusal(message::find_id(&body), error).into());
+        let (mut body, mut share) = self.receive(&parts.headers, body, &client).await?;
+        match self.limits.check(&body) {
+            Ok(None) => {}
+            Ok(Some(Shortened { text, arguments })) => {
+                body = text.into();
+                parts.extensions.insert(arguments);
+                // It would no longer be the body's.
+                parts.headers.remove(CONTENT_LENGTH);
+            }
+            Err(error) => return Err(refusal(message::find_id(&body), error).into()),
         }
         // The answer to a GET is a stream that has no end.
         let answer = (parts.method == Method::POST).then(|| self.answers.token());
         let gone = CancellationToken::new();
         parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
         let is_delete = parts.method == Method::DELETE;
-        // A long message would be in memory for as long as its program runs.
-        let sent = (body.len() <= MAX_EXPLAINED).then(|| body.clone());
+        let sent = body.clone();
         let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
-            response = no_message(sent.as_deref());
+            response = no_message(&sent);
         }
         if is_delete && response.status() == StatusCode::ACCEPTED {
             // The session is closed by now. Some clients take "accepted", rmcp's answer, for a failure.
@@ -255,10 +258,8 @@ fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response 
     response
 }
 
-/// The answer to a body that is not a message. rmcp would blame its content type. Without the body, it can't say
-/// what is wrong.
-fn no_message(body: Option<&[u8]>) -> Response {
-    let body = body.unwrap_or(b"{}");
+/// The answer to a body that is not a message. rmcp would blame its content type.
+fn no_message(body: &[u8]) -> Response {
     match serde_json::from_slice::<IgnoredAny>(body) {
         Err(error) => {
             let message = format!("the message can't be read: {error}");
