@@ -98,8 +98,13 @@ pub struct TokenArguments {
 /// Arguments of `isolator run`.
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// The program's file, or - to read it from standard input
-    pub file: PathBuf,
+    /// The program's file, or - to read it from standard input. Otherwise the program gets our standard input, unless
+    /// that is a terminal
+    #[arg(required_unless_present = "snippet")]
+    pub file: Option<PathBuf>,
+    /// Run a stored program instead of a file
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["file", "language"])]
+    pub snippet: Option<String>,
     /// Language of the program, if the file's extension doesn't tell
     #[arg(long)]
     pub language: Option<String>,
@@ -109,9 +114,18 @@ pub struct RunArguments {
     /// Environment variable for the program
     #[arg(long = "env", value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Longest run time, such as 5s
-    #[arg(long)]
+    /// Longest run time, such as 500ms, 5s or 2m; a number without a unit is seconds
+    #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
+    /// Print the result as JSON: status, exit code, output, files and how the request was served
+    #[arg(long)]
+    pub json: bool,
+    /// Write the files that the program leaves to this folder, which must be new or empty
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Say nothing but errors on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
     /// Memory limit in MiB
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u64>,

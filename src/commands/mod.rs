@@ -13,6 +13,7 @@ pub mod install;
 pub mod run;
 pub mod serve;
 mod signals;
+mod steps;
 pub mod token;
 
 use std::future::Future;

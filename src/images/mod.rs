@@ -117,8 +117,9 @@ impl ImageBuilder for LanguageImages {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         };
         let _building = self.building.lock().await;
+        progress("step 1 of 2: the base image");
         let base = self.base(progress).await?;
-        progress(&format!("building {name} from {base}"));
+        progress(&format!("step 2 of 2: building {name} from {base}"));
         let context = context(folder).map_err(failed)?;
         self.engine.build(Recipe { name, base, folder, context }, progress).await
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::time::Duration;
 
+use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{ExecuteError, Receipt};
 use isolator_pool::run::RunError;
@@ -158,6 +159,9 @@ pub(crate) fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
     tracing::warn!(%error, "a call failed");
     let advice = match error {
         ExecuteError::Admission(_) => "The program did not run.",
+        ExecuteError::Checkout(CheckoutError::ImageComing { .. }) => {
+            "The program did not run. Try again in a minute, or use a language that is ready."
+        }
         ExecuteError::Run(RunError::WorkspaceFull(_)) => {
             "The program did not run. Send less, or ask the operator for a larger workspace."
         }

@@ -27,9 +27,9 @@ pub(crate) fn timeout(
         return Ok(limits.default_timeout);
     };
     let wrong = |message: String| InvalidArgument::new("timeout", message);
-    let timeout = humantime::parse_duration(text).map_err(|error| {
+    let timeout = humantime::parse_duration(text).map_err(|_| {
         let text = quoted(text);
-        wrong(format!("{text} is not a duration such as \"500ms\", \"5s\" or \"2m\": {error}"))
+        wrong(format!("{text} is not a duration such as \"500ms\", \"5s\" or \"2m\""))
     })?;
     if timeout.is_zero() {
         return Err(wrong("must be longer than zero".to_owned()));
@@ -85,8 +85,11 @@ pub(crate) fn cpu(cores: f64, limits: &RequestLimits) -> Result<CpuShare, Invali
     match CpuShare::from_cores(cores) {
         Some(cpu) if cpu >= MIN_CPU && cpu <= limits.max_cpu => Ok(cpu),
         _ => {
-            let message =
-                format!("{cores} is not allowed: use {} to {}", MIN_CPU.as_cores(), limits.max_cpu);
+            let message = format!(
+                "{cores} is not allowed: use {} to {} cores",
+                MIN_CPU.as_cores(),
+                limits.max_cpu.as_cores()
+            );
             Err(InvalidArgument::new("cpus", message))
         }
     }

@@ -76,7 +76,10 @@ pub(crate) enum SnippetError {
     )]
     BadName(String),
     /// There is no such snippet.
-    #[error("there is no snippet {name:?}; there are: {}", .known.join(", "))]
+    #[error("there is no snippet {name:?}; {}", match .known.as_slice() {
+        [] => "none is stored".to_owned(),
+        known => format!("there are: {}", known.join(", ")),
+    })]
     Unknown {
         /// The name.
         name: String,

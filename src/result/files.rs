@@ -56,6 +56,13 @@ pub(crate) struct FileReport {
     pub uri: Option<String>,
 }
 
+impl FileReport {
+    /// A file whose content does not come back.
+    pub(crate) const fn named(path: String, size: u64) -> Self {
+        Self { path, size, returned: None, media_type: None, uri: None }
+    }
+}
+
 /// A file's content as it comes with an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attachment {
@@ -119,7 +126,7 @@ impl LeftFiles {
         let mut items = BTreeMap::new();
         let mut reports = Vec::with_capacity(files.len());
         for ChangedFile { path, size, content } in files {
-            let mut report = FileReport { path, size, returned: None, media_type: None, uri: None };
+            let mut report = FileReport::named(path, size);
             let item = content.map(|content| {
                 let media_type = media_type(&report.path, &content);
                 Item { content, media_type }

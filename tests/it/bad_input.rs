@@ -91,7 +91,7 @@ async fn too_much_is_refused() {
         (with(json!({ "env": { "A": "x".repeat(200_000) } })), "env.A", "longer"),
         (with(json!({ "timeout": "5m1s" })), "timeout", "maximum of 5m"),
         (with(json!({ "memory_mb": 4096 })), "memory_mb", "1 GiB"),
-        (with(json!({ "cpus": 64 })), "cpus", "2 CPU"),
+        (with(json!({ "cpus": 64 })), "cpus", "2 cores"),
         (with(json!({ "memory_mb": 1 })), "memory_mb", "16 MiB"),
         (with(json!({ "cpus": 0.001 })), "cpus", "0.01"),
         (with(json!({ "timeout": "0s" })), "timeout", "zero"),

@@ -58,6 +58,23 @@ async fn run_passes_output_files_variables_and_arguments_on() {
     assert_eq!(finished.stderr, "aside\n");
 }
 
+#[test]
+fn run_says_that_it_fetches_an_image_that_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(&["python"], json!({ "images": { "policy": "missing" } }));
+    config["languageSettings"]["python"]["image"] = json!("127.0.0.1:1/none");
+    write_config(directory.path(), &config);
+    fs::write(directory.path().join("program.py"), "pass").unwrap();
+    let finished = run(directory.path(), &["--engine", "embedded", "run", "program.py"], "");
+    assert_eq!(finished.code, Some(125), "{finished:?}");
+    let (announced, failed) = finished.stderr.split_once('\n').unwrap();
+    assert!(
+        announced.contains("image 127.0.0.1:1/none is pulled, which is done once"),
+        "{finished:?}"
+    );
+    assert!(failed.contains("could not be pulled"), "{finished:?}");
+}
+
 #[tokio::test]
 async fn run_reads_a_program_from_standard_input() {
     let directory = directory(json!({}));
@@ -100,14 +117,101 @@ async fn run_ends_with_125_if_the_sandbox_or_the_request_is_at_fault() {
         (vec!["run", "missing.py"], "missing.py"),
         (vec!["run", "x.cob"], "python"),
         (vec!["run", "-", "--language", "cobol"], "python"),
-        (vec!["run", "-", "--language", "python", "--timeout", "5"], "timeout"),
-        (vec!["run", "-", "--language", "python", "--memory", "1"], "memory_mb"),
-        (vec!["run", "-", "--language", "python", "--env", "A"], "NAME=VALUE"),
-        (vec!["run", "-", "--language", "python", "--file", "/missing"], "/missing"),
     ] {
         let finished = run_on_engine(directory.path(), &arguments, "").await;
         assert_eq!(finished.code, Some(125), "{arguments:?}: {finished:?}");
         assert!(finished.stderr.contains(hint), "{arguments:?}: {finished:?}");
+        assert_eq!(finished.stdout, "", "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn run_gives_the_program_our_input_and_keeps_what_it_leaves() {
+    let directory = directory(json!({}));
+    let code = "import os, sys\n\
+                print(sys.stdin.read(), end='')\n\
+                os.mkdir('out')\n\
+                open('out/a.bin', 'wb').write(bytes(range(256)))\n\
+                open('b.txt', 'w').write('b')";
+    fs::write(directory.path().join("program.py"), code).unwrap();
+    let run = async |more: &[&str]| {
+        let arguments = [&["run", "program.py"], more].concat();
+        let finished = run_on_engine(directory.path(), &arguments, "our input\n").await;
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        finished
+    };
+
+    let kept = run(&["--out", "kept"]).await;
+    assert_eq!(kept.stdout, "our input\n");
+    let file = |name: &str| fs::read(directory.path().join("kept").join(name)).unwrap();
+    assert_eq!((file("out/a.bin"), file("b.txt")), ((0..=255).collect(), b"b".to_vec()));
+    assert!(kept.stderr.contains("are in kept"), "{kept:?}");
+    let again = crate::common::run(directory.path(), &["run", "program.py", "--out", "kept"], "");
+    assert_eq!(again.code, Some(125));
+    assert!(again.stderr.contains("there are files in this folder"), "{again:?}");
+
+    let left = run(&[]).await.stderr;
+    assert!(left.contains("\"b.txt\", \"out/a.bin\"") && left.contains("--out"), "{left}");
+    assert_eq!(run(&["--quiet"]).await.stderr, "");
+
+    let printed = run(&["--json", "--quiet"]).await.stdout;
+    let data: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((&data["status"], &data["stdout"]), (&json!("success"), &json!("our input\n")));
+    assert_eq!(data["files"][0], json!({ "path": "b.txt", "size": 1 }));
+    assert_eq!(data["receipt"]["start"], "cold");
+
+    fs::create_dir(directory.path().join("prompts")).unwrap();
+    fs::write(directory.path().join("prompts/stored.py"), "print('stored')").unwrap();
+    let arguments = ["run", "--snippet", "stored"];
+    let stored = run_on_engine(directory.path(), &arguments, "").await;
+    assert_eq!((stored.stdout.as_str(), stored.stderr.as_str()), ("stored\n", ""), "{stored:?}");
+}
+
+#[test]
+fn wrong_command_lines_of_run_are_told_in_one_sentence() {
+    let directory = directory(json!({}));
+    fs::write(directory.path().join("a.py"), "").unwrap();
+    fs::write(directory.path().join("latin.py"), b"# \xe9").unwrap();
+    fs::create_dir(directory.path().join("folder")).unwrap();
+    let cases: [(&[&str], &str); 18] = [
+        (&["missing.py"], "missing.py: No such file or directory (os error 2)"),
+        (&["folder"], "folder is a folder; give the file of the program"),
+        (&["latin.py"], "latin.py: this is not a program in UTF-8"),
+        (&["-"], "--language is required for a program from standard input"),
+        (&["a.cob"], "a.cob: No such file or directory (os error 2)"),
+        (
+            &["a.py", "--language", "cobol"],
+            "--language: \"cobol\" is not a configured language: use one of python",
+        ),
+        (
+            &["a.py", "--file", "none.txt"],
+            "--file none.txt: none.txt: No such file or directory (os error 2)",
+        ),
+        (
+            &["a.py", "--file", "../x=a.py"],
+            "--file ../x=a.py: \"../x\" contains \"..\"; file names stay inside the workspace",
+        ),
+        (
+            &["a.py", "--file", "/x=a.py"],
+            "--file /x=a.py: \"/x\" is absolute; file names are relative to the workspace",
+        ),
+        (&["a.py", "--env", "A"], "--env A: write it as NAME=VALUE"),
+        (&["a.py", "--env", "=1"], "--env : this is not the name of a variable"),
+        (&["a.py", "--timeout", "1h"], "--timeout: \"1h\" is longer than the maximum of 5m"),
+        (
+            &["a.py", "--timeout", "soon"],
+            "--timeout: \"soon\" is not a duration such as \"500ms\", \"5s\" or \"2m\"",
+        ),
+        (&["a.py", "--memory", "1"], "--memory: 1 is not allowed: use 16 MiB to 1 GiB"),
+        (&["a.py", "--memory", "9999"], "--memory: 9999 is not allowed: use 16 MiB to 1 GiB"),
+        (&["a.py", "--cpus", "0"], "--cpus: 0 is not allowed: use 0.01 to 2 cores"),
+        (&["--snippet", "none"], "--snippet: there is no snippet \"none\"; none is stored"),
+        (&["a.py", "--out", "a.py"], "--out a.py: Not a directory (os error 20)"),
+    ];
+    for (arguments, expected) in cases {
+        let finished = run(directory.path(), &[&["run"], arguments].concat(), "");
+        assert_eq!(finished.code, Some(125), "{arguments:?}: {finished:?}");
+        assert_eq!(finished.stderr, format!("isolator: {expected}\n"), "{arguments:?}");
         assert_eq!(finished.stdout, "", "{arguments:?}");
     }
 }

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
+pub use crate::engine::fetches::FetchStatus;
+use crate::engine::fetches::Fetches;
 use crate::engine::{Call, Engine, EngineError, Image, Progress, bounded};
 use crate::lock::lock;
 
@@ -82,6 +84,7 @@ pub struct ImageProvider {
     fetched: Arc<Mutex<BTreeSet<String>>>,
     /// Locked while an image is fetched: several pools may want the same one.
     fetching: Arc<tokio::sync::Mutex<()>>,
+    fetches: Fetches,
 }
 
 impl ImageProvider {
@@ -91,27 +94,45 @@ impl ImageProvider {
         builder: Arc<dyn ImageBuilder>,
         policy: PullPolicy,
     ) -> Self {
-        Self { engine, builder, policy, fetched: Arc::default(), fetching: Arc::default() }
+        Self {
+            engine,
+            builder,
+            policy,
+            fetched: Arc::default(),
+            fetching: Arc::default(),
+            fetches: Fetches::default(),
+        }
     }
 
-    /// Finds the image, and fetches it first if the policy says so. Progress is logged.
+    /// Finds the image, and fetches it first if the policy says so. Meanwhile [`Self::fetching`] tells how far it is.
     ///
     /// # Errors
     ///
     /// The engine's, and [`EngineError::NoSuchImage`] if the policy forbids fetching.
-    pub async fn ensure(&self, name: &str) -> Result<Image, EngineError> {
+    pub async fn ensure(&self, name: &str, progress: Progress<'_>) -> Result<Image, EngineError> {
         if let Some(image) = self.find_if_enough(name).await? {
             return Ok(image);
         }
         if self.policy == PullPolicy::Never {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         }
-        let _fetching = self.fetching.lock().await;
+        let fetching = self.fetches.begin(name, self.is_built(name));
+        let _turn = self.fetching.lock().await;
+        fetching.start();
         // Somebody else may have fetched it meanwhile.
         if let Some(image) = self.find_if_enough(name).await? {
             return Ok(image);
         }
-        self.fetch(name, &|line| tracing::info!(image = name, "{line}")).await
+        let progress = |line: &str| {
+            fetching.step(line);
+            progress(line);
+        };
+        self.fetch(name, &progress).await
+    }
+
+    /// How far an image is that is being fetched before a sandbox can be made from it.
+    pub fn fetching(&self, name: &str) -> Option<FetchStatus> {
+        self.fetches.status(name)
     }
 
     /// Builds or pulls the image, whether it is there or not.

@@ -8,6 +8,7 @@
 pub mod docker;
 #[cfg(not(fuzzing))]
 pub mod embedded;
+mod fetches;
 #[cfg(not(fuzzing))]
 mod hidden_paths;
 pub mod images;

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::engine::images::ImageProvider;
+use crate::engine::images::{FetchStatus, ImageProvider};
 use crate::engine::instance::Instance;
 use crate::engine::preload::PreloadStatus;
 use crate::engine::{Engine, SandboxSpec};
@@ -32,6 +32,10 @@ use crate::run::workspace::Workspace;
 use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
+
+/// How long a request waits for an image that is being built or pulled. A caller can do something else in the minutes
+/// that it takes.
+const IMAGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a request waits for a sandbox. Hosts give up a call after 60 s, and should get an error before
 /// that.
@@ -96,9 +100,26 @@ pub enum CheckoutError {
         /// What kept the pool from having one.
         cause: String,
     },
+    /// Its image is still being built or pulled, which goes on.
+    #[error("{status}{}{}", .last_error.as_ref().map_or_else(String::new, |error| format!(" (the last try failed: {error})")), others(.ready))]
+    ImageComing {
+        /// How far it is.
+        status: FetchStatus,
+        /// Why it failed the last time, if it did.
+        last_error: Option<String>,
+        /// Pools that are ready.
+        ready: Vec<String>,
+    },
     /// The server is stopping.
     #[error("the server is shutting down")]
     Closed,
+}
+
+fn others(ready: &[String]) -> String {
+    match ready {
+        [] => String::new(),
+        ready => format!(". Ready now: {}", ready.join(", ")),
+    }
 }
 
 /// A pool at one moment.
@@ -195,10 +216,33 @@ impl Pool {
         source: CheckoutSource,
         wants_modules: bool,
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        let found = tokio::time::timeout(CHECKOUT_TIMEOUT, self.find(source, wants_modules)).await;
+        let find = tokio::time::timeout(CHECKOUT_TIMEOUT, self.find(source, wants_modules));
+        let found = tokio::select! {
+            biased;
+            found = find => found,
+            status = self.image_coming() => {
+                let last_error = self.last_error();
+                return Err(CheckoutError::ImageComing { status, last_error, ready: Vec::new() });
+            }
+        };
         found.unwrap_or_else(|_| {
             Err(CheckoutError::Waited { waited: CHECKOUT_TIMEOUT, cause: self.delay() })
         })
+    }
+
+    /// Returns when a request has waited long enough for an image that is being fetched.
+    async fn image_coming(&self) -> FetchStatus {
+        loop {
+            tokio::time::sleep(IMAGE_PATIENCE).await;
+            if let Some(status) = self.shared.images.fetching(self.template.image()) {
+                return status;
+            }
+        }
+    }
+
+    /// Whether its image was found.
+    pub(crate) fn has_image(&self) -> bool {
+        self.template.is_resolved()
     }
 
     /// Counts a request that was served.
@@ -260,10 +304,6 @@ impl Pool {
 
     /// What a request is waiting for.
     fn delay(&self) -> String {
-        if self.template.is_resolving() {
-            let image = self.template.image();
-            return format!("image {image} is still being fetched, try again in a few minutes");
-        }
         self.last_error().unwrap_or_else(|| match self.shared.reaper.leaving() {
             0 => "the engine is very slow".to_owned(),
             leaving => {

@@ -167,7 +167,8 @@ impl Pools {
         let mut is_first = true;
         let mut source = CheckoutSource::IdleSet;
         loop {
-            let (sandbox, start) = pool.checkout(source, wants_modules).await?;
+            let checked_out = pool.checkout(source, wants_modules).await;
+            let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
             let run = run::run(sandbox, request, wants_modules);
@@ -199,6 +200,15 @@ impl Pools {
                 }
             }
         }
+    }
+
+    /// Names the pools that a caller can use meanwhile, if the image of the one it asked for is still coming.
+    fn with_ready(&self, mut error: CheckoutError) -> CheckoutError {
+        if let CheckoutError::ImageComing { ready, .. } = &mut error {
+            let is_ready = |(_, pool): &(&String, &Arc<Pool>)| pool.has_image();
+            *ready = self.pools.iter().filter(is_ready).map(|(name, _)| name.clone()).collect();
+        }
+        error
     }
 
     /// The pools' state, by name.

@@ -37,11 +37,6 @@ impl Template {
         self.spec.preload.as_ref()
     }
 
-    /// Whether the image is being looked for, or fetched.
-    pub(super) fn is_resolving(&self) -> bool {
-        self.resolving.try_lock().is_err()
-    }
-
     /// Whether the image was found.
     pub(super) fn is_resolved(&self) -> bool {
         lock(&self.resolved).is_some()
@@ -60,9 +55,10 @@ impl Template {
         if let Some(spec) = resolved {
             return Ok(spec);
         }
+        let log = |line: &str| tracing::info!(image = self.image(), "{line}");
         // Fetching may take minutes, and nobody waits for it when the server stops.
         let image = tokio::select! {
-            image = shared.images.ensure(self.image()) => image?,
+            image = shared.images.ensure(self.image(), &log) => image?,
             () = shared.stop.cancelled() => return Err(SandboxError::Closed),
         };
         bounded(Call::Prepare, shared.engine.prepare(&image)).await?;

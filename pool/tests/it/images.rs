@@ -108,7 +108,7 @@ async fn an_image_that_is_gone_for_good_is_an_error_each_time() {
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_an_image_that_is_being_built() {
     let world = World::start_with(setup(BUILT, PullPolicy::Missing), |engine| {
-        engine.delay(Call::FetchImage, secs(40));
+        engine.delay(Call::FetchImage, secs(4));
     });
     started(world.run(&run_for(5)).await);
     assert_eq!(world.engine.builds(), 1);
@@ -121,11 +121,38 @@ async fn requests_do_not_wait_for_ever_for_an_image_and_get_it_when_it_is_there(
         engine.delay(Call::FetchImage, secs(300));
     });
     let began = tokio::time::Instant::now();
-    assert!(world.run(&run_for(5)).await.is_err());
-    assert!(began.elapsed() <= secs(60) + ms(100));
+    let told = world.run(&run_for(5)).await.unwrap_err().to_string();
+    assert!(began.elapsed() <= secs(5) + ms(100));
+    assert!(
+        told.contains(BUILT) && told.contains("is being built") && told.contains("5 s so far"),
+        "{told}"
+    );
     until("the image is built", || world.is_full()).await;
     started(world.run(&run_for(5)).await);
     assert_eq!(world.engine.builds(), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_an_image_that_is_coming_is_told_what_is_ready_and_what_went_wrong() {
+    let pools = vec![("ready", IMAGE), ("coming", PULLED)];
+    let world = World::start_with(Setup { pools, size: 0, ..Setup::default() }, |engine| {
+        engine.publish(PULLED);
+        engine.delay(Call::FetchImage, secs(100));
+        engine.fault(Call::FetchImage, Fault::Fail(1));
+    });
+    started(world.execute("ready", &Client::host(), &run_for(5)).await);
+    let ask = async || {
+        world.execute("coming", &Client::host(), &run_for(5)).await.unwrap_err().to_string()
+    };
+    let told = ask().await;
+    assert!(told.contains("is being pulled") && told.ends_with("Ready now: ready"), "{told}");
+    // It goes on without the request, and fails.
+    tokio::time::sleep(secs(100)).await;
+    let told = ask().await;
+    assert!(told.contains("the last try failed: "), "{told}");
+    tokio::time::sleep(secs(100)).await;
+    started(world.execute("coming", &Client::host(), &run_for(5)).await);
     world.end().await;
 }
 

@@ -108,6 +108,7 @@ impl EmbeddedEngine {
             Err(message) => Err(io::Error::other(message)),
         };
         ended.map_err(|error| failed(&error))?;
+        progress(&format!("storing {name}"));
         let names = [name.to_owned()];
         let committed = self.store.commit(staged, description, &names).await;
         committed.map(|_| ()).map_err(|error| failed(&error))
