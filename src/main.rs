@@ -55,6 +55,7 @@ async fn start() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let load = || -> anyhow::Result<Config> {
         let mut config = Config::load(cli.config.as_deref())?;
+        config.is_file_chosen_on_command_line = cli.config.is_some();
         if let Some(engine) = cli.engine {
             config.engine.kind = engine;
             config.engine.is_chosen_on_command_line = true;

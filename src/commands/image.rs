@@ -160,11 +160,11 @@ fn choose(
         };
         match (origin_of(language), origin) {
             (Origin::Built, Origin::Pulled) => {
-                let isolator = isolator(config);
+                let isolator = isolator(config, app.kind);
                 bail!("the image of {name} is built, not pulled: {isolator} image build {name}")
             }
             (Origin::Pulled, Origin::Built) => {
-                let isolator = isolator(config);
+                let isolator = isolator(config, app.kind);
                 bail!("the image of {name} is pulled, not built: {isolator} image pull {name}")
             }
             _ => chosen.push(Arc::clone(language)),

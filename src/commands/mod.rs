@@ -33,13 +33,20 @@ pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// How advice calls this program: with the engine, if it was chosen on the command line.
-pub(crate) fn isolator(config: &Config) -> &'static str {
-    match (config.engine.is_chosen_on_command_line, config.engine.kind) {
-        (true, EngineKind::Embedded) => "isolator --engine embedded",
-        (true, EngineKind::Docker) => "isolator --engine docker",
-        _ => "isolator",
+/// How advice calls this program: with the engine that is used, unless the configuration names it, and with the
+/// configuration that was given on the command line. `used` is never [`EngineKind::Auto`].
+pub(crate) fn isolator(config: &Config, used: EngineKind) -> String {
+    let mut call = "isolator".to_owned();
+    if let Some(file) = config.file.as_ref().filter(|_| config.is_file_chosen_on_command_line) {
+        call.push_str(&format!(" --config {}", file.display()));
     }
+    let is_named = config.engine.kind == used && !config.engine.is_chosen_on_command_line;
+    match used {
+        EngineKind::Embedded if !is_named => call.push_str(" --engine embedded"),
+        EngineKind::Docker if !is_named => call.push_str(" --engine docker"),
+        _ => {}
+    }
+    call
 }
 
 /// Writes a line for the operator to standard error.
@@ -54,11 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_repeats_the_engine_of_the_command_line() {
-        let mut config = Config::parse("{}", None, Path::new("")).unwrap();
-        config.engine.kind = EngineKind::Embedded;
-        assert_eq!(isolator(&config), "isolator");
+    fn advice_names_the_engine_that_is_used_and_the_file() {
+        use EngineKind::{Docker, Embedded};
+        let mut config = Config::parse("{}", Some("my.json".into()), Path::new("")).unwrap();
+        assert_eq!(isolator(&config, Docker), "isolator --engine docker");
+        config.engine.kind = Embedded;
+        assert_eq!(isolator(&config, Embedded), "isolator");
         config.engine.is_chosen_on_command_line = true;
-        assert_eq!(isolator(&config), "isolator --engine embedded");
+        config.is_file_chosen_on_command_line = true;
+        assert_eq!(isolator(&config, Embedded), "isolator --config my.json --engine embedded");
     }
 }

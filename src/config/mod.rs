@@ -39,6 +39,8 @@ const BUILT_IN_LANGUAGES: &str = include_str!("languages.json");
 pub struct Config {
     /// The file it came from; `None` for the defaults.
     pub file: Option<PathBuf>,
+    /// Whether `--config` gave the file.
+    pub is_file_chosen_on_command_line: bool,
     /// Folder of the snippets. It need not exist.
     pub prompts: PathBuf,
     /// The container engine.

@@ -45,6 +45,7 @@ pub(super) fn validate(
     let test_code = test_code(&raw.tools.test_code, &languages, &mut check);
     let config = Config {
         file,
+        is_file_chosen_on_command_line: false,
         prompts: directory.join(raw.prompts_dir.as_deref().unwrap_or(PROMPTS)),
         engine: EngineConfig {
             kind: raw.engine.kind.unwrap_or(EngineKind::Auto),

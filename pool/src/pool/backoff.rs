@@ -23,16 +23,18 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Doubles the pause, unless the last failure was long ago. A success in between does not count:
-    /// what is made may fail at its next step.
-    pub(super) fn failed(&mut self, error: String) {
+    /// what is made may fail at its next step. Returns whether this is news: the first failure, or another error.
+    pub(super) fn failed(&mut self, error: String) -> bool {
         let now = Instant::now();
         if self.until.is_some_and(|until| now > until + RESET_AFTER) {
             self.failures = 0;
         }
+        let is_news = self.failures == 0 || self.last_error.as_ref() != Some(&error);
         let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(16));
         self.failures += 1;
         self.until = Some(now + pause.min(LONGEST_PAUSE));
         self.last_error = Some(error);
+        is_news
     }
 
     /// A sandbox was made: the next one need not wait.
@@ -62,10 +64,10 @@ mod tests {
     async fn the_pause_doubles_up_to_a_bound_and_starts_again_after_a_minute_without_failures() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.remaining(), None);
-        backoff.failed("no".to_owned());
+        assert!(backoff.failed("no".to_owned()));
         assert_eq!(backoff.remaining(), Some(FIRST_PAUSE));
-        backoff.failed("no".to_owned());
-        assert_eq!(backoff.remaining(), Some(FIRST_PAUSE * 2));
+        assert!(!backoff.failed("no".to_owned()) && backoff.failed("another".to_owned()));
+        assert_eq!(backoff.remaining(), Some(FIRST_PAUSE * 4));
         for _ in 0..20 {
             backoff.failed("no".to_owned());
         }

@@ -245,8 +245,12 @@ impl Pool {
     }
 
     fn note_failure(&self, error: &dyn fmt::Display) {
-        tracing::warn!(image = %self.template.image(), %error, "a sandbox could not be made");
-        lock(&self.backoff).failed(error.to_string());
+        let image = self.template.image();
+        if lock(&self.backoff).failed(error.to_string()) {
+            tracing::warn!(%image, %error, "a sandbox could not be made");
+        } else {
+            tracing::debug!(%image, %error, "a sandbox could not be made for the same reason");
+        }
     }
 
     fn note_preload(&self, status: PreloadStatus, missing: Option<Missing>) {

@@ -111,11 +111,7 @@ async fn require_image(app: &App, workload: &Workload, config: &Config) -> anyho
     let image = &workload.sandbox.image.name;
     if app.images.find(image).await?.is_none() {
         let how = if app.images.is_built(image) { "build" } else { "pull" };
-        let isolator = match app.kind {
-            kind if kind == config.engine.kind => isolator(config),
-            EngineKind::Embedded => "isolator --engine embedded",
-            _ => "isolator --engine docker",
-        };
+        let isolator = isolator(config, app.kind);
         let language = workload.program.language;
         bail!("image {image} is missing: {isolator} image {how} {language}");
     }

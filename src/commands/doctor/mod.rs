@@ -11,8 +11,10 @@ mod runc;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use isolator_pool::engine::docker::EngineAddress;
 use isolator_pool::engine::preload::PreloadStatus;
 use isolator_pool::engine::{Call, EngineError, Facts, Warning, bounded};
 use isolator_pool::pool::admission::Client;
@@ -24,7 +26,7 @@ use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use self::findings::Findings;
 use self::host::Surroundings;
 pub use self::host::names_of_checks;
-use crate::app::{App, PoolFill};
+use crate::app::{App, PoolFill, engine_address};
 use crate::commands::cli::DoctorArguments;
 use crate::commands::{Work, isolator, say};
 use crate::config::{Config, EngineKind, Language};
@@ -78,6 +80,10 @@ async fn engine(
             for warning in &warnings {
                 findings.warn(&warning.what, &warning.fix);
             }
+            if let (EngineKind::Auto, Some(socket)) = (config.engine.kind, forbidden_socket(config)) {
+                let socket = socket.display();
+                findings.warn(&format!("this user can't use Docker's socket {socket}"), NO_PERMISSION);
+            }
             surroundings.engine_is(facts, warnings.len());
             images(config, app, findings).await;
             if findings.is_complete() {
@@ -88,12 +94,27 @@ async fn engine(
             &error.to_string(),
             "fix that, or use a Docker engine instead: install and start one (Debian: apt-get install docker.io)",
         ),
+        Err(_) if let Some(socket) = forbidden_socket(config) => findings.missing(
+            &format!("Docker's socket {} is there, but this user can't use it", socket.display()),
+            NO_PERMISSION,
+        ),
         Err(error) => findings.missing(
             &error.to_string(),
             "install and start Docker (Debian: apt-get install docker.io), give this user access to its socket, or \
              set its address in engine.host or DOCKER_HOST",
         ),
     }
+}
+
+/// What to do if a user can't use Docker's socket.
+const NO_PERMISSION: &str = "add the user to the socket's group (usually: usermod -aG docker USER) and log in again, which \
+    makes the user as good as root, or use the embedded engine: --engine embedded";
+
+/// The socket of Docker, if it is there and this user has no permission to use it.
+fn forbidden_socket(config: &Config) -> Option<PathBuf> {
+    let EngineAddress::Unix(socket) = engine_address(config).ok()? else { return None };
+    let error = std::os::unix::net::UnixStream::connect(&socket).err()?;
+    (error.kind() == std::io::ErrorKind::PermissionDenied).then_some(socket)
 }
 
 /// The engine in one line, its warnings, and what the checks of the host need to know of it.
@@ -113,7 +134,7 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
             Ok(Some(_)) => findings.fine(&format!("{language}: {name}")),
             Ok(None) => {
                 let how = if app.images.is_built(name) { "build" } else { "pull" };
-                let fix = format!("{} image {how} {language}", isolator(config));
+                let fix = format!("{} image {how} {language}", isolator(config, app.kind));
                 findings.missing(&format!("{language}: {name}"), &fix);
             }
             Err(error) => {
@@ -148,7 +169,7 @@ async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     }
     preloads(config, &pools, findings).await;
     if let Err(error) = pools.close(Duration::ZERO).await {
-        let fix = format!("{} gc", isolator(config));
+        let fix = format!("{} gc", isolator(config, app.kind));
         findings.missing(&format!("sandboxes can't be removed: {error}"), &fix);
     }
 }

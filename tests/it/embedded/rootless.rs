@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
@@ -99,6 +100,23 @@ fn data() -> PathBuf {
 const WHO: &str = "import os\n\
     ids = open('/proc/self/uid_map').read().split()\n\
     print(os.getuid(), ids[1] != '0', os.path.exists('/root/.bashrc'))\n";
+
+#[test]
+fn doctor_tells_a_socket_without_permission_from_no_docker() {
+    let home = Home::new(false);
+    let socket = home.0.path().join("docker.sock");
+    let _listener = UnixListener::bind(&socket).expect("a socket");
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).expect("ours");
+    let mut command = home.command(None, &["--engine", "docker", "doctor"]);
+    let refused =
+        run_command(command.env("DOCKER_HOST", format!("unix://{}", socket.display())), "");
+    let told = format!("Docker's socket {} is there, but this user can't use it", socket.display());
+    assert!(refused.stdout.contains(&told), "{refused:?}");
+    assert!(refused.stdout.contains("usermod -aG docker USER"), "{refused:?}");
+    let mut command = home.command(None, &["--engine", "docker", "doctor"]);
+    let absent = run_command(command.env("DOCKER_HOST", "unix:///nowhere/docker.sock"), "");
+    assert!(absent.stdout.contains("install and start Docker"), "{absent:?}");
+}
 
 #[test]
 fn without_root_a_program_runs_as_nobody_of_the_host() {
