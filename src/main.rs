@@ -56,10 +56,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let load = || -> anyhow::Result<Config> {
         let mut config = Config::load(cli.config.as_deref())?;
         config.is_file_chosen_on_command_line = cli.config.is_some();
-        if let Some(engine) = cli.engine {
-            config.engine.kind = engine;
-            config.engine.is_chosen_on_command_line = true;
-        }
+        config.choose_engine(cli.engine);
         Ok(config)
     };
     match cli.command {
@@ -73,7 +70,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Install(arguments) => {
             commands::install::install(cli.config.as_deref(), cli.engine, arguments)
         }
-        Command::Config(command) => commands::config::config(cli.config.as_deref(), command),
+        Command::Config(command) => commands::config::config(cli.config, cli.engine, command).await,
+        Command::Man { directory } => commands::man::man(&directory),
         Command::Completions { shell } => Ok(commands::completions::completions(shell)),
     }
 }

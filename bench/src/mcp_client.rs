@@ -71,6 +71,12 @@ impl IsolatorProcess {
         let mut command = Command::new(program);
         command.arg("--config").arg(settings).arg("serve");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // The settings have what these variables say, and must hold alone.
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"ISOLATOR_") {
+                command.env_remove(name);
+            }
+        }
         // Ctrl-C is for this process, which then stops its servers one way, and not in a race.
         command.process_group(0);
         if std::env::var_os("RUST_LOG").is_none() {

@@ -115,7 +115,7 @@ fn request(knobs: &[u8; KNOBS], watched: &Arc<AtomicUsize>) -> RunRequest {
     let timeout = Duration::from_secs(10);
     RunRequest {
         files: files.map(|most| WantedFiles { globs: Vec::new(), pictures: true, most }),
-        watch: Some(Watch::new(move |bytes| {
+        watch: Some(Watch::new(move |_, bytes| {
             watched.fetch_add(bytes.len(), Ordering::Relaxed);
         })),
         ..RunRequest::new(vec!["program".to_owned()], workspace, timeout, RESOURCES, output)

@@ -57,6 +57,11 @@ pub enum Command {
     /// Check, describe or create a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Write the manual pages of all commands
+    Man {
+        /// The directory to write to
+        directory: PathBuf,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -216,8 +221,13 @@ pub enum ImageCommand {
 /// The commands for the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Check the configuration and show each error with its key
-    Check,
+    /// Check the configuration, the files that it names, and whether the engine can do what it says. The exit
+    /// code is 1 if there are errors
+    Check {
+        /// Only print every key with its value, and where that comes from
+        #[arg(long)]
+        show: bool,
+    },
     /// Print the JSON schema of the configuration
     Schema,
     /// Write a configuration to start from, and the snippets that come with Isolator

@@ -6,9 +6,12 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::commands::cli::Cli;
+use crate::commands::print;
 
 /// Prints a shell's completions.
 pub fn completions(shell: Shell) -> ExitCode {
-    clap_complete::generate(shell, &mut Cli::command(), "isolator", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "isolator", &mut script);
+    print(&script);
     ExitCode::SUCCESS
 }

@@ -10,6 +10,7 @@ pub mod gc;
 mod hosts;
 pub mod image;
 pub mod install;
+pub mod man;
 pub mod run;
 pub mod serve;
 mod signals;
@@ -29,8 +30,14 @@ pub type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
 /// Writes a line for the operator to standard output.
 pub fn say(line: &str) {
+    print(format!("{line}\n").as_bytes());
+}
+
+/// Writes to standard output. Everything that a command prints there goes this way.
+pub(crate) fn print(bytes: &[u8]) {
+    let mut output = std::io::stdout().lock();
     // A closed pipe means that the reader wants no more.
-    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = output.write_all(bytes).and_then(|()| output.flush());
 }
 
 /// How advice calls this program: with the engine that is used, unless the configuration names it, and with the

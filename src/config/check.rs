@@ -18,6 +18,13 @@ impl Check {
         self.problems.push(Problem { path: path.into(), message: message.into() });
     }
 
+    /// What is wrong with a regular expression. The library draws it over several lines, the last of which says it.
+    pub(super) fn pattern(&mut self, path: impl Into<String>, error: &regex::Error) {
+        let drawn = error.to_string();
+        let said = drawn.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        self.problem(path, format!("is not a regular expression: {said}"));
+    }
+
     /// The number, or a problem and the default if it is out of range.
     pub(super) fn within<T>(&mut self, path: &str, value: T, least: T, most: T, default: T) -> T
     where
@@ -26,7 +33,7 @@ impl Check {
         if value >= least && value <= most {
             return value;
         }
-        self.problem(path, format!("{value} is not allowed: it must be from {least} to {most}"));
+        self.problem(path, format!("expected a number from {least} to {most}, not {value}"));
         default
     }
 

@@ -20,6 +20,12 @@ pub(super) const MIN_MEMORY_MB: u64 = 16;
 /// More than any machine has; keeps sums of sizes far from overflow.
 pub(super) const MAX_MEMORY_MB: u64 = 1 << 20;
 
+/// Process 1, the runner and the program are three already.
+pub(super) const MIN_PIDS: u32 = 4;
+
+/// More than a kernel has.
+pub(super) const MAX_PIDS: u32 = 1 << 22;
+
 /// Four times the two cores of a small server, because programs wait as well as compute.
 pub(super) const MAX_RUNNING: usize = 8;
 
@@ -37,6 +43,9 @@ pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// On two cores a third refill at once gained a tenth, and slowed down requests.
 pub(super) const REFILLS: usize = 2;
+
+/// More would only be in each other's way.
+pub(super) const MAX_REFILLS: usize = 64;
 
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 pub(super) const MAX_MEMORY: ByteSize = ByteSize::mib(1024);

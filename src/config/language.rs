@@ -13,16 +13,16 @@ use regex::Regex;
 
 use super::check::Check;
 use super::common::Common;
-use super::defaults::PIDS;
+use super::defaults::{MAX_PIDS, MIN_PIDS, PIDS};
 use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPool, RawPreload};
 use super::{CommandPart, Hint, Language, RequestLimits, command_line, syntax};
 
 /// One thawed and one paused: the next request starts at once, the one after it almost at once.
-const POOL_SIZE: usize = 2;
-const POOL_HOT: usize = 1;
+pub(super) const POOL_SIZE: usize = 2;
+pub(super) const POOL_HOT: usize = 1;
 
 /// Waiting sandboxes cost nothing but memory; this only limits how old they get.
-const POOL_MAX_AGE: Duration = Duration::from_secs(60 * 60);
+pub(super) const POOL_MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// A larger number is more likely a typing error.
 const MAX_POOL_SIZE: usize = 1000;
@@ -54,19 +54,13 @@ const NETWORK_HINT: (&str, &str) = (
 
 pub(super) fn languages(
     raw: &RawConfig,
-    mut built_in: BTreeMap<String, RawLanguage>,
+    built_in: BTreeMap<String, RawLanguage>,
     common: &Common,
     limits: &mut RequestLimits,
     check: &mut Check,
 ) -> BTreeMap<String, Arc<Language>> {
-    for (name, settings) in &raw.language_settings {
-        match built_in.remove(name) {
-            Some(known) => built_in.insert(name.clone(), merge(known, settings.clone())),
-            None => built_in.insert(name.clone(), settings.clone()),
-        };
-    }
     let mut languages = BTreeMap::new();
-    for (name, settings) in built_in {
+    for (name, settings) in merged(built_in, &raw.language_settings) {
         if settings.enabled == Some(false) {
             continue;
         }
@@ -91,6 +85,21 @@ pub(super) fn languages(
         check.problem("languageSettings", "every language is disabled");
     }
     languages
+}
+
+/// All languages, with the operator's settings over those that are built in.
+pub(super) fn merged(
+    mut built_in: BTreeMap<String, RawLanguage>,
+    own: &BTreeMap<String, RawLanguage>,
+) -> BTreeMap<String, RawLanguage> {
+    for (name, settings) in own {
+        let settings = match built_in.remove(name) {
+            Some(known) => merge(known, settings.clone()),
+            None => settings.clone(),
+        };
+        built_in.insert(name.clone(), settings);
+    }
+    built_in
 }
 
 /// The operator's settings over those that are built in.
@@ -193,7 +202,7 @@ fn hints(raw: &RawLanguage, path: &str, check: &mut Check) -> Vec<Hint> {
     for (index, (pattern, advice)) in own.chain([NETWORK_HINT]).enumerate() {
         match Regex::new(pattern) {
             Ok(pattern) => hints.push(Hint { pattern, advice: advice.to_owned() }),
-            Err(error) => check.problem(format!("{path}[{index}].pattern"), error.to_string()),
+            Err(error) => check.pattern(format!("{path}[{index}].pattern"), &error),
         }
     }
     hints
@@ -215,8 +224,8 @@ fn sandbox(
     let cpu_path = path(raw.cpus.is_some(), "cpus", "defaultCpus");
     let cpu = check.cpu(&cpu_path, raw.cpus.unwrap_or(common.cpus));
     let pids_path = path(raw.pids_limit.is_some(), "pidsLimit", "defaultPidsLimit");
-    // Process 1, the runner and the program are three already.
-    let pids = check.within(&pids_path, raw.pids_limit.unwrap_or(common.pids), 4, 1 << 22, PIDS);
+    let pids = raw.pids_limit.unwrap_or(common.pids);
+    let pids = check.within(&pids_path, pids, MIN_PIDS, MAX_PIDS, PIDS);
     let mut tmpfs = |key: &str, mb: Option<u64>| {
         let quarter = ByteSize::bytes(memory.as_bytes() / TMPFS_SHARE);
         let Some(mb) = mb else { return quarter };

@@ -1,16 +1,20 @@
-//! The configuration: found, read strictly, and validated once.
+//! The configuration: found, read strictly, overridden by the environment, and validated once.
 
 mod check;
 mod common;
 mod defaults;
+mod document;
+mod effective;
+mod environment;
 mod language;
+mod load;
 mod raw;
+mod shape;
 mod syntax;
 mod validate;
 
 use std::collections::BTreeMap;
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +27,8 @@ use isolator_pool::pool::pools::PoolsLimits;
 use isolator_pool::run::workspace::WorkspaceLimits;
 use regex::Regex;
 
+pub use effective::{Effective, Origin};
+pub use load::{ConfigError, NamedBy, Problem, Settings, user_directory};
 pub use raw::EngineKind;
 pub use syntax::{Checker, SyntaxCheck, Verdicts};
 
@@ -31,9 +37,6 @@ use crate::policy::Policies;
 /// Name of the file.
 pub const FILE_NAME: &str = "isolator_config.json";
 
-/// The languages that need no configuration, in the form of `languageSettings`.
-const BUILT_IN_LANGUAGES: &str = include_str!("languages.json");
-
 /// A validated configuration.
 #[derive(Debug)]
 pub struct Config {
@@ -41,6 +44,10 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// Whether `--config` gave the file.
     pub is_file_chosen_on_command_line: bool,
+    /// Where relative paths start.
+    pub directory: PathBuf,
+    /// The keys that are set.
+    pub settings: Settings,
     /// Folder of the snippets. It need not exist.
     pub prompts: PathBuf,
     /// The container engine.
@@ -66,6 +73,14 @@ pub struct Config {
 }
 
 impl Config {
+    /// Uses the engine that the command line names, if it names one.
+    pub fn choose_engine(&mut self, kind: Option<EngineKind>) {
+        if let Some(kind) = kind {
+            self.engine.kind = kind;
+            self.engine.is_chosen_on_command_line = true;
+        }
+    }
+
     /// How much output is captured: what the answer holds, and what can be read later.
     pub fn output_with_kept(&self) -> OutputLimits {
         let OutputLimits { head, tail, kill } = self.limits.output;
@@ -238,110 +253,9 @@ pub struct Hint {
     pub advice: String,
 }
 
-/// Something wrong in a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The key, as `languageSettings.python.cpus`.
-    pub path: String,
-    /// What is wrong with it and what would be right.
-    pub message: String,
-}
-
-/// Why there is no configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file can't be read.
-    #[error("{}: {source}", .file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The file is not valid.
-    #[error("{}:\n{}", .file.display(), list(.problems))]
-    Invalid {
-        /// The file.
-        file: PathBuf,
-        /// All that is wrong with it.
-        problems: Vec<Problem>,
-    },
-}
-
-fn list(problems: &[Problem]) -> String {
-    let line = |problem: &Problem| format!("  {}: {}", problem.path, problem.message);
-    problems.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-impl Config {
-    /// Loads the file, or the one that [`find`] finds, or the defaults if there is none.
-    ///
-    /// # Errors
-    ///
-    /// See [`ConfigError`].
-    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
-        let Some(file) = file.map(Path::to_owned).or_else(find) else {
-            let prompts = user_directory().unwrap_or_default();
-            return Self::parse("{}", None, &prompts)
-                .map_err(|problems| ConfigError::Invalid { file: FILE_NAME.into(), problems });
-        };
-        let text = std::fs::read_to_string(&file)
-            .map_err(|source| ConfigError::Read { file: file.clone(), source })?;
-        let directory = file.parent().unwrap_or(Path::new("")).to_owned();
-        Self::parse(&text, Some(file.clone()), &directory)
-            .map_err(|problems| ConfigError::Invalid { file, problems })
-    }
-
-    /// Reads and validates a configuration whose relative paths start at `directory`.
-    ///
-    /// # Errors
-    ///
-    /// All problems that were found.
-    pub fn parse(
-        text: &str,
-        file: Option<PathBuf>,
-        directory: &Path,
-    ) -> Result<Self, Vec<Problem>> {
-        let raw = read_strictly(text).map_err(|problem| vec![problem])?;
-        let built_in = read_strictly(BUILT_IN_LANGUAGES).map_err(|problem| vec![problem])?;
-        validate::validate(raw, built_in, file, directory)
-    }
-}
-
-/// The configuration file if none is given: from `ISOLATOR_CONFIG`, the current directory, or the user's
-/// configuration directory.
-fn find() -> Option<PathBuf> {
-    // An empty variable is ignored: bundles set it even if their user chose no file.
-    if let Some(file) = env::var_os("ISOLATOR_CONFIG").filter(|file| !file.is_empty()) {
-        return Some(file.into());
-    }
-    let here = PathBuf::from(FILE_NAME);
-    let users = user_directory().map(|directory| directory.join(FILE_NAME));
-    [Some(here), users].into_iter().flatten().find(|file| file.exists())
-}
-
-fn user_directory() -> Option<PathBuf> {
-    let base = env::var_os("XDG_CONFIG_HOME").filter(|base| !base.is_empty()).map(PathBuf::from);
-    let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")))?;
-    Some(base.join("isolator"))
-}
-
 /// The file's JSON schema.
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(raw::RawConfig).to_value()
-}
-
-fn read_strictly<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Problem> {
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| Problem {
-        path: error.path().to_string(),
-        message: error.into_inner().to_string(),
-    })?;
-    reader.end().map_err(|error| Problem {
-        path: "the end of the file".to_owned(),
-        message: error.to_string(),
-    })?;
-    Ok(value)
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+
+use super::defaults::{MAX_MEMORY_MB, MAX_PIDS, MAX_REFILLS, MIN_MEMORY_MB, MIN_PIDS};
 
 /// `isolator_config.json`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
@@ -24,10 +26,12 @@ pub(super) struct RawConfig {
     pub(super) default_timeout_seconds: Option<f64>,
     /// Memory of a sandbox in MiB, including its files. Default: 256.
     #[serde(rename = "defaultMemoryMB")]
+    #[schemars(range(min = MIN_MEMORY_MB, max = MAX_MEMORY_MB))]
     pub(super) default_memory_mb: Option<u64>,
     /// CPU time of a sandbox, in cores. Default: 0.5.
     pub(super) default_cpus: Option<f64>,
     /// How many processes and threads a sandbox can have. Default: 64.
+    #[schemars(range(min = MIN_PIDS, max = MAX_PIDS))]
     pub(super) default_pids_limit: Option<u32>,
     /// Network of a sandbox: "none", "bridge", or the name of a Docker network. The embedded engine only
     /// knows "none". Default: "none".
@@ -89,12 +93,12 @@ pub(super) struct RawResults {
     pub(super) kept_output_kb: Option<u64>,
     /// How long files, output and the results of long runs can be read. Default: "10m".
     #[serde(default, with = "humantime_serde")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(schema_with = "duration")]
     pub(super) keep_for: Option<Duration>,
     /// How long a call waits for its program before it is answered with a handle, unless its caller says that it
     /// waits for the end. Default: "45s".
     #[serde(default, with = "humantime_serde")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(schema_with = "duration")]
     pub(super) detach_after: Option<Duration>,
 }
 
@@ -120,11 +124,11 @@ pub(super) struct RawHttp {
     pub(super) max_connections_per_address: Option<usize>,
     /// How long a client can read nothing of an answer before its connection is closed. Default: "30s".
     #[serde(default, with = "humantime_serde")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(schema_with = "duration")]
     pub(super) write_timeout: Option<Duration>,
     /// How long programs can go on when the server stops. Default: "10s".
     #[serde(default, with = "humantime_serde")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(schema_with = "duration")]
     pub(super) drain: Option<Duration>,
 }
 
@@ -301,7 +305,7 @@ pub(super) struct RawPool {
     pub(super) hot: Option<usize>,
     /// Age at which an unused sandbox is replaced, such as "30m". Default: "1h".
     #[serde(default, with = "humantime_serde")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(schema_with = "duration")]
     pub(super) max_age: Option<Duration>,
 }
 
@@ -321,9 +325,10 @@ pub(super) struct RawRequests {
     pub(super) max_queue: Option<usize>,
     /// How long a request can wait for a slot. Default: "30s".
     #[serde(default, with = "humantime_serde")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(schema_with = "duration")]
     pub(super) queue_timeout: Option<Duration>,
     /// How many sandboxes are created at the same time, for all pools together. Default: 2.
+    #[schemars(range(min = 1, max = MAX_REFILLS))]
     pub(super) refills: Option<usize>,
 }
 
@@ -364,7 +369,7 @@ pub(super) struct RawTestCode {
 pub(super) struct RawLimits {
     /// The longest timeout. Default: "5m", or the default timeout if that is longer.
     #[serde(default, with = "humantime_serde")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(schema_with = "duration")]
     pub(super) max_timeout: Option<Duration>,
     /// The most memory, in MiB. Default: 1024, or what a language has if that is more.
     #[serde(rename = "maxMemoryMB")]
@@ -385,4 +390,12 @@ pub(super) struct RawLimits {
     pub(super) kill_output_mb: Option<u64>,
     /// How many files a process can have open. Default: 1024.
     pub(super) open_files: Option<u32>,
+}
+
+/// A duration, or none. The pattern tells it from other texts, also to editors.
+fn duration(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["string", "null"],
+        "pattern": "^[0-9]+ *[a-zA-Zµ]+( *[0-9]+ *[a-zA-Zµ]+)*$",
+    })
 }

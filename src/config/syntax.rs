@@ -80,7 +80,7 @@ pub(super) fn check(
                 return None;
             }
             Err(error) => {
-                check.problem(at("syntaxCheck.pattern"), error.to_string());
+                check.pattern(at("syntaxCheck.pattern"), &error);
                 return None;
             }
         },

@@ -16,8 +16,8 @@ use super::common::Common;
 use super::defaults::{
     DETACH_AFTER, DRAIN, KEEP_FOR, KEPT_OUTPUT_KB, KILL_OUTPUT_MB, LEAST_IN_FLIGHT_MB,
     MAX_CONNECTIONS, MAX_CPU, MAX_FILES, MAX_FILES_KB, MAX_IN_FLIGHT_MB, MAX_MEMORY, MAX_OUTPUT_KB,
-    MAX_QUEUE, MAX_RUNNING, MAX_TIMEOUT, PROMPTS, QUEUE_TIMEOUT, REFILLS, RETURNED_FILES_KB,
-    TEST_CODE_LANGUAGE, TIMEOUT_S, WRITE_TIMEOUT,
+    MAX_QUEUE, MAX_REFILLS, MAX_RUNNING, MAX_TIMEOUT, PROMPTS, QUEUE_TIMEOUT, REFILLS,
+    RETURNED_FILES_KB, TEST_CODE_LANGUAGE, TIMEOUT_S, WRITE_TIMEOUT,
 };
 use super::raw::{
     RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawRequests, RawResults,
@@ -25,7 +25,7 @@ use super::raw::{
 };
 use super::{
     Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
-    TlsConfig, language,
+    Settings, TlsConfig, language,
 };
 use crate::policy::{LanguageFiles, Policies};
 
@@ -46,6 +46,8 @@ pub(super) fn validate(
     let config = Config {
         file,
         is_file_chosen_on_command_line: false,
+        directory: directory.to_owned(),
+        settings: Settings::default(),
         prompts: directory.join(raw.prompts_dir.as_deref().unwrap_or(PROMPTS)),
         engine: EngineConfig {
             kind: raw.engine.kind.unwrap_or(EngineKind::Auto),
@@ -240,6 +242,6 @@ fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {
             queue: raw.max_queue.unwrap_or(MAX_QUEUE),
             wait: check.duration("requests.queueTimeout", raw.queue_timeout, QUEUE_TIMEOUT),
         },
-        refills: check.within("requests.refills", refills, 1, 64, REFILLS),
+        refills: check.within("requests.refills", refills, 1, MAX_REFILLS, REFILLS),
     }
 }

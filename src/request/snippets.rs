@@ -188,6 +188,31 @@ impl Snippets {
         })
     }
 
+    /// The files with the extension of a language that can't be used, and why.
+    ///
+    /// # Errors
+    ///
+    /// When the folder can't be read.
+    pub(crate) fn left_out(&self) -> io::Result<Vec<(String, String)>> {
+        let mut left_out = Vec::new();
+        for file in fs::read_dir(&self.folder)? {
+            let file = file?;
+            let file_name = file.file_name().to_string_lossy().into_owned();
+            let Some((name, extension)) = file_name.rsplit_once('.') else { continue };
+            if !self.extensions.contains_key(extension) {
+                continue;
+            }
+            let why = match self.entry(&file) {
+                Some(_) => self.get(name).err().map(|error| error.to_string()),
+                None if is_name(name) => Some("it is no ordinary file".to_owned()),
+                None => Some(SnippetError::BadName(name.to_owned()).to_string()),
+            };
+            left_out.extend(why.map(|why| (file_name.clone(), why)));
+        }
+        left_out.sort();
+        Ok(left_out)
+    }
+
     fn entries(&self) -> Vec<Entry> {
         let folder = match fs::read_dir(&self.folder) {
             Ok(folder) => folder,

@@ -8,6 +8,7 @@ mod bad_input;
 mod bench;
 mod check_syntax;
 mod cli;
+mod config;
 mod docker;
 mod docs;
 mod embedded;

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::config::{Config, EngineKind};
@@ -16,15 +15,10 @@ const PATHS: [&str; 4] =
 ///
 /// # Errors
 ///
-/// When the operator's file can't be read any more.
+/// When a relative path can't be made absolute.
 pub fn for_servers(config: &Config, kind: EngineKind) -> anyhow::Result<Value> {
-    let mut settings = json!({});
-    if let Some(file) = &config.file {
-        let text = std::fs::read(file).with_context(|| file.display().to_string())?;
-        settings = serde_json::from_slice(&text).with_context(|| file.display().to_string())?;
-        let directory = std::path::absolute(file)?;
-        resolve_paths(&mut settings, directory.parent().unwrap_or(Path::new("/")));
-    }
+    let mut settings = config.settings.document.clone();
+    resolve_paths(&mut settings, &std::env::current_dir()?.join(&config.directory));
     // Without the key it is a folder next to the operator's file or in the user's directory.
     settings["promptsDir"] = json!(std::path::absolute(&config.prompts)?);
     settings["engine"]["kind"] = json!(kind);

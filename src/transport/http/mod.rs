@@ -67,6 +67,19 @@ pub(crate) struct Ending {
     pub end: CancellationToken,
 }
 
+/// What is wrong with the files that the configuration names, with the key of each.
+pub(crate) fn problems_of_files(settings: &HttpConfig) -> Vec<(&'static str, String)> {
+    let mut problems = Vec::new();
+    if let Some(Err(error)) = settings.tokens.clone().map(Tokens::read) {
+        problems.push(("http.tokens", error.to_string()));
+    }
+    let tls = settings.tls.as_ref().map(|tls| connections::tls(&tls.certificate, &tls.key));
+    if let Some(Err(error)) = tls {
+        problems.push(("http.tls", format!("{error:#}")));
+    }
+    problems
+}
+
 impl Http {
     /// Listens at the first of the addresses that this machine has.
     ///

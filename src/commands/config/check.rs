@@ -1,0 +1,244 @@
+//! `isolator config check`: what `serve` would complain about, without starting anything.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use isolator_bench::machine::Machine;
+use isolator_pool::engine::images::PullPolicy;
+use isolator_pool::engine::limits::ByteSize;
+use isolator_pool::engine::{Call, SandboxSpec, bounded};
+
+use crate::app::App;
+use crate::commands::{complain, isolator, say};
+use crate::config::{Config, ConfigError, Language, Problem};
+use crate::request::snippets::Snippets;
+use crate::transport::http;
+
+/// How long the engine has to answer everything that it is asked.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a waiting sandbox takes: the runner and the kernel's tables.
+const WAITING: ByteSize = ByteSize::mib(4);
+
+/// What an interpreter without modules that waits in it takes.
+const INTERPRETER: ByteSize = ByteSize::mib(12);
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Report {
+    /// What keeps a server from working as configured.
+    errors: Vec<Problem>,
+    /// What an operator may not have meant.
+    warnings: Vec<Problem>,
+}
+
+impl Report {
+    fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        let problem = Problem { path: path.into(), message: message.into() };
+        // Several languages can have the same.
+        if !self.errors.contains(&problem) {
+            self.errors.push(problem);
+        }
+    }
+
+    fn warning(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.warnings.push(Problem { path: path.into(), message: message.into() });
+    }
+}
+
+/// Checks a configuration that is valid by itself against the machine.
+pub(super) async fn check(config: &Config) -> ExitCode {
+    let mut report = Report::default();
+    for (path, message) in http::problems_of_files(&config.http) {
+        report.error(path, message);
+    }
+    snippets(config, &mut report);
+    extensions(config, &mut report);
+    memory(config, ByteSize::bytes(Machine::here([]).memory_bytes), &mut report);
+    if tokio::time::timeout(ENGINE_TIMEOUT, engine(config, &mut report)).await.is_err() {
+        let message = format!("it did not answer within {ENGINE_TIMEOUT:?}, so it was not checked");
+        report.warning("engine", message);
+    }
+    conclude(config, report)
+}
+
+fn conclude(config: &Config, report: Report) -> ExitCode {
+    for Problem { path, message } in &report.warnings {
+        complain(&format!("warning: {path}: {message}"));
+    }
+    let file = config.file.clone();
+    if !report.errors.is_empty() {
+        complain(&ConfigError::Invalid { file, problems: report.errors }.to_string());
+        return ExitCode::FAILURE;
+    }
+    let name = file.as_deref().map_or("the defaults".into(), Path::to_string_lossy);
+    let languages: Vec<_> = config.languages.keys().cloned().collect();
+    say(&format!("{name}: valid, with {}", languages.join(", ")));
+    ExitCode::SUCCESS
+}
+
+/// The folder of snippets, if the operator named one. Servers start without it.
+fn snippets(config: &Config, report: &mut Report) {
+    const KEY: &str = "promptsDir";
+    match Snippets::new(config).left_out() {
+        Ok(files) => {
+            for (file, why) in files {
+                report.warning(KEY, format!("{file} is not offered as a snippet: {why}"));
+            }
+        }
+        Err(error) if !config.settings.document[KEY].is_null() => {
+            let folder = config.prompts.display();
+            let message = format!(
+                "{folder} can't be read, so there are no snippets: {error}; `isolator config init` writes some"
+            );
+            report.warning(KEY, message);
+        }
+        Err(_) => {}
+    }
+}
+
+/// A file's extension gives its language, so it should belong to one.
+fn extensions(config: &Config, report: &mut Report) {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for language in config.languages.values() {
+        for extension in &language.extensions {
+            match owners.get(extension.as_str()) {
+                Some(owner) => report.warning(
+                    format!("languageSettings.{}.extensions", language.name),
+                    format!("{owner} has {extension} too, and files with it are taken for {owner}"),
+                ),
+                None => {
+                    owners.insert(extension, &language.name);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the sandboxes that wait have room. They take far less than the programs in them may.
+fn memory(config: &Config, machine: ByteSize, report: &mut Report) {
+    let of_one = |language: &Language| match &language.sandbox.preload {
+        Some(preload) if !preload.modules.is_empty() => preload.memory.as_bytes(),
+        Some(_) => INTERPRETER.as_bytes(),
+        None => 0,
+    };
+    let of_pool = |language: &Language| {
+        (language.pool.size as u64).saturating_mul(WAITING.as_bytes() + of_one(language))
+    };
+    let needed: u64 = config.languages.values().map(|language| of_pool(language)).sum();
+    let needed = ByteSize::bytes(needed);
+    // A number of KiB would be hard to read.
+    let machine = ByteSize::mib(machine.as_mib());
+    if machine.as_bytes() > 0 && needed > machine {
+        let count: usize = config.languages.values().map(|language| language.pool.size).sum();
+        report.error(
+            "pool.size",
+            format!(
+                "{count} waiting sandboxes can take {needed}, and this machine has {machine}; keep fewer ready"
+            ),
+        );
+    }
+}
+
+/// Asks the engine. Nothing is made with it.
+async fn engine(config: &Config, report: &mut Report) {
+    let app = match App::new(config).await {
+        Ok(app) => app,
+        Err(error) => return report.error("engine", format!("{error:#}")),
+    };
+    let doctor = format!("`{} doctor` says what to do", isolator(config, app.kind));
+    if let Err(error) = bounded(Call::Check, app.engine.check()).await {
+        return report.warning("engine", format!("{error}; {doctor}"));
+    }
+    for language in config.languages.values() {
+        // An engine names the first thing that it can't do.
+        let with_runtime = SandboxSpec { network: "none".to_owned(), ..language.sandbox.clone() };
+        let plain = SandboxSpec { runtime: None, ..with_runtime.clone() };
+        for sandbox in [&language.sandbox, &with_runtime, &plain] {
+            if let Err(error) = app.engine.supports(sandbox) {
+                report.error("engine", error.to_string());
+            }
+        }
+    }
+    match bounded(Call::Check, app.engine.warnings()).await {
+        Ok(warnings) => {
+            for warning in warnings {
+                report.warning("engine", format!("{}; {}", warning.what, warning.fix));
+            }
+        }
+        Err(error) => report.warning("engine", format!("{error}; {doctor}")),
+    }
+    for language in config.languages.values() {
+        image(config, &app, language, report).await;
+    }
+}
+
+/// Whether the image of a language is there, or a server can get it.
+async fn image(config: &Config, app: &App, language: &Language, report: &mut Report) {
+    let path = format!("languageSettings.{}.image", language.name);
+    let image = &language.sandbox.image.name;
+    match app.images.find(image).await {
+        Ok(Some(_)) => {}
+        Ok(None) => {
+            let how = if app.images.is_built(image) { "build" } else { "pull" };
+            let fix = format!("`{} image {how} {}`", isolator(config, app.kind), language.name);
+            if config.pull_policy == PullPolicy::Never {
+                let message =
+                    format!("{image} is missing, and images.policy is \"never\"; run {fix}");
+                return report.error(path, message);
+            }
+            let message = format!("{image} is missing; run {fix}, or the server {how}s it");
+            report.warning(path, message);
+        }
+        Err(error) => report.warning(path, format!("{image} can't be looked up: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str, judge: impl Fn(&Config, &mut Report)) -> Vec<String> {
+        let config = Config::parse(text, None, Path::new("/nowhere")).unwrap();
+        let mut report = Report::default();
+        judge(&config, &mut report);
+        let all = report.errors.into_iter().chain(report.warnings);
+        all.map(|problem| format!("{}: {}", problem.path, problem.message)).collect()
+    }
+
+    #[test]
+    fn pools_that_memory_can_not_hold_are_told() {
+        let judge = |config: &Config, report: &mut Report| {
+            memory(config, ByteSize::mib(1024), report);
+        };
+        assert_eq!(found("{}", judge), [""; 0]);
+        assert_eq!(
+            found(r#"{"pool": {"size": 10}}"#, judge),
+            [
+                "pool.size: 30 waiting sandboxes can take 1520 MiB, and this machine has 1 GiB; keep fewer ready"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_extension_of_two_languages_is_told() {
+        let two = r#"{"languageSettings": {"ts": {"image": "ts", "extensions": [".ts"],
+            "command": ["ts", "{file}"]}}}"#;
+        assert_eq!(
+            found(two, extensions),
+            [
+                "languageSettings.ts.extensions: javascript has .ts too, and files with it are taken for \
+                 javascript"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_folder_of_snippets_is_missed_only_if_it_was_named() {
+        assert_eq!(found("{}", snippets), [""; 0]);
+        let told = found(r#"{"promptsDir": "mine"}"#, snippets);
+        assert!(told[0].starts_with("promptsDir: /nowhere/mine can't be read"), "{told:?}");
+    }
+}

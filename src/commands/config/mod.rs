@@ -1,0 +1,48 @@
+//! `isolator config`: checks, describes or creates a configuration.
+
+mod check;
+mod init;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::commands::cli::ConfigCommand;
+use crate::commands::{Work, complain, say};
+use crate::config::{self, Config, ConfigError, EngineKind, Problem};
+
+/// Runs the command, with the `--config` and the `--engine` that were given.
+pub fn config(file: Option<PathBuf>, engine: Option<EngineKind>, command: ConfigCommand) -> Work {
+    Box::pin(async move {
+        let load = || -> Result<Config, ConfigError> {
+            let mut config = Config::load(file.as_deref())?;
+            config.choose_engine(engine);
+            Ok(config)
+        };
+        match command {
+            ConfigCommand::Check { show } => match load() {
+                Ok(config) if show => show_all(&config),
+                Ok(config) => Ok(check::check(&config).await),
+                Err(error @ ConfigError::Invalid { .. }) => {
+                    complain(&error.to_string());
+                    Ok(ExitCode::FAILURE)
+                }
+                Err(error) => Err(error.into()),
+            },
+            ConfigCommand::Schema => {
+                say(&serde_json::to_string_pretty(&config::schema())?);
+                Ok(ExitCode::SUCCESS)
+            }
+            ConfigCommand::Init { directory } => init::init(&directory),
+        }
+    })
+}
+
+/// Prints every key with its value, and where that comes from.
+fn show_all(config: &Config) -> anyhow::Result<ExitCode> {
+    let failed =
+        |problems: Vec<Problem>| ConfigError::Invalid { file: config.file.clone(), problems };
+    for entry in config.effective().map_err(failed)? {
+        say(&format!("{} = {}  # {}", entry.key, entry.value, entry.origin));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,216 @@
+//! From a file and the environment to a configuration.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::environment::{self, Override};
+use super::raw::{RawConfig, RawLanguage};
+use super::shape::configuration;
+use super::{Config, FILE_NAME, document, validate};
+
+/// The languages that need no configuration, in the form of `languageSettings`.
+const BUILT_IN_LANGUAGES: &str = include_str!("languages.json");
+
+/// Largest file. A larger one is another file, or no file but a device.
+const MAX_FILE: u64 = 4 << 20;
+
+/// Something wrong in a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key, as `languageSettings.python.cpus`, or the environment variable that set it.
+    pub path: String,
+    /// What is wrong with it and what would be right.
+    pub message: String,
+}
+
+/// The keys that are set, by the file and by the environment.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Both together, as a file would have them.
+    pub document: Value,
+    /// The variables by the keys that they set.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// Who chose a configuration file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedBy {
+    /// `--config`.
+    Option,
+    /// `ISOLATOR_CONFIG`.
+    Variable,
+    /// Nobody: it is where Isolator looks.
+    Place,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("{} {}", .file.display(), why_unreadable(*.named_by, .error))]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Who chose it.
+        named_by: NamedBy,
+        /// The system's error. It is in the message, so it is no `source`.
+        error: io::Error,
+    },
+    /// The file or the environment is not valid.
+    #[error("{}:\n{}", heading(.file.as_deref()), list(.problems))]
+    Invalid {
+        /// The file, if there is one.
+        file: Option<PathBuf>,
+        /// All that is wrong.
+        problems: Vec<Problem>,
+    },
+}
+
+fn why_unreadable(named_by: NamedBy, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "does not exist".to_owned(),
+        io::ErrorKind::IsADirectory => format!("is a folder; name the file in it ({FILE_NAME})"),
+        io::ErrorKind::InvalidData => "is not UTF-8 text; save it as UTF-8".to_owned(),
+        _ => format!("can't be read: {error}"),
+    };
+    match named_by {
+        NamedBy::Option => format!("(named by --config) {why}"),
+        NamedBy::Variable => format!("(named by ISOLATOR_CONFIG) {why}"),
+        NamedBy::Place => why,
+    }
+}
+
+/// What a list of problems is about.
+fn heading(file: Option<&Path>) -> String {
+    file.map_or("the environment".to_owned(), |file| file.display().to_string())
+}
+
+fn list(problems: &[Problem]) -> String {
+    let line = |problem: &Problem| format!("  {}: {}", problem.path, problem.message);
+    problems.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+impl Config {
+    /// Loads the file, or the one that is in one of the usual places, or the defaults if there is none. The
+    /// environment overrides them.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConfigError`].
+    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
+        let found = file.map(|file| (file.to_owned(), NamedBy::Option)).or_else(find);
+        let Some((file, named_by)) = found else {
+            let prompts = user_directory().unwrap_or_default();
+            return assemble("{}", None, &prompts, env::vars_os())
+                .map_err(|problems| ConfigError::Invalid { file: None, problems });
+        };
+        let text = read(&file).map_err(|error| ConfigError::Read {
+            file: file.clone(),
+            named_by,
+            error,
+        })?;
+        let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+        assemble(&text, Some(file.clone()), &directory, env::vars_os())
+            .map_err(|problems| ConfigError::Invalid { file: Some(file), problems })
+    }
+
+    /// Reads and validates a configuration whose relative paths start at `directory`.
+    ///
+    /// # Errors
+    ///
+    /// All problems that were found.
+    pub fn parse(
+        text: &str,
+        file: Option<PathBuf>,
+        directory: &Path,
+    ) -> Result<Self, Vec<Problem>> {
+        assemble(text, file, directory, [])
+    }
+}
+
+/// The configuration of a text and environment variables.
+pub(super) fn assemble(
+    text: &str,
+    file: Option<PathBuf>,
+    directory: &Path,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Config, Vec<Problem>> {
+    let mut document = document::read(text)?;
+    let mut problems = Vec::new();
+    configuration().check(&document, "", &mut problems);
+    let built_in = built_in()?;
+    let own = document["languageSettings"].as_object().into_iter().flatten();
+    let languages: Vec<String> =
+        own.map(|(name, _)| name).chain(built_in.keys()).cloned().collect();
+    let overrides = environment::overrides(variables, &languages, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    environment::apply(&overrides, &mut document);
+    let raw = raw(&document)?;
+    let dotted = |it: &Override| (it.path.join("."), it.variable.clone());
+    let variables: BTreeMap<_, _> = overrides.iter().map(dotted).collect();
+    let config = validate::validate(raw, built_in, file, directory);
+    let mut config = config.map_err(|problems| under_variables(problems, &variables))?;
+    config.settings = Settings { document, variables };
+    Ok(config)
+}
+
+/// A document whose shape was checked.
+pub(super) fn raw(document: &Value) -> Result<RawConfig, Vec<Problem>> {
+    serde_path_to_error::deserialize(document).map_err(|error| {
+        let (path, message) = (error.path().to_string(), error.into_inner().to_string());
+        vec![Problem { path, message }]
+    })
+}
+
+/// The built-in languages.
+pub(super) fn built_in() -> Result<BTreeMap<String, RawLanguage>, Vec<Problem>> {
+    serde_json::from_str(BUILT_IN_LANGUAGES).map_err(|error| {
+        let path = "languageSettings".to_owned();
+        vec![Problem { path, message: error.to_string() }]
+    })
+}
+
+/// Names the variables instead of the keys that they set.
+fn under_variables(problems: Vec<Problem>, variables: &BTreeMap<String, String>) -> Vec<Problem> {
+    let renamed = |problem: Problem| match variables.get(&problem.path) {
+        Some(variable) => Problem { path: variable.clone(), ..problem },
+        None => problem,
+    };
+    problems.into_iter().map(renamed).collect()
+}
+
+fn read(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = std::fs::File::open(file)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if read as u64 > MAX_FILE {
+        return Err(io::Error::other(format!("it is larger than {MAX_FILE} bytes")));
+    }
+    Ok(text)
+}
+
+/// The configuration file if none is given: from `ISOLATOR_CONFIG`, the current directory, or the user's
+/// configuration directory.
+fn find() -> Option<(PathBuf, NamedBy)> {
+    // An empty variable is ignored: bundles set it even if their user chose no file.
+    if let Some(file) = env::var_os("ISOLATOR_CONFIG").filter(|file| !file.is_empty()) {
+        return Some((file.into(), NamedBy::Variable));
+    }
+    let here = PathBuf::from(FILE_NAME);
+    let users = user_directory().map(|directory| directory.join(FILE_NAME));
+    let found = [Some(here), users].into_iter().flatten().find(|file| file.exists())?;
+    Some((found, NamedBy::Place))
+}
+
+/// The folder of the user's configuration, which is used from every folder.
+pub fn user_directory() -> Option<PathBuf> {
+    let base = env::var_os("XDG_CONFIG_HOME").filter(|base| !base.is_empty()).map(PathBuf::from);
+    let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")))?;
+    Some(base.join("isolator"))
+}
