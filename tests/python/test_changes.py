@@ -44,7 +44,7 @@ async def names(client):
     listed = (await client.list_resources()).resources
     in_resources = [r.name for r in listed if r.uri.startswith("snippet://")]
     description = schema["properties"]["snippet_name"]["description"]
-    assert re.findall(r"^- (\w+) \(", description, re.M) == in_resources
+    assert re.findall(r"^- (\w+): ", description, re.M) == in_resources
     return in_resources
 
 
