@@ -65,7 +65,7 @@ async def inspect(reached, era, *arguments, code=0):
 async def test_the_schemas_suit_every_host(reached, era):
     tools = (await inspect(reached, era, "--method", "tools/list", "--strict"))["tools"]
     assert [tool["name"] for tool in tools] == ["execute_code", "check_syntax", "get_result", "test_code"]
-    assert "\n- greet (python): Greets." in tools[0]["inputSchema"]["properties"]["snippet_name"]["description"]
+    assert "\n- greet: Greets" in tools[0]["inputSchema"]["properties"]["snippet_name"]["description"]
 
 
 @pytest.mark.parametrize("era", ERAS)
