@@ -2,13 +2,16 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Parser;
 use isolator::commands;
 use isolator::commands::cli::{Cli, Command};
 use isolator::config::Config;
 use isolator::policy;
 use isolator_pool::engine::embedded::launch;
+use tokio::runtime::Runtime;
 
 /// The exit code for Isolator's own errors, as with `docker run`, so that it is not taken for the program's.
 const FAILED: u8 = 125;
@@ -39,17 +42,23 @@ fn give_back_large_blocks() {
     }
 }
 
-#[tokio::main]
-async fn start() -> ExitCode {
+/// How long threads can go on once the command has ended.
+const THREADS_TIMEOUT: Duration = Duration::from_millis(500);
+
+fn start() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr(&cli);
-    match run(cli).await {
-        Ok(code) => code,
-        Err(error) => {
-            commands::complain(&format!("isolator: {error:#}"));
-            ExitCode::from(FAILED)
-        }
-    }
+    let ended = Runtime::new().context("can't start the threads").and_then(|runtime| {
+        let ended = runtime.block_on(run(cli));
+        // If the standard streams are sockets, as Node.js makes them, a thread reads from the host until that closes
+        // them. A host may be waiting for the end of this process instead.
+        runtime.shutdown_timeout(THREADS_TIMEOUT);
+        ended
+    });
+    ended.unwrap_or_else(|error| {
+        commands::complain(&format!("isolator: {error:#}"));
+        ExitCode::from(FAILED)
+    })
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
