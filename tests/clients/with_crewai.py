@@ -25,6 +25,7 @@ async def connect(url):
     )
     with MCPServerAdapter(server) as tools:
         agent = Agent(role="Programmer", goal="Answer", backstory="You write programs.", llm=model, tools=tools)
+        # Here it can be used.
         # end
         yield Crewai(model, agent)
 

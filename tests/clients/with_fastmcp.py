@@ -15,6 +15,7 @@ async def connect(url):
     # example
     server = url or StdioTransport(command="isolator", args=["serve"])
     async with Client(server, timeout=60) as client:
+        # Here it can be used.
         # end
         yield Fastmcp(client)
 

@@ -25,6 +25,7 @@ async def connect(url):
     )
     async with MultiServerMCPClient({"isolator": server}).session("isolator") as session:
         agent = create_agent(model, await load_mcp_tools(session))
+        # Here it can be used.
         # end
         yield Langchain(model, agent, session)
 

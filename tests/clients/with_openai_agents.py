@@ -24,6 +24,7 @@ async def connect(url):
         isolator = MCPServerStdio({"command": "isolator", "args": ["serve"]}, client_session_timeout_seconds=60)
     async with isolator:
         agent = Agent("Assistant", model=model, mcp_servers=[isolator])
+        # Here it can be used.
         # end
         yield OpenaiAgents(model, agent, isolator)
 

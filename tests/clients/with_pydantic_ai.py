@@ -18,8 +18,10 @@ async def connect(url):
     script = Script()
     model = FunctionModel(script.respond)
     # example
-    isolator = MCPToolset(url or StdioTransport(command="isolator", args=["serve"]))
+    server = url or StdioTransport(command="isolator", args=["serve"])
+    isolator = MCPToolset(server, tool_error_behavior="failed")
     async with Agent(model, toolsets=[isolator]) as agent:
+        # Here it can be used.
         # end
         yield PydanticAi(script, agent, isolator)
 

@@ -23,6 +23,7 @@ async def connect(url):
     server = {"url": url} if url else StdioServerParameters(command="isolator", args=["serve"])
     with MCPClient(server, structured_output=False) as tools:
         agent = CodeAgent(tools, model, verbosity_level=0)
+        # Here it can be used.
         # end
         yield Smolagents(model, agent)
 

@@ -97,6 +97,8 @@ def test_the_page_about_clients_shows_the_code_that_was_tested(client):
     (script,) = [*FOLDER.glob(f"with_{client}.py"), *FOLDER.glob(f"node/{client}.mjs")]
     page = (ROOT / "docs/clients.md").read_text()
     example = marked(script)
+    version = next(iter(EXPECTED[client]["versions"].values()))
+    assert version in page, f"docs/clients.md does not name version {version} of {client}"
     assert f"\n{example}\n```\n" in page, f"docs/clients.md has no block with this part of {script}:\n{example}"
 
 
