@@ -21,9 +21,9 @@ pytestmark = pytest.mark.any_engine
 
 ROOT = Path(__file__).parents[2]
 # Every file that says what somebody wants has a lock next to it.
-WANTED = sorted(path for folder in ("images", "scripts", "tests/python") for path in ROOT.glob(f"{folder}/**/*.in"))
+WANTED = sorted(path for folder in ("images", "scripts", "tests") for path in ROOT.glob(f"{folder}/**/*.in"))
 ENTRY = re.compile(r"[a-z0-9-]+==[\w.]+( ; [^#\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
-MODULES = [ROOT / "images/javascript/package-lock.json", ROOT / "tests/node/package-lock.json"]
+MODULES = [ROOT / f"{folder}/package-lock.json" for folder in ("images/javascript", "tests/node", "tests/clients/node")]
 
 
 def normalized(name):
@@ -31,7 +31,7 @@ def normalized(name):
 
 
 def test_every_python_package_is_locked_with_its_hashes():
-    assert len(WANTED) == 6, WANTED
+    assert len(WANTED) == 14, WANTED
     for wanted in WANTED:
         lines = [line for line in wanted.with_suffix(".txt").read_text().splitlines() if not line.startswith("#")]
         entries = "\n".join(lines).replace(" \\\n", " ").splitlines()
