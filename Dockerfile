@@ -20,6 +20,7 @@ RUN groupadd --gid 1000 isolator \
     && install --directory --owner=isolator --group=isolator \
         /home/isolator/.local /home/isolator/.local/state
 COPY --from=build /isolator /usr/local/bin/isolator
+RUN isolator man /usr/local/share/man/man1
 USER isolator
 ENV HOME=/home/isolator
 WORKDIR /home/isolator

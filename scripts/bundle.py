@@ -28,7 +28,7 @@ def main(binary: Path, target: Path) -> None:
         "README.md": Path("README.md").read_bytes(),
         manifest["icon"]: Path("docs/icon.png").read_bytes(),
         entry_point: binary.read_bytes(),
-    }
+    } | manual(binary)
     target.mkdir(parents=True, exist_ok=True)
     bundle = target / f"isolator-{manifest['version']}.mcpb"
     unfinished = bundle.with_suffix(".unfinished")
@@ -40,6 +40,14 @@ def main(binary: Path, target: Path) -> None:
         unfinished.unlink(missing_ok=True)
     entry = describe(bundle, target)
     print(f"{bundle}\n{entry}", flush=True)
+
+
+def manual(binary: Path) -> dict[str, bytes]:
+    """The manual pages, where `man -M` looks for them."""
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run([binary, "man", directory], check=True, capture_output=True, timeout=60)
+        pages = sorted(Path(directory).iterdir())
+        return {f"share/man/man1/{page.name}": page.read_bytes() for page in pages}
 
 
 def pack(bundle: Path, contents: dict[str, bytes], entry_point: str) -> None:

@@ -148,8 +148,8 @@ pub struct BenchArguments {
     /// The languages to measure; if none is given, all that have a benchmark program
     #[arg(value_name = "LANGUAGE")]
     pub languages: Vec<String>,
-    /// How long to measure, including startup. A third of it is for throughput. More time gives more
-    /// samples
+    /// How long to measure, including startup; longer if one start of each way takes longer. A third of it
+    /// is for throughput. More time gives more samples
     #[arg(long, value_name = "TIME", default_value = "45s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Draw a chart of the results into this file

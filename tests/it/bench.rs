@@ -170,6 +170,7 @@ async fn without_docker_the_embedded_engine_is_measured_and_what_is_missing_is_t
     let finished = bench_with(directory.path(), command, instances..=instances + 1).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!(scenarios(&finished), EMBEDDED, "{finished:?}");
+    assert!(finished.stderr.contains(" instead of 1ms: "), "{finished:?}");
     assert!(finished.stderr.contains("left out: docker: "), "{finished:?}");
     assert!(finished.stderr.contains("/nowhere/docker.sock"), "{finished:?}");
     let compared =

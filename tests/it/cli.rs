@@ -102,7 +102,8 @@ async fn run_ends_with_the_program_s_exit_code() {
 #[tokio::test]
 async fn run_ends_with_124_after_a_timeout() {
     let directory = directory(json!({}));
-    let arguments = ["run", "-", "--language", "python", "--timeout", "1s"];
+    // Any usual name of a language does.
+    let arguments = ["run", "-", "--language", "py3", "--timeout", "1s"];
     let code = "import time; print('before', flush=True); time.sleep(600)";
     let finished = run_on_engine(directory.path(), &arguments, code).await;
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(124), "before\n"));

@@ -1,10 +1,10 @@
 //! Images that are being built or pulled, for those who wait for them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::lock::lock;
@@ -12,13 +12,25 @@ use crate::lock::lock;
 /// Longest part of a step's text that is kept, in characters. It is what a package manager or a registry prints.
 const MAX_STEP: usize = 100;
 
-/// What is being fetched on an engine; cheap to clone.
+/// What is being fetched on an engine, one image at a time; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fetches(Arc<Mutex<BTreeMap<String, Fetch>>>);
+pub(crate) struct Fetches(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// All that are wanted, in the order in which they came.
+    fetches: Mutex<Vec<Fetch>>,
+    /// Notified when a turn may have come.
+    changed: Notify,
+}
 
 #[derive(Debug)]
 struct Fetch {
+    id: u64,
+    image: String,
     is_built: bool,
+    /// Whether a request waits for it, and not only a pool.
+    is_urgent: bool,
     /// When its turn came, if it has.
     since: Option<Instant>,
     step: String,
@@ -56,53 +68,93 @@ impl fmt::Display for FetchStatus {
 impl Fetches {
     /// Notes that an image is wanted. It is no longer when the guard is dropped.
     pub(crate) fn begin(&self, image: &str, is_built: bool) -> Fetching {
-        let fetch = Fetch { is_built, since: None, step: String::new() };
-        lock(&self.0).insert(image.to_owned(), fetch);
-        Fetching { fetches: self.clone(), image: image.to_owned() }
+        let mut fetches = lock(&self.0.fetches);
+        let id = fetches.last().map_or(0, |last| last.id + 1);
+        fetches.push(Fetch {
+            id,
+            image: image.to_owned(),
+            is_built,
+            is_urgent: false,
+            since: None,
+            step: String::new(),
+        });
+        Fetching { fetches: self.clone(), id }
     }
 
     /// How far an image is, if it is being fetched.
     pub(crate) fn status(&self, image: &str) -> Option<FetchStatus> {
-        let fetches = lock(&self.0);
-        let Fetch { is_built, since, step } = fetches.get(image)?;
+        let fetches = lock(&self.0.fetches);
+        let of_it = || fetches.iter().filter(|fetch| fetch.image == image);
+        let fetch = of_it().find(|fetch| fetch.since.is_some()).or_else(|| of_it().next())?;
         Some(FetchStatus {
             image: image.to_owned(),
-            is_built: *is_built,
-            elapsed: since.map(|since| since.elapsed()),
-            step: step.clone(),
+            is_built: fetch.is_built,
+            elapsed: fetch.since.map(|since| since.elapsed()),
+            step: fetch.step.clone(),
         })
+    }
+
+    /// Lets an image come before those that no request waits for.
+    pub(crate) fn hurry(&self, image: &str) {
+        for fetch in lock(&self.0.fetches).iter_mut().filter(|fetch| fetch.image == image) {
+            fetch.is_urgent = true;
+        }
+    }
+
+    /// Takes the turn if it is this one's.
+    fn take_turn(&self, id: u64) -> bool {
+        let mut fetches = lock(&self.0.fetches);
+        if fetches.iter().any(|fetch| fetch.since.is_some()) {
+            return false;
+        }
+        // The first of them, if several are equal.
+        let next = fetches.iter_mut().min_by_key(|fetch| !fetch.is_urgent);
+        match next {
+            Some(next) if next.id == id => {
+                next.since = Some(Instant::now());
+                true
+            }
+            _ => false,
+        }
     }
 }
 
-/// An image that is being fetched.
+/// An image that is being fetched, or waits for its turn.
 #[derive(Debug)]
 pub(crate) struct Fetching {
     fetches: Fetches,
-    image: String,
+    id: u64,
 }
 
 impl Fetching {
-    /// Its turn has come.
-    pub(crate) fn start(&self) {
-        self.change(|fetch| fetch.since = Some(Instant::now()));
+    /// Waits until no other image is being fetched and this is the next one.
+    pub(crate) async fn turn(&self) {
+        loop {
+            let changed = self.fetches.0.changed.notified();
+            tokio::pin!(changed);
+            // From here on a change is not missed.
+            changed.as_mut().enable();
+            if self.fetches.take_turn(self.id) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Something else is being done now.
     pub(crate) fn step(&self, line: &str) {
         let line = line.trim().chars().filter(|c| !c.is_control());
         let step: String = line.take(MAX_STEP).collect();
-        self.change(|fetch| fetch.step = step);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Fetch)) {
-        if let Some(fetch) = lock(&self.fetches.0).get_mut(&self.image) {
-            change(fetch);
+        let mut fetches = lock(&self.fetches.0.fetches);
+        if let Some(fetch) = fetches.iter_mut().find(|fetch| fetch.id == self.id) {
+            fetch.step = step;
         }
     }
 }
 
 impl Drop for Fetching {
     fn drop(&mut self) {
-        lock(&self.fetches.0).remove(&self.image);
+        lock(&self.fetches.0.fetches).retain(|fetch| fetch.id != self.id);
+        self.fetches.0.changed.notify_waiters();
     }
 }

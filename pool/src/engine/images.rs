@@ -82,8 +82,6 @@ pub struct ImageProvider {
     policy: PullPolicy,
     /// Images that were fetched since the start: `Always` means once, not before every sandbox.
     fetched: Arc<Mutex<BTreeSet<String>>>,
-    /// Locked while an image is fetched: several pools may want the same one.
-    fetching: Arc<tokio::sync::Mutex<()>>,
     fetches: Fetches,
 }
 
@@ -94,14 +92,7 @@ impl ImageProvider {
         builder: Arc<dyn ImageBuilder>,
         policy: PullPolicy,
     ) -> Self {
-        Self {
-            engine,
-            builder,
-            policy,
-            fetched: Arc::default(),
-            fetching: Arc::default(),
-            fetches: Fetches::default(),
-        }
+        Self { engine, builder, policy, fetched: Arc::default(), fetches: Fetches::default() }
     }
 
     /// Finds the image, and fetches it first if the policy says so. Meanwhile [`Self::fetching`] tells how far it is.
@@ -117,9 +108,8 @@ impl ImageProvider {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         }
         let fetching = self.fetches.begin(name, self.is_built(name));
-        let _turn = self.fetching.lock().await;
-        fetching.start();
-        // Somebody else may have fetched it meanwhile.
+        fetching.turn().await;
+        // Another pool may have fetched it meanwhile.
         if let Some(image) = self.find_if_enough(name).await? {
             return Ok(image);
         }
@@ -128,6 +118,11 @@ impl ImageProvider {
             progress(line);
         };
         self.fetch(name, &progress).await
+    }
+
+    /// Lets an image that waits to be fetched come before those that no request waits for.
+    pub fn hurry(&self, name: &str) {
+        self.fetches.hurry(name);
     }
 
     /// How far an image is that is being fetched before a sandbox can be made from it.

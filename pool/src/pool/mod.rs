@@ -233,6 +233,7 @@ impl Pool {
     /// Returns when a request has waited long enough for an image that is being fetched.
     async fn image_coming(&self) -> FetchStatus {
         loop {
+            self.shared.images.hurry(self.template.image());
             tokio::time::sleep(IMAGE_PATIENCE).await;
             if let Some(status) = self.shared.images.fetching(self.template.image()) {
                 return status;

@@ -157,6 +157,30 @@ async fn who_wants_an_image_that_is_coming_is_told_what_is_ready_and_what_went_w
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_image_that_a_request_waits_for_comes_before_those_that_only_pools_want() {
+    let pools = vec![("a", "built/a"), ("b", "built/b"), ("c", "built/c")];
+    let world = World::start_with(Setup { pools, size: 1, ..Setup::default() }, |engine| {
+        engine.delay(Call::FetchImage, secs(20));
+    });
+    // The first image is being built.
+    tokio::time::sleep(secs(1)).await;
+    let told = world.execute("c", &Client::host(), &run_for(5)).await.unwrap_err().to_string();
+    assert!(told.contains("built/c is not there yet"), "{told}");
+    tokio::time::sleep(secs(20)).await;
+    let told = world.execute("b", &Client::host(), &run_for(5)).await.unwrap_err().to_string();
+    assert!(told.contains("built/b is not there yet"), "{told}");
+    let told = world.execute("c", &Client::host(), &run_for(5)).await.unwrap_err().to_string();
+    assert!(told.contains("built/c is being built"), "{told}");
+    tokio::time::sleep(secs(40)).await;
+    for pool in ["a", "b", "c"] {
+        started(world.execute(pool, &Client::host(), &run_for(5)).await);
+    }
+    assert_eq!(world.engine.builds(), 3);
+    assert_eq!(world.engine.peak(Call::FetchImage), 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_pools_of_one_image_prepare_before_they_create() {
     let pools = vec![("a", IMAGE), ("b", IMAGE)];
     let world = World::start_with(Setup { pools, ..Setup::default() }, |engine| {

@@ -8,7 +8,7 @@ pub mod workloads;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use isolator_bench::chart;
@@ -64,6 +64,7 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
     let machine = Machine::here(targets.iter().map(|target| target.description.as_str()));
     let mut results = measure(targets, &program, deadlines, machine).await?;
     results.machine.stolen = before.stolen_until(CpuTimes::now());
+    tell_longer(began.elapsed(), arguments.duration);
     say(&table(&results));
     if let Some(file) = &arguments.svg {
         write(file, &chart::svg(&results)?)?;
@@ -72,6 +73,17 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
         write(file, &serde_json::to_string_pretty(&results)?)?;
     }
     Ok(())
+}
+
+/// A measurement without a sample of each way would be none, so it takes as long as that needs.
+fn tell_longer(took: Duration, wanted: Duration) {
+    // What has begun is completed, which takes a moment more.
+    if took > wanted * 3 / 2 {
+        complain(&format!(
+            "it took {took:.0?} instead of {wanted:.0?}: starting the servers and measuring each way at \
+             least once takes that long on this machine"
+        ));
+    }
 }
 
 fn tell_left_out(left_out: &[String]) {
@@ -122,7 +134,9 @@ async fn run(
 ) -> anyhow::Result<(Schedule, Option<Throughput>)> {
     let left = deadlines.throughput.saturating_duration_since(Instant::now());
     let ways = session.cells().len();
-    complain(&format!("measuring {ways} ways to start a program, and throughput, for {left:.0?}"));
+    complain(&format!(
+        "measuring {ways} ways to start a program, each at least once, and throughput, for {left:.0?}"
+    ));
     session.connect().await?;
     tell_left_out(&session.try_all().await?);
     let mut schedule = Schedule::new(session.cells());

@@ -13,8 +13,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::commands::cli::RunArguments;
 use crate::commands::complain;
-use crate::config::{Config, Language};
+use crate::config::Config;
 use crate::request::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
+use crate::request::understand::languages;
 
 /// How long standard input may stay open before it is said that it is waited for.
 const SILENT_FOR: Duration = Duration::from_secs(2);
@@ -42,7 +43,11 @@ pub(super) fn arguments(config: &Config, command: RunArguments) -> anyhow::Resul
     if let Some(file) = &command.file {
         let (code, name) = read_program(file)?;
         arguments.language = Some(match (command.language, &name) {
-            (Some(language), _) => language,
+            (Some(name), _) => match languages::find(&name, &config.languages) {
+                Some(found) => found.language.name.clone(),
+                // What is refused later is what was given.
+                None => name,
+            },
             (None, Some(name)) => language_of(config, name)?,
             (None, None) => bail!("--language is required for a program from standard input"),
         });
@@ -116,18 +121,11 @@ pub(super) fn standard_input(config: &Config, command: &RunArguments) -> anyhow:
 }
 
 fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
-    let has_extension = |language: &&Arc<Language>| {
-        language.extensions.iter().any(|extension| name.ends_with(extension.as_str()))
-    };
-    config.languages.values().find(has_extension).map(|language| language.name.clone()).ok_or_else(
-        || {
-            let known: Vec<_> = config.languages.keys().cloned().collect();
-            anyhow!(
-                "can't tell the language of {name}: give one with --language: {}",
-                known.join(", ")
-            )
-        },
-    )
+    let found = languages::of_file(name, &config.languages);
+    found.map(|language| language.name.clone()).ok_or_else(|| {
+        let known: Vec<_> = config.languages.keys().cloned().collect();
+        anyhow!("can't tell the language of {name}: give one with --language: {}", known.join(", "))
+    })
 }
 
 /// A file given as `PATH` or `NAME=PATH`.

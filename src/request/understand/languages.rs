@@ -23,16 +23,16 @@ const EXTENSIONS: [(&str, &str); 9] = [
 
 /// A configured language that a name stands for.
 #[derive(Debug)]
-pub(super) struct Found<'c> {
+pub(crate) struct Found<'c> {
     /// The language.
-    pub(super) language: &'c Language,
+    pub(crate) language: &'c Language,
     /// The extension of its files that was meant, unless the name is that of the language.
-    pub(super) extension: Option<String>,
+    pub(crate) extension: Option<String>,
 }
 
 /// Finds the language that a caller means: by its name in any case and with any version, by another usual name, or by
 /// the extension of its files.
-pub(super) fn find<'c>(
+pub(crate) fn find<'c>(
     name: &str,
     languages: &'c BTreeMap<String, Arc<Language>>,
 ) -> Option<Found<'c>> {
@@ -61,7 +61,7 @@ pub(super) fn find<'c>(
 }
 
 /// The only language of a file, by the file's name.
-pub(super) fn of_file<'c>(
+pub(crate) fn of_file<'c>(
     name: &str,
     languages: &'c BTreeMap<String, Arc<Language>>,
 ) -> Option<&'c Language> {

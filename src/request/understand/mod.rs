@@ -8,7 +8,7 @@
 
 mod fields;
 mod files;
-mod languages;
+pub(crate) mod languages;
 mod notes;
 mod program;
 mod values;
