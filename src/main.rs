@@ -56,7 +56,7 @@ fn start() -> ExitCode {
         ended
     });
     ended.unwrap_or_else(|error| {
-        commands::complain(&format!("isolator: {error:#}"));
+        commands::complain(&format!("isolator: {}", commands::told(&error)));
         ExitCode::from(FAILED)
     })
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use humantime::parse_duration;
 
 use crate::commands::address::HttpAddress;
 use crate::commands::doctor::names_of_checks;
@@ -96,7 +95,7 @@ pub struct TokenArguments {
     /// Name of the client, used in the log and for fair sharing
     pub name: String,
     /// How long the token is accepted, such as 90d; forever if not given
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub expires: Option<Duration>,
 }
 
@@ -150,7 +149,7 @@ pub struct BenchArguments {
     pub languages: Vec<String>,
     /// How long to measure, including startup; longer if one start of each way takes longer. A third of it
     /// is for throughput. More time gives more samples
-    #[arg(long, value_name = "TIME", default_value = "45s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "45s", value_parser = duration)]
     pub duration: Duration,
     /// Draw a chart of the results into this file
     #[arg(long, value_name = "FILE")]
@@ -236,4 +235,9 @@ pub enum ConfigCommand {
         #[arg(default_value = ".")]
         directory: PathBuf,
     },
+}
+
+/// A duration as the command line and the configuration write it.
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| "expected a duration such as 45s, 5m or 90d")
 }

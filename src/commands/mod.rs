@@ -61,6 +61,18 @@ pub fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// An error with its causes, in plain words where the operating system has others.
+pub fn told(error: &anyhow::Error) -> String {
+    const WORDS: [(&str, &str); 4] = [
+        ("No such file or directory (os error 2)", "there is no such file or folder"),
+        ("Permission denied (os error 13)", "this user has no permission to do this"),
+        ("Not a directory (os error 20)", "this is a file, not a folder"),
+        ("No space left on device (os error 28)", "the disk is full"),
+    ];
+    let text = format!("{error:#}");
+    WORDS.into_iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

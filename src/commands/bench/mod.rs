@@ -22,7 +22,7 @@ use isolator_bench::throughput::Throughput;
 
 use crate::commands::cli::BenchArguments;
 use crate::commands::signals::stop_signal;
-use crate::commands::{Work, complain, say};
+use crate::commands::{Work, complain, say, told};
 use crate::config::Config;
 use targets::Targets;
 
@@ -39,7 +39,7 @@ pub fn bench(config: Config, arguments: BenchArguments) -> Work {
         match measure_and_show(&config, &arguments).await {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error) => {
-                complain(&format!("isolator: {error:#}"));
+                complain(&format!("isolator: {}", told(&error)));
                 Ok(ExitCode::FAILURE)
             }
         }

@@ -142,7 +142,7 @@ fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
         let mut content = Vec::new();
         File::open(&path)?.read_to_end(&mut content).map(|_| content)
     };
-    let content = read().with_context(|| format!("--file {argument}: {}", path.display()))?;
+    let content = read().with_context(|| format!("--file {argument}"))?;
     Ok(AdditionalFile {
         filename: name,
         content: BASE64.encode(content),
