@@ -8,7 +8,7 @@ use std::time::Duration;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use isolator_pool::OutputLimits;
 use isolator_pool::run::workspace::{Workspace, WorkspaceBuilder, WorkspaceLimits};
-use isolator_runner::wire::{self, FrameDecoder, Job, Kind};
+use isolator_runner::wire::{self, FrameDecoder, Job, Kind, Wanted};
 
 const KIB: usize = 1 << 10;
 
@@ -47,7 +47,7 @@ fn job() -> Job {
         deadline: Duration::from_secs(60),
         cpu_time: None,
         output: OutputLimits { head: 32 * KIB, tail: 32 * KIB, kill: 64 << 20 },
-        wants_modules: false,
+        interpreter: Wanted::Bare,
         files: None,
     }
 }

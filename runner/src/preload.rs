@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isolator_runner::paths;
-use isolator_runner::wire::{Interpreter, Job, Preload, Preloaded};
+use isolator_runner::wire::{Interpreter, Job, Preload, Preloaded, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::Pid;
@@ -163,13 +163,14 @@ impl Preloads {
     pub(crate) fn take(self, job: &Job, stdin: &[u8]) -> Taken {
         let Self { preload, bare, loaded, killed, .. } = self;
         let args = preload.as_ref().and_then(|preload| arguments(preload, job));
-        let (first, second) = if job.wants_modules { (loaded, bare) } else { (bare, loaded) };
-        let mut program = None;
-        let mut spares = Spares {
-            waiting: Vec::new(),
-            pids: killed.iter().map(|process| process.pid).collect(),
+        let (suited, others) = match job.interpreter {
+            Wanted::New => ([None, None], [bare, loaded]),
+            Wanted::Bare => ([bare, None], [loaded, None]),
+            Wanted::Loaded => ([loaded, bare], [None, None]),
         };
-        for mut parked in [first, second].into_iter().flatten() {
+        let mut program = None;
+        let mut waiting = Vec::new();
+        for mut parked in suited.into_iter().flatten() {
             let cpu = usage::process_cpu(parked.process.pid);
             if let (Some(_), None, Some(cpu_time)) = (args, &program, job.cpu_time) {
                 // Before the program can start: a process that it has forked already would have no limit.
@@ -179,12 +180,12 @@ impl Preloads {
                 Some(args) if program.is_none() && parked.go(args, stdin) => {
                     program = Some((parked.process, cpu));
                 }
-                _ => {
-                    spares.pids.push(parked.process.pid);
-                    spares.waiting.push(parked);
-                }
+                _ => waiting.push(parked),
             }
         }
+        waiting.extend(others.into_iter().flatten());
+        let pids = killed.iter().chain(waiting.iter().map(|parked| &parked.process));
+        let spares = Spares { pids: pids.map(|process| process.pid).collect(), waiting };
         Taken { program, spares }
     }
 }

@@ -164,6 +164,18 @@ pub enum Interpreter {
     Node,
 }
 
+/// The interpreter that is right for a program. If it isn't there, the program gets a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    /// One that is started for the program.
+    New,
+    /// One that waits and has imported nothing.
+    Bare,
+    /// One that waits and has imported [`Preload::modules`], or else a bare one.
+    Loaded,
+}
+
 /// The state of the interpreters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preloaded {
@@ -191,8 +203,8 @@ pub struct Job {
     pub cpu_time: Option<Duration>,
     /// What is kept of what the program prints.
     pub output: OutputLimits,
-    /// Whether the program is likely to use a module of [`Preload::modules`]. It also runs if this is wrong.
-    pub wants_modules: bool,
+    /// Which of the interpreters that wait may run the program.
+    pub interpreter: Wanted,
     /// Which of the files that it creates or changes in the workspace are reported, if any.
     pub files: Option<WantedFiles>,
 }

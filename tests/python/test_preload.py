@@ -10,7 +10,8 @@ one JSON object in the comments that begin with `#:` or `//:`:
     status      what becomes of it; "success" by default
     ways        in which it runs beside the plain one: "bare", and for Python "loaded"; all by default
     unordered   whether the order of the lines means nothing
-    preloaded   whether it can have an interpreter that was started ahead; true by default
+    preloaded   whether it can have an interpreter that was started ahead; true by default. Programs that look at
+                /proc can't; those that spell it otherwise show that little is seen there
     hide        patterns of what differs between any two runs
 """
 
@@ -30,8 +31,9 @@ PROGRAMS = Path(__file__).with_name("preload")
 LANGUAGES = {".py": "python", ".js": "javascript", ".cjs": "javascript", ".mjs": "javascript"}
 LANGUAGES[".ts"] = "javascript"
 
-# Added to a Python program that mentions none of the modules, to be given the interpreter that has them.
-MENTION = "\n# pandas\n"
+# Added to a Python program that imports none of the modules, to be given the interpreter that has them. It is not given
+# to programs that could tell.
+IMPORT = "\nif 0: import pandas\n"
 
 # What a run has of its own, even if nothing but the sandbox is another.
 BY_NATURE = re.compile(r"\b0x[0-9a-f]{6,16}\b")
@@ -110,8 +112,8 @@ class Program:
         } | settings
 
     def arguments(self, way):
-        mention = MENTION if way == "loaded" else ""
-        return self.call | {"entrypoint_code": self.code + mention}
+        added = IMPORT if way == "loaded" else ""
+        return self.call | {"entrypoint_code": self.code + added}
 
     def told(self, result):
         """What came back, without what is the run's own."""

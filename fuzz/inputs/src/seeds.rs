@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use isolator_runner::wire::{
     self, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job, Kind, OutputLimits,
-    Preload, Preloaded, Ready, StreamCount, VERSION, WantedFiles,
+    Preload, Preloaded, Ready, StreamCount, VERSION, Wanted, WantedFiles,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -132,7 +132,7 @@ fn server_says() -> Seeds {
         deadline: Duration::from_secs(10),
         cpu_time: Some(Duration::from_secs(1)),
         output: OutputLimits { head: 100, tail: 100, kill: 1000 },
-        wants_modules: true,
+        interpreter: Wanted::Loaded,
         files: Some(WantedFiles { globs: vec!["out/**".to_owned()], pictures: true, most: 100 }),
     };
     let preload = Preload {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use isolator_runner::wire::Wanted;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -28,7 +29,7 @@ use crate::pool::backoff::Backoff;
 use crate::pool::idle::{Closed, Idle, IdleSet};
 use crate::pool::preloading::PreloadSchedule;
 use crate::pool::template::Template;
-use crate::run::workspace::Workspace;
+use crate::run::{RunRequest, interpreter};
 use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -199,15 +200,15 @@ impl Pool {
         pool
     }
 
-    /// Whether a request is likely to want the modules. If so, the next sandbox gets them without waiting for
-    /// a calm moment, because others like it may follow.
-    pub(crate) fn expect(&self, workspace: &Workspace) -> bool {
-        let modules = self.template.preload().map_or(&[][..], |preload| &preload.modules);
-        let wants_modules = workspace.mentions_any(modules);
-        if wants_modules {
+    /// The interpreter that a request wants. If it is the one with modules, the next sandbox gets them without waiting
+    /// for a calm moment, because others like it may follow.
+    pub(crate) fn expect(&self, request: &RunRequest) -> Wanted {
+        let Some(preload) = self.template.preload() else { return Wanted::New };
+        let wanted = interpreter::wanted(preload, &request.workspace, &request.argv);
+        if wanted == Wanted::Loaded {
             self.preloading.used();
         }
-        wants_modules
+        wanted
     }
 
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use isolator_runner::wire::Wanted;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -163,15 +164,15 @@ impl Pools {
         let arrived = Instant::now();
         let _admitted = self.admission.enter(client).await?;
         let admitted = Instant::now();
-        let wants_modules = pool.expect(&request.workspace);
+        let interpreter = pool.expect(request);
         let mut is_first = true;
         let mut source = CheckoutSource::IdleSet;
         loop {
-            let checked_out = pool.checkout(source, wants_modules).await;
+            let checked_out = pool.checkout(source, interpreter == Wanted::Loaded).await;
             let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
-            let run = run::run(sandbox, request, wants_modules);
+            let run = run::run(sandbox, request, interpreter);
             match self.shared.activity.during(run).await {
                 // Each retry takes a sandbox from the idle set, so this ends.
                 Err(RunError::NotThawed(error)) => {

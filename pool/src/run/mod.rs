@@ -1,5 +1,6 @@
 //! A run: one request's job in one armed sandbox, which is gone afterwards.
 
+pub(crate) mod interpreter;
 pub mod outcome;
 pub mod output;
 mod request;
@@ -10,7 +11,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use isolator_runner::wire::{self, Exit, Failed, FailedCause, Job, KillReason, Kind, WireError};
+use isolator_runner::wire::{
+    self, Exit, Failed, FailedCause, Job, KillReason, Kind, Wanted, WireError,
+};
 
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
 use crate::run::outcome::{End, Outcome, Status};
@@ -77,13 +80,13 @@ pub enum RunError {
 pub(crate) async fn run(
     mut sandbox: Sandbox<Armed>,
     request: &RunRequest,
-    wants_modules: bool,
+    interpreter: Wanted,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
     sandbox.limit(request.resources).await?;
     let limit = began.elapsed();
 
-    let message = encode(request, wants_modules, &sandbox)?;
+    let message = encode(request, interpreter, &sandbox)?;
     let sent = Instant::now();
     let mut output = Output::new(request.output, request.watch.clone(), request.files.as_ref());
     let report = exchange(&mut sandbox, &message, request.timeout, &mut output).await?;
@@ -182,7 +185,7 @@ async fn exchange(
 
 fn encode(
     request: &RunRequest,
-    wants_modules: bool,
+    interpreter: Wanted,
     sandbox: &Sandbox<Armed>,
 ) -> Result<Vec<u8>, RunError> {
     let job = Job {
@@ -193,7 +196,7 @@ fn encode(
         deadline: request.timeout,
         cpu_time: request.cpu_time,
         output: request.output,
-        wants_modules,
+        interpreter,
         files: request.files.clone(),
     };
     let tar = request.workspace.tar();

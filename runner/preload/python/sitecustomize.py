@@ -200,6 +200,16 @@ def _has_one_of(modules, listings):
     return any(not tops.isdisjoint(file.partition(".")[0] for file in files) for files in listings)
 
 
+def _start_clocks():
+    """The records of logging say how long it has been there."""
+    logging = sys.modules.get("logging")
+    if logging:
+        import time
+
+        is_whole = type(getattr(logging, "_startTime", None)) is int
+        logging._startTime = time.time_ns() if is_whole else time.time()
+
+
 def _park(said):
     import os
 
@@ -220,6 +230,7 @@ def _park(said):
         sys.argv.extend(arguments)
         if hasattr(sys, "orig_argv"):
             sys.orig_argv.extend(arguments)
+        _start_clocks()
         os.write(channel, b".")
         os.close(channel)
     except BaseException:

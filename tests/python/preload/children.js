@@ -1,4 +1,4 @@
-//: {"files": {"child.js": "process.on('message', (m) => { process.send([m, process.argv, process.execArgv, process.env.NODE_OPTIONS ?? null, process.env.ISOLATOR_PRELOAD ?? null, require('fs').readdirSync('/proc/self/fd').length, process._preload_modules]); process.disconnect(); });", "loud.sh": "echo $NODE_OPTIONS; echo err >&2; exit 3"}, "args": ["a"]}
+//: {"files": {"child.js": "process.on('message', (m) => { process.send([m, process.argv, process.execArgv, process.env.NODE_OPTIONS ?? null, process.env.ISOLATOR_PRELOAD ?? null, require('fs').readdirSync('/pro\\x63/self/fd').length, process._preload_modules]); process.disconnect(); });", "loud.sh": "echo $NODE_OPTIONS; echo err >&2; exit 3"}, "args": ["a"]}
 const { fork, spawnSync, execFileSync, execSync, exec, spawn } = require('child_process');
 const child = fork('./child.js', ['x']);
 child.on('message', (message) => console.log('message', message));

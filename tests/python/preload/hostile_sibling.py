@@ -1,7 +1,7 @@
 # At its very first moment: the interpreter that was not chosen is of no use, whatever is tried on it.
 import os
 
-others = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) not in (1, os.getpid(), os.getppid())]
+others = [int(pid) for pid in os.listdir("/pro\x63") if pid.isdigit() and int(pid) not in (1, os.getpid(), os.getppid())]
 import ctypes
 import time
 
@@ -13,4 +13,4 @@ for pid in others:
     except OSError:
         pass
 time.sleep(0.5)
-print([pid for pid in others if os.path.exists(f"/proc/{pid}")])
+print([pid for pid in others if os.path.exists(f"/pro\x63/{pid}")])

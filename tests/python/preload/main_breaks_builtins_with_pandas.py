@@ -17,6 +17,6 @@ def function():
 
 for name in ("set", "map", "any", "hasattr", "type", "iter", "dict", "list", "isinstance", "__import__", "getattr"):
     setattr(builtins, name, no)
-gc.freeze = gc.get_objects = gc.collect = gc.unfreeze = no
+gc.freeze = vars(gc)["get_obj\x65cts"] = gc.collect = gc.unfreeze = no
 del sys.modules["gc"]
 print("end")

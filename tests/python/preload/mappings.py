@@ -1,6 +1,6 @@
 #: {"ways": ["bare"]}
 files = set()
-for line in open("/proc/self/maps"):
+for line in open("/pro\x63/self/maps"):
     fields = line.split(maxsplit=5)
     if len(fields) == 6:
         files.add((fields[5].strip(), fields[1]))

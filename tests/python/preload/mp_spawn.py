@@ -8,7 +8,7 @@ print("imported as", __name__, sys.argv)
 
 def look(n):
     environment = [os.environ.get(name) for name in ("PYTHONPATH", "ISOLATOR_PRELOAD")]
-    return n, __name__, sys.argv, sys.path, str(sys.flags), environment, len(os.listdir("/proc/self/fd"))
+    return n, __name__, sys.argv, sys.path, str(sys.flags), environment, len(os.listdir("/pro\x63/self/fd"))
 
 
 if __name__ == "__main__":

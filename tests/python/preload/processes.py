@@ -3,9 +3,9 @@ import os
 import time
 
 time.sleep(0.5)
-for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
+for pid in sorted(filter(str.isdigit, os.listdir("/pro\x63")), key=int):
     try:
-        fields = open(f"/proc/{pid}/stat").read()
+        fields = open(f"/pro\x63/{pid}/stat").read()
     except OSError:
         continue
     print(fields.partition("(")[2].rpartition(")")[0], " Z " in fields)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use isolator_pool::engine::{SandboxName, SandboxState};
 use isolator_runner::wire::{
     self, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preload, Preloaded,
-    Ready, StreamCount,
+    Ready, StreamCount, Wanted,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -119,7 +119,7 @@ impl Runner {
             _ => {}
         }
         self.stream.write_all(&wire::header(Kind::Started, 0)).await?;
-        if job.wants_modules && self.record(|record| !record.has_modules) {
+        if job.interpreter == Wanted::Loaded && self.record(|record| !record.has_modules) {
             // It has to import them itself, which is told as if nothing had been there.
             self.record(|record| record.preloaded = false);
         }

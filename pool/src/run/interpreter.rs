@@ -1,0 +1,263 @@
+//! Which of the interpreters that wait may run a program.
+//!
+//! A program must not be able to tell that its interpreter was started ahead of it. Most can't. Those that can say so in
+//! their source: they look at the process, at the interpreter's objects or its clock, or they change something before
+//! an import that the import would have seen. So the source is searched for the names by which this is done. A name that
+//! means something else costs a slower start and nothing more; so no source is parsed.
+
+use std::sync::LazyLock;
+
+use isolator_runner::wire::{Interpreter, Wanted};
+use memchr::memmem;
+use regex::bytes::Regex;
+
+use crate::engine::preload::Preload;
+use crate::run::workspace::Workspace;
+
+/// Python: by what the process itself can be looked at, which has more variables and time behind it and fewer objects
+/// that a collection has not seen yet.
+static PYTHON_PROCESS: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"/proc\b|\bpsutil\b|\bget_objects\b"));
+
+/// Python: by what modules are seen that were imported, and what importing them did, at any time.
+static PYTHON_INTERPRETER: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"\bsys\s*\.\s*modules\b|\bfrom\s+sys\s+import\b|\bmeta_path\b|\bpath_hooks\b|\bpath_importer_cache\b|\baddaudithook\b|\batexit\b|\btracemalloc\b|\bgc\s*\.\s*(?:get_|freeze|unfreeze|callbacks|set_debug|is_tracked)|\bfrom\s+gc\s+import\b|\bgetallocatedblocks\b|\bgetrefcount\b",
+    )
+});
+
+/// Python: by what an import can be influenced that comes later. Variables may be read.
+static PYTHON_INFLUENCE: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"\benviron\b(?<read>\s*\.\s*(?:get|copy)\b)?|\b(?:putenv|unsetenv|filterwarnings|simplefilter|resetwarnings|catch_warnings|warnings\s*\.\s*filters|showwarning|formatwarning|setLoggerClass|setLogRecordFactory|setlocale|builtins|__builtins__|__import__|importlib|settrace|setprofile|monitoring|register_at_fork|ctypes)\b",
+    )
+});
+
+/// Python: texts and comments.
+static PYTHON_TEXT: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r#"(?s)"""(?:\\.|[^\\])*?"""|'''(?:\\.|[^\\])*?'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*"#,
+    )
+});
+
+/// Python: an import, with the modules that it names.
+static PYTHON_IMPORT: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"\b(?:import|from)[ \t]+(?<modules>[\w.]+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+(?:[ \t]+as[ \t]+\w+)?)*)",
+    )
+});
+
+/// Node.js: by what a program sees for how long its process has been there.
+static NODE_CLOCK: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"\b(?:performance|perf_hooks|uptime|timeStamp|timeOrigin)\b|/proc\b"));
+
+/// Most source that is searched, in bytes. It takes a few milliseconds, and the programs of more take longer to start
+/// than an interpreter does.
+const MAX_SOURCE: usize = 1 << 20;
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(&format!("(?-u){pattern}")).expect("it is written here")
+}
+
+/// The interpreter that fits a request: its files, and the command that runs them.
+pub(crate) fn wanted(preload: &Preload, workspace: &Workspace, argv: &[String]) -> Wanted {
+    let mut sources = sources(preload.interpreter, workspace, argv);
+    if sources.iter().map(|source| source.code.len()).sum::<usize>() > MAX_SOURCE {
+        return Wanted::New;
+    }
+    // The file that the command names comes first.
+    sources.sort_by_key(|source| !source.is_program);
+    let sources: Vec<_> = sources.into_iter().map(|source| source.code).collect();
+    match preload.interpreter {
+        Interpreter::Python => python(&sources, &preload.modules),
+        Interpreter::Node => node(&sources, &preload.modules),
+    }
+}
+
+/// A file with a program or a module.
+struct Source<'w> {
+    code: &'w [u8],
+    is_program: bool,
+}
+
+fn sources<'w>(
+    interpreter: Interpreter,
+    workspace: &'w Workspace,
+    argv: &[String],
+) -> Vec<Source<'w>> {
+    let extensions: &[&str] = match interpreter {
+        Interpreter::Python => &[".py"],
+        Interpreter::Node => &[".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"],
+    };
+    let source = |(path, code): (&str, &'w [u8])| {
+        let is_program = argv.iter().any(|arg| arg == path);
+        let is_source = is_program || extensions.iter().any(|extension| path.ends_with(extension));
+        is_source.then_some(Source { code, is_program })
+    };
+    workspace.files().filter_map(source).collect()
+}
+
+fn python(sources: &[&[u8]], modules: &[String]) -> Wanted {
+    if sources.iter().any(|code| PYTHON_PROCESS.is_match(code)) {
+        return Wanted::New;
+    }
+    let packages: Vec<_> = modules.iter().map(|module| package(module)).collect();
+    if !mentions(sources, &packages)
+        || sources.iter().any(|code| PYTHON_INTERPRETER.is_match(code))
+        || !imports_first(sources, &packages)
+    {
+        return Wanted::Bare;
+    }
+    Wanted::Loaded
+}
+
+fn node(sources: &[&[u8]], modules: &[String]) -> Wanted {
+    let packages: Vec<_> = modules.iter().map(|module| package(module)).collect();
+    if sources.iter().any(|code| NODE_CLOCK.is_match(code)) {
+        Wanted::New
+    } else if mentions(sources, &packages) {
+        Wanted::Loaded
+    } else {
+        Wanted::Bare
+    }
+}
+
+/// The package that has the module.
+fn package(module: &str) -> &str {
+    module.split(['.', '/']).next().unwrap_or_default()
+}
+
+fn mentions(sources: &[&[u8]], packages: &[&str]) -> bool {
+    let finders: Vec<_> = packages.iter().map(|name| memmem::Finder::new(name)).collect();
+    sources.iter().any(|code| finders.iter().any(|finder| finder.find(code).is_some()))
+}
+
+/// Whether the packages are imported at all, and nothing comes before that could have influenced it. When the modules of
+/// the request run is not known, so that nothing in them may, nor in the program before it imports one of them.
+fn imports_first(sources: &[&[u8]], packages: &[&str]) -> bool {
+    let Some((program, others)) = sources.split_first() else { return false };
+    let imports: Vec<_> = sources.iter().map(|code| imports(code)).collect();
+    let is_of_package =
+        |import: &&Import| import.modules.iter().any(|name| packages.contains(&package(name)));
+    if !imports.iter().flatten().any(|import| is_of_package(&import)) {
+        return false;
+    }
+    let counts = |import: &&Import| !others.is_empty() || is_of_package(import);
+    let last = imports[0].iter().filter(counts).map(|import| import.at).max().unwrap_or(0);
+    first_influence(program).is_none_or(|first| first > last)
+        && others.iter().all(|code| first_influence(code).is_none())
+}
+
+fn first_influence(code: &[u8]) -> Option<usize> {
+    let mut found = PYTHON_INFLUENCE.captures_iter(code);
+    let influence = found.find(|found| found.name("read").is_none())?;
+    influence.get(0).map(|all| all.start())
+}
+
+/// An import statement.
+struct Import {
+    at: usize,
+    modules: Vec<String>,
+}
+
+fn imports(code: &[u8]) -> Vec<Import> {
+    let mut blanked = code.to_vec();
+    for text in PYTHON_TEXT.find_iter(code) {
+        blanked[text.range()].fill(b' ');
+    }
+    let import = |found: regex::bytes::Captures<'_>| {
+        let modules = found.name("modules").map_or(&b""[..], |modules| modules.as_bytes());
+        let modules = String::from_utf8_lossy(modules);
+        let name = |part: &str| part.split_whitespace().next().unwrap_or_default().to_owned();
+        Import {
+            at: found.get(0).map_or(0, |all| all.start()),
+            modules: modules.split(',').map(name).collect(),
+        }
+    };
+    PYTHON_IMPORT.captures_iter(&blanked).map(import).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modules() -> Vec<String> {
+        ["numpy", "pandas", "matplotlib.pyplot"].map(str::to_owned).to_vec()
+    }
+
+    fn of(code: &str) -> Wanted {
+        python(&[code.as_bytes()], &modules())
+    }
+
+    #[test]
+    fn programs_that_import_modules_first_get_the_interpreter_that_has_them() {
+        for code in [
+            "import numpy",
+            "import numpy as np\nprint(np.arange(3))",
+            "import os, sys, pandas as pd\nos.environ['A'] = 'b'",
+            "from matplotlib import pyplot as plt",
+            "\"\"\"Uses os.environ.get('A').\"\"\"\nimport pandas",
+            "def f():\n    import numpy\n    return numpy",
+            "try:\n    import numpy\nexcept ImportError:\n    pass",
+            "import warnings\nimport numpy as np\nwarnings.filterwarnings('ignore')",
+            "import os; home = os.environ.get('HOME'); import pandas",
+            "import json\nprint('# import this')\nimport numpy",
+            "import gc, numpy\ngc.collect()",
+        ] {
+            assert_eq!(of(code), Wanted::Loaded, "{code}");
+        }
+    }
+
+    #[test]
+    fn programs_that_import_none_or_could_tell_get_the_bare_one() {
+        for code in [
+            "print('hello')",
+            "# pandas",
+            "print('import pandas')",
+            "'''\nimport pandas\n'''",
+            "import pandasql",
+            "import warnings; warnings.filterwarnings('ignore'); import numpy as np",
+            "import os; os.environ['OPENBLAS_NUM_THREADS'] = '2'; import numpy",
+            "import os\nos.environ.update(A='b')\ndef f():\n    import numpy",
+            "import atexit; atexit.register(print, 'x'); import pandas, logging",
+            "import sys\nsys.meta_path.insert(0, Blocker())\nimport pandas",
+            "import builtins\nbuiltins.__import__ = mine\nimport pandas",
+            "import tracemalloc\ntracemalloc.start()\nimport numpy",
+            "import sys, numpy\nprint('pandas' in sys.modules)",
+            "import gc, pandas\nprint(gc.get_freeze_count())",
+            "import importlib\nimportlib.import_module('pandas')",
+        ] {
+            assert_eq!(of(code), Wanted::Bare, "{code}");
+        }
+    }
+
+    #[test]
+    fn programs_that_look_at_their_process_get_a_new_one() {
+        for code in [
+            "print(open('/proc/self/environ').read())",
+            "import numpy, psutil",
+            "import gc\nprint(len(gc.get_objects()))",
+        ] {
+            assert_eq!(of(code), Wanted::New, "{code}");
+        }
+        let of = |code: &str| node(&[code.as_bytes()], &[]);
+        for code in
+            ["console.log(performance.now())", "process.uptime()", "new Event('a').timeStamp"]
+        {
+            assert_eq!(of(code), Wanted::New, "{code}");
+        }
+        assert_eq!(of("console.time('a'); console.log(process.hrtime())"), Wanted::Bare);
+    }
+
+    #[test]
+    fn modules_of_the_request_count_wherever_they_are_imported() {
+        let of = |program: &str, module: &str| {
+            python(&[program.as_bytes(), module.as_bytes()], &modules())
+        };
+        let sets = "import os\nos.environ['A'] = 'b'\n";
+        assert_eq!(of("import helper", "import numpy"), Wanted::Loaded);
+        assert_eq!(of(&format!("{sets}import helper"), "import numpy"), Wanted::Bare);
+        assert_eq!(of(&format!("import helper\n{sets}"), "import numpy"), Wanted::Loaded);
+        assert_eq!(of("import helper\nimport numpy", sets), Wanted::Bare);
+    }
+}
