@@ -204,8 +204,8 @@ pub(super) struct RawSyntaxCheck {
     pub(super) pattern: Option<String>,
 }
 
-/// An interpreter that is started before its program comes. Programs whose file has another name, that set
-/// variables, or whose files could replace a module get a new interpreter.
+/// An interpreter that is started before its program comes. Programs that would notice get a new interpreter:
+/// those whose file has another name, that set variables, or whose files could replace a module.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawPreload {
@@ -213,7 +213,7 @@ pub(super) struct RawPreload {
     pub(super) enabled: Option<bool>,
     /// The interpreter that the language's command starts.
     pub(super) interpreter: Option<RawInterpreter>,
-    /// Modules that a second interpreter imports, for programs that mention one of them. Default for
+    /// Modules that a second interpreter imports, for programs that import one of them. Default for
     /// Python: ["numpy", "pandas"]; for JavaScript: none.
     pub(super) modules: Option<Vec<String>>,
     /// Memory in MiB that the interpreter with the modules can take, in addition to the sandbox's own. An

@@ -19,7 +19,7 @@ pub struct Preload {
     pub argv: Vec<String>,
     /// Variables added to the image's; it serves programs with the same variables.
     pub env: BTreeMap<String, String>,
-    /// Modules to import, for programs that mention one of them.
+    /// Modules to import, for programs that import one of them.
     pub modules: Vec<String>,
     /// Memory that the interpreter with modules may take, on top of the program's limit.
     pub memory: ByteSize,
