@@ -5,6 +5,7 @@ use std::time::Duration;
 use isolator_pool::engine::limits::{LimitKind, Resources};
 use isolator_pool::pool::pools::Receipt;
 use isolator_pool::run::outcome::{End, Outcome, Status};
+use memchr::memmem;
 
 use crate::config::{Config, Language};
 
@@ -26,8 +27,22 @@ pub(crate) struct Context<'a> {
     pub resources: Resources,
 }
 
-/// The cause of a failure; `None` for a success.
+/// What a program prints if it has opened too many files, in the words of the C library and of Node.js. The kernel does
+/// not count this.
+const TOO_MANY_FILES: [&[u8]; 2] = [b"Too many open files", b"EMFILE"];
+
+/// The cause of a failure, with the limits that were touched before it; `None` for a success.
 pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
+    let mut causes = vec![end(outcome, context)?];
+    causes.extend(touched_limits(outcome, context));
+    if outcome.status == Status::Error {
+        causes.extend(hint(outcome, context.language));
+    }
+    Some(causes.join("; "))
+}
+
+/// How the program ended, unless it succeeded.
+fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
     Some(match outcome.status {
         Status::Success => return None,
         Status::Timeout if outcome.end.is_none() => unreported(context),
@@ -44,7 +59,11 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
                 "it printed more than {limit} MiB and was killed; print less, or write to a file"
             )
         }
-        Status::Error => error(outcome, context),
+        Status::Error => match outcome.end {
+            Some(End::Code(code)) => format!("exit code {code}"),
+            Some(End::Signal(signal)) => format!("killed by signal {}", signal_name(signal)),
+            None => "it ended in an unknown way".to_owned(),
+        },
     })
 }
 
@@ -105,17 +124,28 @@ fn out_of_memory(context: &Context<'_>) -> String {
     format!("the memory limit of {limit} was reached, including files in the workspace; {advice}")
 }
 
-fn error(outcome: &Outcome, context: &Context<'_>) -> String {
-    let mut causes = vec![match outcome.end {
-        Some(End::Code(code)) => format!("exit code {code}"),
-        Some(End::Signal(signal)) => format!("killed by signal {}", signal_name(signal)),
-        None => "it ended in an unknown way".to_owned(),
-    }];
+/// The limits that were reached, besides the one that ended the program. They may be why it failed, or why it hung: a
+/// program may wait for ever for a process that could not start.
+fn touched_limits(outcome: &Outcome, context: &Context<'_>) -> Vec<String> {
     let limits = context.language.sandbox.limits;
+    let mut touched = Vec::new();
     if outcome.refused_forks > 0 {
-        causes.push(format!(
+        touched.push(format!(
             "the process limit of {} was reached: start fewer processes and threads",
             limits.pids
+        ));
+    }
+    if outcome.oom_kills > 0 && outcome.status != Status::OutOfMemory {
+        touched.push(format!(
+            "{} process(es) of the program were killed because the memory limit of {} was reached",
+            outcome.oom_kills, context.resources.memory
+        ));
+    }
+    let printed = outcome.stderr.shortened(0, SEARCHED).to_bytes();
+    if TOO_MANY_FILES.iter().any(|words| memmem::find(&printed, words).is_some()) {
+        touched.push(format!(
+            "a process may have {} files open: close files and connections that are not used",
+            limits.open_files
         ));
     }
     for disk in &outcome.full_disks {
@@ -124,13 +154,12 @@ fn error(outcome: &Outcome, context: &Context<'_>) -> String {
             "/dev/shm" => limits.shm,
             _ => limits.workspace,
         };
-        causes.push(format!(
+        touched.push(format!(
             "the disk limit was reached: {disk} ({size}, {} files) is full; write less",
             limits.inodes
         ));
     }
-    causes.extend(hint(outcome, context.language));
-    causes.join("; ")
+    touched
 }
 
 /// The explanation of the last known message on standard error.
@@ -213,6 +242,16 @@ mod tests {
         assert!(memory.contains("256 MiB") && memory.contains("at most 1024"), "{memory}");
         let pids = explain("python", |outcome| outcome.refused_forks = 3).unwrap();
         assert!(pids.contains("process limit of 64"), "{pids}");
+        let hung = explain("python", |outcome| {
+            outcome.status = Status::Timeout;
+            (outcome.refused_forks, outcome.oom_kills) = (1, 2);
+        });
+        let hung = hung.unwrap();
+        for part in ["still running after 5s", "process limit of 64", "2 process(es)", "256 MiB"] {
+            assert!(hung.contains(part), "{hung}");
+        }
+        let files = explain_stderr("python", "OSError: [Errno 24] Too many open files: '/tmp/a'");
+        assert!(files.contains("may have 1024 files open"), "{files}");
         let disk = explain("python", |outcome| outcome.full_disks = vec!["/tmp".into()]).unwrap();
         assert!(disk.contains("/tmp (64 MiB"), "{disk}");
         let signal = explain("python", |outcome| outcome.end = Some(End::Signal(11))).unwrap();
