@@ -221,7 +221,7 @@ impl Engine for Scripted {
         Ok(())
     }
 
-    async fn update(&self, _: &SandboxName, _: Resources) -> Result<(), EngineError> {
+    async fn update(&self, _: &SandboxName, _: Resources, _: u32) -> Result<(), EngineError> {
         Ok(())
     }
 

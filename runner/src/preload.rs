@@ -17,7 +17,7 @@ use isolator_runner::paths;
 use isolator_runner::wire::{Interpreter, Job, Preload, Preloaded, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::process::{OomScore, Process, would_block};
 use crate::usage;
@@ -184,6 +184,10 @@ impl Preloads {
             }
         }
         waiting.extend(others.into_iter().flatten());
+        if job.interpreter == Wanted::New {
+            // The program looks at its process, and may look at its neighbours.
+            waiting.drain(..).for_each(Parked::end);
+        }
         let pids = killed.iter().chain(waiting.iter().map(|parked| &parked.process));
         let spares = Spares { pids: pids.map(|process| process.pid).collect(), waiting };
         Taken { program, spares }
@@ -281,6 +285,13 @@ impl Parked {
             && self.channel.set_read_timeout(Some(GO_TIMEOUT)).is_ok()
             && self.channel.read_exact(&mut answer).is_ok()
             && answer == [GO_ANSWER]
+    }
+
+    /// Kills the interpreter and waits until it is gone.
+    fn end(self) {
+        self.process.kill();
+        // An error means that there is no such process.
+        let _ = waitpid(Some(self.process.pid), WaitOptions::empty());
     }
 
     /// The error for an interpreter that ended, with the last line that it printed.

@@ -216,8 +216,8 @@ pub(super) struct RawPreload {
     /// Modules that a second interpreter imports, for programs that import one of them. Default for
     /// Python: ["numpy", "pandas"]; for JavaScript: none.
     pub(super) modules: Option<Vec<String>>,
-    /// Memory in MiB that the interpreter with the modules can take, in addition to the sandbox's own. An
-    /// interpreter that takes more is not used. Default: 128.
+    /// Memory in MiB that the interpreter with the modules can take. A sandbox in which it waits gets what it
+    /// really takes in addition to its own. An interpreter that takes more is not used. Default: 128.
     #[serde(rename = "memoryMB")]
     pub(super) memory_mb: Option<u64>,
 }

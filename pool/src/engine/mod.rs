@@ -34,7 +34,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
-use crate::engine::limits::{ByteSize, FixedLimits, LimitKind, Resources};
+use crate::engine::limits::{FixedLimits, LimitKind, Resources};
 use crate::engine::preload::Preload;
 
 /// Name of a sandbox. It is chosen before the sandbox is made, so that the sandbox can be removed whatever
@@ -102,13 +102,12 @@ pub struct SandboxSpec {
 }
 
 impl SandboxSpec {
-    /// The limits of a sandbox whose program may use `resources`. Preloaded modules get memory of their own on
-    /// top. An interpreter without modules gets none: it takes no more than the program's own would.
-    pub fn with_preload(&self, resources: Resources) -> Resources {
-        let modules = self.preload.as_ref().filter(|preload| !preload.modules.is_empty());
-        let more = modules.map_or(0, |preload| preload.memory.as_bytes());
-        let memory = ByteSize::bytes(resources.memory.as_bytes().saturating_add(more));
-        Resources { memory, ..resources }
+    /// Processes and threads of a sandbox. If two interpreters wait in it, the one that is not needed is still there for
+    /// a moment when the program starts, and must take nothing from it.
+    pub fn processes(&self) -> u32 {
+        let is_spare_left =
+            self.preload.as_ref().is_some_and(|preload| !preload.modules.is_empty());
+        self.limits.pids + u32::from(is_spare_left)
     }
 }
 
@@ -271,8 +270,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Thaws the sandbox. Resuming a running one is fine.
     async fn resume(&self, name: &SandboxName) -> Result<(), EngineError>;
 
-    /// Changes what the sandbox may use.
-    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError>;
+    /// Changes what the sandbox may use, and how many processes and threads it may have.
+    async fn update(
+        &self,
+        name: &SandboxName,
+        resources: Resources,
+        processes: u32,
+    ) -> Result<(), EngineError>;
 
     /// The state of the sandbox.
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError>;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use isolator_runner::wire::{
     self, Exit, Failed, FailedCause, Job, KillReason, Kind, Wanted, WireError,
@@ -34,6 +35,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// A program starts milliseconds after its job was sent. If it takes this long, the sandbox may be frozen, which
 /// is checked.
 const FREEZE_CHECK_AFTER: Duration = Duration::from_secs(1);
+
+/// When the interpreters that a program did not need are gone: the runner kills them 20 ms after its start, and freeing
+/// their memory takes a moment. Most programs have ended by then.
+const SPARES_END_AFTER: Duration = Duration::from_millis(50);
 
 /// Where the time of a run went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,6 +86,7 @@ pub(crate) async fn run(
     mut sandbox: Sandbox<Armed>,
     request: &RunRequest,
     interpreter: Wanted,
+    tasks: &TaskTracker,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
     sandbox.limit(request.resources).await?;
@@ -89,7 +95,10 @@ pub(crate) async fn run(
     let message = encode(request, interpreter, &sandbox)?;
     let sent = Instant::now();
     let mut output = Output::new(request.output, request.watch.clone(), request.files.as_ref());
-    let report = exchange(&mut sandbox, &message, request.timeout, &mut output).await?;
+    let take_back = sandbox.take_back(request.resources, interpreter);
+    let spares_are_gone = || take_back.into_iter().for_each(|it| it.begin(tasks));
+    let report =
+        exchange(&mut sandbox, &message, request.timeout, &mut output, spares_are_gone).await?;
     let total = sent.elapsed();
     if matches!(report, Report::Late | Report::Closed) && !output.started {
         sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
@@ -135,6 +144,7 @@ async fn exchange(
     message: &[u8],
     timeout: Duration,
     output: &mut Output,
+    spares_are_gone: impl FnOnce(),
 ) -> Result<Report, SandboxError> {
     let engine = Arc::clone(&sandbox.engine);
     let name = sandbox.lease.name().clone();
@@ -149,6 +159,8 @@ async fn exchange(
     let mut sending = std::pin::pin!(sender.send(message));
     let mut is_sending = true;
     let mut deadline = std::pin::pin!(tokio::time::sleep(START_TIMEOUT));
+    let mut spares_are_gone = Some(spares_are_gone);
+    let mut spares_end = std::pin::pin!(tokio::time::sleep(START_TIMEOUT));
     loop {
         tokio::select! {
             frame = receiver.next() => {
@@ -157,8 +169,9 @@ async fn exchange(
                     return Ok(report);
                 }
                 if output.started && !had_started {
-                    let until = tokio::time::Instant::now() + timeout + REPORT_GRACE;
-                    deadline.as_mut().reset(until);
+                    let now = tokio::time::Instant::now();
+                    deadline.as_mut().reset(now + timeout + REPORT_GRACE);
+                    spares_end.as_mut().reset(now + SPARES_END_AFTER);
                 }
             }
             sent = &mut sending, if is_sending => {
@@ -177,6 +190,9 @@ async fn exchange(
             // A sandbox that is being thawed is not checked.
             () = &mut freeze_check, if !output.started && !was_checked && !is_thawing => {
                 was_checked = true;
+            }
+            () = &mut spares_end, if output.started && spares_are_gone.is_some() => {
+                spares_are_gone.take().into_iter().for_each(|tell| tell());
             }
             () = &mut deadline => return Ok(Report::Late),
         }

@@ -15,12 +15,12 @@ pub mod sweep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolator_runner::wire::Preloaded;
+use isolator_runner::wire::{Preloaded, Wanted};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::engine::limits::Resources;
+use crate::engine::limits::{ByteSize, LimitKind, Resources};
 use crate::engine::preload::PreloadStatus;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::sandbox::connection::{Connection, ConnectionError};
@@ -58,6 +58,9 @@ pub(crate) struct Sandbox<State> {
     pub(crate) connection: Connection,
     pub(crate) state: State,
     created: Instant,
+    /// Memory that the interpreters hold which wait in it, if one of them has imported modules. It is on top of what
+    /// the program may use.
+    ahead: ByteSize,
 }
 
 /// Why a sandbox could not be made or brought to its next state.
@@ -96,8 +99,8 @@ impl<State> Sandbox<State> {
     }
 
     fn into_state<Next>(self, state: Next) -> Sandbox<Next> {
-        let Self { lease, engine, spec, connection, created, .. } = self;
-        Sandbox { lease, engine, spec, connection, created, state }
+        let Self { lease, engine, spec, connection, created, ahead, .. } = self;
+        Sandbox { lease, engine, spec, connection, created, ahead, state }
     }
 }
 
@@ -121,7 +124,8 @@ impl Sandbox<Armed> {
         let lease = Arc::new(lease);
         let missing = spec.preload.as_ref().map(|_| Missing::Interpreter);
         let state = Armed { missing, thawing: None };
-        Ok(Self { lease, engine, spec, connection, created: Instant::now(), state })
+        let (created, ahead) = (Instant::now(), ByteSize::bytes(0));
+        Ok(Self { lease, engine, spec, connection, created, ahead, state })
     }
 
     /// The next thing that should wait in the sandbox and does not yet.
@@ -131,13 +135,22 @@ impl Sandbox<Armed> {
 
     /// Starts the next missing interpreter. Returns the state of all interpreters so far.
     pub(crate) async fn preload(&mut self) -> Result<PreloadStatus, SandboxError> {
-        let (Some(preload), Some(missing)) = (&self.spec.preload, self.state.missing) else {
+        let spec = Arc::clone(&self.spec);
+        let (Some(preload), Some(missing)) = (&spec.preload, self.state.missing) else {
             return Ok(PreloadStatus::default());
         };
-        let message = preload.message(&self.spec.workdir, missing == Missing::Modules);
+        let message = preload.message(&spec.workdir, missing == Missing::Modules);
+        if missing == Missing::Modules {
+            self.allow(spec.resources, preload.memory).await?;
+        }
         let preloaded =
             bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
         let Preloaded { memory, complaints } = preloaded.await??;
+        if missing == Missing::Modules {
+            // What a runner says is not believed beyond what it was given.
+            self.ahead = ByteSize::bytes(memory.min(preload.memory.as_bytes()));
+            self.allow(spec.resources, self.ahead).await?;
+        }
         self.state.missing = match missing {
             Missing::Interpreter if !preload.modules.is_empty() => Some(Missing::Modules),
             Missing::Interpreter | Missing::Modules => None,
@@ -157,8 +170,31 @@ impl Sandbox<Armed> {
             return Ok(());
         }
         self.state.thawed().await?;
-        let resources = self.spec.with_preload(resources);
-        Ok(bounded(Call::Update, self.engine.update(self.lease.name(), resources)).await?)
+        self.allow(resources, self.ahead).await
+    }
+
+    /// Sets what the program may use, and memory on top for what waits in the sandbox.
+    async fn allow(&mut self, resources: Resources, more: ByteSize) -> Result<(), SandboxError> {
+        if self.engine.unenforced().contains(&LimitKind::Memory) {
+            return Ok(());
+        }
+        let memory = resources.memory.as_bytes().saturating_add(more.as_bytes());
+        let resources = Resources { memory: ByteSize::bytes(memory), ..resources };
+        let processes = self.spec.processes();
+        let update = self.engine.update(self.lease.name(), resources, processes);
+        Ok(bounded(Call::Update, update).await?)
+    }
+
+    /// What takes back the memory and the process of the interpreters that a program did not need, once they are gone;
+    /// `None` if there is only one. The program keeps the memory of the interpreter that it runs in.
+    pub(crate) fn take_back(&self, resources: Resources, wanted: Wanted) -> Option<TakeBack> {
+        let more = if wanted == Wanted::Loaded { self.ahead.as_bytes() } else { 0 };
+        let memory = ByteSize::bytes(resources.memory.as_bytes().saturating_add(more));
+        let (engine, lease) = (Arc::clone(&self.engine), Arc::clone(&self.lease));
+        let processes = self.spec.limits.pids;
+        let resources = Resources { memory, ..resources };
+        let has_spare = processes < self.spec.processes();
+        has_spare.then_some(TakeBack { engine, lease, resources, processes })
     }
 
     /// What the engine knows of the sandbox.
@@ -178,6 +214,28 @@ impl Sandbox<Armed> {
             tokio::time::sleep(SETTLE_PAUSE).await;
         }
         self.state().await
+    }
+}
+
+/// Lowers the limits of a sandbox to what its program may use.
+pub(crate) struct TakeBack {
+    engine: Arc<dyn Engine>,
+    lease: Arc<Lease>,
+    resources: Resources,
+    processes: u32,
+}
+
+impl TakeBack {
+    /// Does it in a task of `tasks`, which holds the lease: nobody waits for it, and the sandbox is not removed meanwhile.
+    pub(crate) fn begin(self, tasks: &TaskTracker) {
+        let Self { engine, lease, resources, processes } = self;
+        tasks.spawn(async move {
+            let update = engine.update(lease.name(), resources, processes);
+            if let Err(error) = bounded(Call::Update, update).await {
+                // The program has ended, or it has already used the memory, which stays its own then.
+                tracing::debug!(sandbox = %lease.name(), %error, "limits were not lowered");
+            }
+        });
     }
 }
 

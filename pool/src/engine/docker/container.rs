@@ -80,7 +80,7 @@ fn host_config(
     labels: &HashMap<String, String>,
     dialect: &Dialect,
 ) -> HostConfig {
-    let resources = spec.with_preload(spec.resources);
+    let resources = spec.resources;
     HostConfig {
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
@@ -93,7 +93,7 @@ fn host_config(
         // Memory and swap together: no swap is added.
         memory_swap: Some(resources.memory.as_i64()),
         nano_cpus: Some(resources.cpu.as_nano_cpus()),
-        pids_limit: Some(i64::from(spec.limits.pids)),
+        pids_limit: Some(i64::from(spec.processes())),
         ulimits: Some(ulimits(spec, dialect)),
         tmpfs: Some(tmpfs(spec, dialect)),
         mounts: Some(vec![runner_mount(volume, labels, Access::ReadOnly)]),

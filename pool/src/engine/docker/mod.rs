@@ -261,11 +261,17 @@ impl Engine for DockerEngine {
         self.unless_in_state(name, SandboxState::Running, Call::Resume, error).await
     }
 
-    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
+    async fn update(
+        &self,
+        name: &SandboxName,
+        resources: Resources,
+        processes: u32,
+    ) -> Result<(), EngineError> {
         let body = ContainerUpdateBody {
             memory: Some(resources.memory.as_i64()),
             memory_swap: Some(resources.memory.as_i64()),
             nano_cpus: Some(resources.cpu.as_nano_cpus()),
+            pids_limit: Some(processes.into()),
             ..ContainerUpdateBody::default()
         };
         let updated = self.docker().await?.update_container(name.as_str(), body).await;

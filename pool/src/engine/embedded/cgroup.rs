@@ -129,7 +129,12 @@ impl Cgroup {
     }
 
     /// Changes the limits of the controllers for which `has` returns true.
-    pub(super) fn limit(&self, resources: Resources, has: impl Fn(&str) -> bool) -> io::Result<()> {
+    pub(super) fn limit(
+        &self,
+        resources: Resources,
+        processes: u32,
+        has: impl Fn(&str) -> bool,
+    ) -> io::Result<()> {
         let memory = resources.memory.as_bytes().to_string();
         let quota = quota(resources).to_string();
         if has("memory") {
@@ -137,6 +142,10 @@ impl Cgroup {
                 Version::One => self.limit_memory_of_version_one(&memory)?,
                 Version::Two => self.write("", "memory.max", &memory)?,
             }
+        }
+        if has("pids") {
+            let controller = if self.hierarchies.version == Version::One { "pids" } else { "" };
+            self.write(controller, "pids.max", &processes.to_string())?;
         }
         if has("cpu") {
             let period = CPU_PERIOD.as_micros();

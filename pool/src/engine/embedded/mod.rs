@@ -305,11 +305,16 @@ impl Engine for EmbeddedEngine {
         })
     }
 
-    async fn update(&self, name: &SandboxName, resources: Resources) -> Result<(), EngineError> {
+    async fn update(
+        &self,
+        name: &SandboxName,
+        resources: Resources,
+        processes: u32,
+    ) -> Result<(), EngineError> {
         let host = self.host()?;
         self.with_live(Call::Update, name, |live| {
             live.cgroup.as_ref().map_or(Ok(()), |cgroup| {
-                cgroup.limit(resources, |controller| host.limits(controller))
+                cgroup.limit(resources, processes, |controller| host.limits(controller))
             })
         })
     }

@@ -168,7 +168,7 @@ fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
     limits.extend(own_rlimits());
     if !parts.host.limits("pids") && parts.ids.is_some() {
         // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
-        limits.push(rlimit("RLIMIT_NPROC", spec.limits.pids.into()));
+        limits.push(rlimit("RLIMIT_NPROC", spec.processes().into()));
     }
     limits
 }
@@ -222,14 +222,14 @@ fn linux(cgroup: Option<&Cgroup>, ids: Option<Ids>, resources: impl FnOnce() -> 
 }
 
 fn resources(spec: &SandboxSpec, host: &Host) -> Value {
-    let resources = spec.with_preload(spec.resources);
+    let resources = spec.resources;
     let mut limits = limits_of_memory(host, resources.memory);
     if host.limits("cpu") {
         let period = cgroup::CPU_PERIOD.as_micros() as u64;
         limits["cpu"] = json!({ "quota": cgroup::quota(resources), "period": period });
     }
     if host.limits("pids") {
-        limits["pids"] = json!({ "limit": spec.limits.pids });
+        limits["pids"] = json!({ "limit": spec.processes() });
     }
     limits
 }

@@ -553,7 +553,7 @@ impl Engine for FakeEngine {
         })
     }
 
-    async fn update(&self, name: &SandboxName, _: Resources) -> Result<(), EngineError> {
+    async fn update(&self, name: &SandboxName, _: Resources, _: u32) -> Result<(), EngineError> {
         self.answer(Call::Update, Some(name)).await?.land_with(|record| has_processes(record))
     }
 
