@@ -128,7 +128,7 @@ fn package(module: &str) -> &str {
 }
 
 fn mentions(sources: &[&[u8]], packages: &[&str]) -> bool {
-    let finders: Vec<_> = packages.iter().map(|name| memmem::Finder::new(name)).collect();
+    let finders: Vec<_> = packages.iter().map(memmem::Finder::new).collect();
     sources.iter().any(|code| finders.iter().any(|finder| finder.find(code).is_some()))
 }
 
