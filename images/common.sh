@@ -138,6 +138,9 @@ PYTHON
     find /var/lib/dpkg -name '*-old' -delete
     find /tmp /var/tmp /run -mindepth 1 -xdev -delete 2>/dev/null || :
 
+    # The root can't be written in a sandbox, and the temporary folder can.
+    rmdir /var/tmp && ln -s /tmp /var/tmp
+
     # An engine may put its own files over these, for which they have to exist.
     # A builder that has already done so keeps them.
     for name in hostname hosts resolv.conf; do

@@ -5,7 +5,32 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
-prepare
+# Commands that programs call, and a font for Chinese, Japanese and Korean. The package locales only makes locales.
+prepare bc file fonts-wqy-microhei jq less locales make procps sqlite3 unzip zip
+
+# C.UTF-8 is always there.
+for locale in de_DE en_GB en_US es_ES fr_FR ja_JP pt_BR zh_CN; do
+    localedef --no-archive --inputfile "$locale" --charmap UTF-8 "$locale.UTF-8"
+done
+
+# The package git needs Perl and what reaches networks, a hundred megabytes. The command itself needs neither.
+mkdir "$here/git" && cd "$here/git"
+apt_get download git
+dpkg-deb --extract git_*.deb .
+cp -P usr/bin/git usr/bin/git-receive-pack usr/bin/git-upload-pack /usr/bin
+mkdir -p /usr/share/git-core /usr/share/doc/git
+cp -r usr/share/git-core/templates /usr/share/git-core
+cp usr/share/doc/git/copyright /usr/share/doc/git
+cat >/etc/gitconfig <<'CONFIG'
+[init]
+    defaultBranch = main
+[safe]
+    directory = *
+[user]
+    name = sandbox
+    email = sandbox@localhost
+CONFIG
+cd "$here"
 
 site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib", "posix_local"))')
 # Nothing gets in that the lock does not name, and the check says so if a
@@ -17,11 +42,17 @@ ln -sf python3 /usr/bin/python
 
 # No compiler is in the image, so headers and static libraries are dead weight,
 # as are the tests of the packages. The folder of numpy's core is left because
-# code outside of tests imports from it.
+# code outside of tests imports from it, and the stubs of skimage because it
+# reads from them what to import.
 find "$site" -depth -type d -name tests ! -path '*/numpy/_core/tests' -exec rm -rf {} +
 find "$site" -type f \( -name '*.a' -o -name '*.h' -o -name '*.hpp' -o -name '*.pxd' \
-    -o -name '*.pyx' -o -name '*.pyi' -o -name '*.c' -o -name '*.cpp' \) -delete
+    -o -name '*.pyx' -o -name '*.pyi' ! -path '*/skimage/*' -o -name '*.c' -o -name '*.cpp' \) -delete
 rm -rf "$site"/matplotlib/mpl-data/sample_data
+
+# What a font has no glyph for is looked for in the next.
+settings=$site/matplotlib/mpl-data/matplotlibrc
+sed -i 's/^#font.family: *sans-serif$/font.family: sans-serif, WenQuanYi Micro Hei/' "$settings"
+grep -q '^font.family: sans-serif, WenQuanYi Micro Hei$' "$settings"
 
 # Matplotlib looks for its list of fonts only in a folder that it can write to,
 # and such a folder is always empty in a new sandbox. So the list is made once
@@ -50,7 +81,7 @@ PYTHON
 # What a program shows becomes a picture; see there.
 cp "$here/isolator_pictures.py" "$site"
 
-finish
+finish locales
 
 # The root is read-only at run time, so all bytecode has to be there. It is not
 # checked against the sources: these cannot change, and their times may when
@@ -65,7 +96,9 @@ MPLCONFIGDIR=/tmp/mpl MPLBACKEND=module://isolator_pictures python3 - <<'PYTHON'
 import io
 import pathlib
 
-import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.Image, pydantic, requests, seaborn, sympy, yaml
+import warnings
+
+import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.Image, pydantic, requests, seaborn, skimage, sympy, xgboost, yaml
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -76,6 +109,9 @@ import statsmodels.api
 frame = pd.DataFrame({"x": np.arange(5.0), "y": np.arange(5.0) * 2})
 sklearn.linear_model.LinearRegression().fit(frame[["x"]], frame["y"])
 frame.plot(x="x", y="y")
+# A missing glyph is a warning.
+warnings.simplefilter("error")
+plt.title("中文 日本語 한국어")
 plt.savefig(io.BytesIO(), format="png")
 plt.show()
 assert pathlib.Path("figure_1.png").stat().st_size > 1000 and not plt.get_fignums()

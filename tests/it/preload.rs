@@ -28,14 +28,19 @@ fn python(code: &str) -> Value {
 }
 
 #[tokio::test]
-async fn modules_are_there_for_those_who_mention_them_and_for_nobody_else() {
+async fn modules_are_there_for_those_who_import_them_and_for_nobody_else() {
     let server = Server::python().await;
-    let code = "import sys; print('pandas' in sys.modules)";
-    let mentions = from_the_pool(&server, python(code)).await;
-    assert_eq!((mentions.output(), mentions.is_preloaded()), ("True\n", true));
-    let code = "import sys; print('pan' + 'das' in sys.modules)";
-    let does_not = from_the_pool(&server, python(code)).await;
-    assert_eq!((does_not.output(), does_not.is_preloaded()), ("False\n", true));
+    // Whoever looks at them openly gets an interpreter without.
+    let code = "import sys\nif 0: import pandas\nprint('pandas' in vars(sys)['mod' 'ules'])";
+    let imports = from_the_pool(&server, python(code)).await;
+    assert_eq!((imports.output(), imports.is_preloaded()), ("True\n", true));
+    for code in [
+        "import sys\nprint('pandas' in vars(sys)['mod' 'ules'])",
+        "import sys\nif 0: import pandas\nprint('pandas' in sys.modules)",
+    ] {
+        let does_not = from_the_pool(&server, python(code)).await;
+        assert_eq!((does_not.output(), does_not.is_preloaded()), ("False\n", true));
+    }
     server.stop().await;
 }
 
@@ -55,11 +60,11 @@ async fn what_an_interpreter_did_ahead_is_not_the_program_s_doing() {
 async fn a_program_has_no_less_memory_for_it() {
     let limit = json!({ "languageSettings": { "python": { "memoryMB": 128 } } });
     let server = Server::with("python", limit).await;
-    let code = "# pandas\nx = bytearray(110 << 20)\nx[::4096] = b'x' * len(x[::4096])\nprint(len(x) >> 20)";
+    let code = "if 0: import pandas\nx = bytearray(110 << 20)\nx[::4096] = b'x' * len(x[::4096])\nprint(len(x) >> 20)";
     let answer = from_the_pool(&server, python(code)).await;
     assert_eq!((answer.output(), answer.is_preloaded()), ("110\n", true));
-    // And no more of it than the limit and what the interpreters may take.
-    let code = "x = bytearray(300 << 20)\nx[::4096] = b'x' * len(x[::4096])";
+    // And no more of it than the limit and what the interpreters really take.
+    let code = "x = bytearray(180 << 20)\nx[::4096] = b'x' * len(x[::4096])";
     from_the_pool(&server, python(code)).await.assert_failed("out_of_memory", &["128 MiB"]);
     server.stop().await;
 }

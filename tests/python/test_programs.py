@@ -188,3 +188,62 @@ async def test_a_call_that_is_given_up_ends_its_program_and_not_the_next(server)
     await until(lambda: there - server.sandboxes(), 30, "its sandbox is gone")
     result = await server.call(language="python", entrypoint_code=HELLO["python"])
     assert stdout(result) == "Hello, Wörld!\n"
+
+
+COMMANDS = """
+import subprocess
+
+def run(command):
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout.strip()
+
+assert "python3 main.py" in run("ps ax")
+assert run("file --brief --mime-type main.py").startswith("text/")
+assert run("zip -q a.zip main.py && unzip -p a.zip | wc -c") == run("wc -c < main.py")
+assert run("echo '[1, 2]' | jq -c .") == "[1,2]"
+assert run("echo '2^70' | bc") == str(2**70)
+assert run("sqlite3 a.db 'create table t(a); insert into t values(7); select a from t'") == "7"
+run("printf 'all:\\n\\techo made | less\\n' > Makefile")
+assert run("make -s") == "made"
+run("git init -q a && cd a && touch b && git add . && git commit -qm one && git clone -q . ../c")
+assert run("cd c && git log --format='%s by %an'") == "one by sandbox"
+"""
+
+PICTURE = """
+import locale, tempfile, warnings
+import matplotlib.pyplot as plt
+import numpy as np, skimage.filters, xgboost
+
+warnings.simplefilter("error")
+plt.title("中文 日本語 한국어")
+plt.savefig(tempfile.NamedTemporaryFile(dir="/var/tmp"))
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+print(locale.format_string("%.1f", 1234.5, grouping=True), skimage.filters.gaussian(np.eye(3)).shape)
+print(xgboost.XGBRegressor(n_estimators=2).fit(np.eye(4), np.arange(4)).predict(np.eye(4)).shape)
+"""
+
+
+async def test_python_has_what_programs_call(server):
+    result = await server.call(language="python", entrypoint_code=COMMANDS, timeout="60s")
+    assert not result.is_error, text(result)
+
+
+async def test_python_has_what_programs_draw_and_learn_with(server):
+    result = await server.call(language="python", entrypoint_code=PICTURE, timeout="60s", memory_mb=512)
+    assert stdout(result) == "1.234,5 (3, 3)\n(4,)\n"
+
+
+@pytest.mark.parametrize(
+    "code, advice",
+    [
+        ("import tkinter", "draw with matplotlib"),
+        ("import subprocess; subprocess.run(['ffmpeg'])", "the command 'ffmpeg' is not in the image"),
+        ("import subprocess; subprocess.run('ffmpeg -i a', shell=True, check=True)", "the command 'ffmpeg' is not"),
+        ("open('data.csv')", "exit code 1"),
+    ],
+)
+async def test_advice_says_what_is_missing(server, code, advice):
+    result = await server.call(language="python", entrypoint_code=code)
+    message = result.structured_content["message"]
+    assert advice in message and ("command" in message) == ("command" in advice), message

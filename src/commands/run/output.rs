@@ -153,9 +153,12 @@ fn print(outcome: &Outcome, context: &Context<'_>) {
     let _ = std::io::stdout().write_all(&outcome.stdout.to_bytes());
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().write_all(&outcome.stderr.to_bytes());
-    let is_plain_exit =
-        outcome.status == Status::Error && matches!(outcome.end, Some(End::Code(_)));
-    if let Some(cause) = explain::cause(outcome, context).filter(|_| !is_plain_exit) {
+    // Our own exit code says it already.
+    let is_plain_exit = |cause: &str| {
+        let Some(End::Code(code)) = outcome.end else { return false };
+        outcome.status == Status::Error && cause == format!("exit code {code}")
+    };
+    if let Some(cause) = explain::cause(outcome, context).filter(|cause| !is_plain_exit(cause)) {
         complain(&format!("isolator: {}: {cause}", outcome.status.as_str()));
     }
 }

@@ -7,11 +7,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use isolator_pool::engine::EngineError;
 use isolator_pool::engine::embedded::{EmbeddedEngine, ImageBuild, Settings};
 use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::store::{Description, Store, Stored};
+use isolator_pool::sandbox::sweep::sweep_own;
 use tar::{Builder, Header};
 use tempfile::TempDir;
 
@@ -24,7 +26,8 @@ const NAME: &str = "test/built";
 struct Bench {
     engine: EmbeddedEngine,
     base: Stored,
-    _directory: TempDir,
+    instance: Instance,
+    directory: TempDir,
 }
 
 impl Bench {
@@ -43,7 +46,8 @@ impl Bench {
         Self {
             engine: EmbeddedEngine::new(settings, &instance),
             base: base.expect("make images builds it"),
-            _directory: directory,
+            instance,
+            directory,
         }
     }
 
@@ -128,4 +132,23 @@ async fn a_build_that_takes_too_much_is_ended() {
         assert!(error.contains(words), "{error}: {lines:?}");
     }
     assert!(bench.engine.store().list().expect("readable").is_empty());
+}
+
+#[tokio::test]
+async fn a_build_that_fails_or_is_given_up_leaves_nothing() {
+    let bench = Bench::new();
+    let staged =
+        || fs::read_dir(bench.directory.path().join("images/staging")).map(Iterator::count);
+    bench.build("#!/bin/sh\nexit 1\n").await.0.expect_err("it fails");
+    assert_eq!(staged().expect("readable"), 0);
+
+    // The server stops in the middle of it.
+    let build = bench.build("#!/bin/sh\nsleep 600\n");
+    tokio::time::timeout(Duration::from_secs(5), build).await.expect_err("it takes longer");
+    sweep_own(&bench.engine, &bench.instance).await.expect("everything can be removed");
+    assert_eq!(fs::read_dir(bench.directory.path().join("embedded")).map_or(0, Iterator::count), 0);
+    // What a killed server has left of a build, the next one removes.
+    let next = bench.engine.store().stage().await.expect("writable");
+    next.discard().await.expect("writable");
+    assert_eq!(staged().expect("readable"), 0);
 }

@@ -12,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::build_network::{self, BuildNetwork};
 use super::cgroup::Cgroup;
+use super::hierarchies::Hierarchies;
 use super::host::Host;
 use super::launcher::{Created, Launcher};
 use super::layout::{CONTEXT, NETWORK};
@@ -34,6 +35,9 @@ pub struct ImageBuild<'a> {
     /// The description of the new image.
     pub description: Description,
 }
+
+/// The end of the instance name for the control groups of builds.
+const BUILDING: &str = "+build";
 
 impl EmbeddedEngine {
     /// Builds an image and names it.
@@ -107,7 +111,11 @@ impl EmbeddedEngine {
             Ok(created) => self.follow(created, group, staged.root(), progress).await,
             Err(message) => Err(io::Error::other(message)),
         };
-        ended.map_err(|error| failed(&error))?;
+        if let Err(error) = ended {
+            // Here, and not when it is dropped: the process may end before that is done.
+            staged.discard().await.map_err(|error| failed(&error))?;
+            return Err(failed(&error));
+        }
         progress(&format!("storing {name}"));
         let names = [name.to_owned()];
         let committed = self.store.commit(staged, description, &names).await;
@@ -117,7 +125,22 @@ impl EmbeddedEngine {
     /// The instance name for the control groups of builds. Nobody leases them, so they must not be mistaken for
     /// forgotten sandboxes.
     pub(super) fn building(&self) -> String {
-        format!("{}+build", self.instance)
+        format!("{}{BUILDING}", self.instance)
+    }
+
+    /// Removes what builds have left whose future was dropped, or whose server has ended: their processes, and their
+    /// groups.
+    pub(super) async fn remove_builds(
+        &self,
+        groups: &Hierarchies,
+        is_dead: impl Fn(&str) -> bool,
+    ) -> io::Result<()> {
+        let mut left = groups.list()?;
+        left.retain(|(instance, _)| instance.ends_with(BUILDING) && is_dead(instance));
+        let left: Vec<_> =
+            left.iter().map(|(instance, name)| Cgroup::new(groups, instance, name)).collect();
+        let removed = self.tasks.spawn_blocking(move || left.iter().try_for_each(Cgroup::remove));
+        removed.await.map_err(io::Error::other).flatten()
     }
 
     /// Starts the script, passes on its output until it ends or reaches a limit, and removes its sandbox.

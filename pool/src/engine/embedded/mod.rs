@@ -367,6 +367,7 @@ impl Engine for EmbeddedEngine {
             self.launchers.lock().await.clear();
         }
         if let Ok(Host { groups: Some(groups), .. }) = &self.host {
+            self.remove_builds(groups, &is_dead).await.map_err(failed)?;
             let instances = groups.instances().map_err(failed)?;
             for instance in instances.iter().filter(|instance| is_dead(instance)) {
                 groups.remove_instance(instance).map_err(failed)?;

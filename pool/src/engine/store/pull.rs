@@ -7,7 +7,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use oci_spec::distribution::Reference;
 
 use super::blobs::{Blobs, blob};
-use super::blocking_job::{run_blocking, run_job};
+use super::blocking_job::run_job;
 use super::error::{IoContext, StoreError};
 use super::layers::{Parts, Source};
 use super::layout::digest_of;
@@ -43,7 +43,7 @@ impl Store {
             }
             Err(error) => {
                 // What it left is removed before the caller gets the error.
-                let removed = run_blocking(move || staged.discard()).await;
+                let removed = staged.discard().await;
                 removed.and(Err(error))
             }
         }

@@ -65,7 +65,7 @@ impl Store {
         names::write(&self.directory, &names)?;
         let gone = held.map(|held| self.move_to_staging(&digest, held)).transpose()?;
         drop(lock);
-        gone.map_or(Ok(0), Staged::discard).map(drop)
+        gone.map_or(Ok(0), Staged::discard_now).map(drop)
     }
 
     fn prune_now(&self) -> Result<Pruned, StoreError> {
@@ -87,13 +87,13 @@ impl Store {
             }
         }
         for staged in garbage {
-            pruned.bytes += staged.discard()?;
+            pruned.bytes += staged.discard_now()?;
         }
         Ok(pruned)
     }
 
     /// Staging directories that nobody holds.
-    fn dead(&self) -> Result<Vec<Staged>, StoreError> {
+    pub(super) fn dead(&self) -> Result<Vec<Staged>, StoreError> {
         let mut dead = Vec::new();
         for path in listing(&self.staging())? {
             match Staged::hold(path.clone()) {

@@ -92,8 +92,15 @@ impl Store {
             Ok(staged)
         };
         // Until it is locked, the directory looks like one that a dead process left.
-        let _lock = self.lock()?;
-        stage().at("make", &directory)
+        let lock = self.lock()?;
+        let staged = stage().at("make", &directory)?;
+        let dead = self.dead()?;
+        drop(lock);
+        // Whoever was killed in the middle of a build has left hundreds of megabytes.
+        for left in dead {
+            left.discard_now()?;
+        }
+        Ok(staged)
     }
 
     /// Moves a finished image into the store and names it. If another process has added the same image, that one
@@ -233,8 +240,17 @@ impl Staged {
         Ok(done)
     }
 
+    /// Gives up the image and removes what is there of it.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`].
+    pub async fn discard(self) -> Result<(), StoreError> {
+        run_blocking(move || self.discard_now().map(drop)).await
+    }
+
     /// Removes it, and returns how many bytes that freed.
-    pub(super) fn discard(mut self) -> Result<u64, StoreError> {
+    pub(super) fn discard_now(mut self) -> Result<u64, StoreError> {
         self.guard.take().map_or(Ok(0), |guard| guard.remove())
     }
 }
