@@ -9,11 +9,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 # package locales is only needed to make locales.
 prepare bc file fonts-wqy-microhei jq less locales make procps sqlite3 unzip zip
 
-# Perl and the access to networks are most of what git depends on, 97 of 101 MiB.
+# Perl and the access to networks are most of what git depends on, 95 of 99 MiB.
 # Without them it can do what it does with repositories in its own folders.
 download_alone git
 left_out="/usr/lib/git-core/* /usr/bin/git-shell /usr/bin/scalar /usr/share/git-core/templates/hooks/*
-    /usr/share/gitweb/* /usr/share/perl5/* /etc/bash_completion.d/*"
+    /usr/share/git-core/contrib/* /usr/share/gitweb/* /usr/share/perl5/* /etc/bash_completion.d/*"
 cp "$here/gitconfig" /etc/gitconfig
 
 # C.UTF-8 is there already. One processor is enough for pip, so this does not
