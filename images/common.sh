@@ -86,9 +86,19 @@ npm_locked() {
         --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
 }
 
+# Fetches a package that finish() installs without what it depends on. apt checks
+# its signature and its hash as ever.
+download_alone() {
+    mkdir -p "$here/alone"
+    (cd "$here/alone" && apt_get download "$1")
+}
+
 # Removes what was only needed to build, then everything a sandbox cannot use.
 # The arguments are build packages besides the common ones; the word python3
-# among them means that this image does not want Python.
+# among them means that this image does not want Python. Of the packages that
+# were downloaded alone, the files that match a pattern in $left_out are not
+# installed.
+left_out=
 finish() {
     # File capabilities raise rights as well. Python can still drop them here,
     # which saves the package that is made for it.
@@ -107,6 +117,17 @@ PYTHON
     # shellcheck disable=SC2086
     apt_get purge $build_packages "$@"
     apt_get autoremove --purge
+
+    # apt does nothing more in a system where dependencies are missing. dpkg goes
+    # on, and what it installs is known to whoever lists the image's packages.
+    for package in "$here"/alone/*.deb; do
+        [ -e "$package" ] || continue
+        (
+            set -f
+            # shellcheck disable=SC2086
+            dpkg --force-depends $(printf ' --path-exclude=%s' $left_out) --install "$package"
+        )
+    done
 
     # The one user that code runs as. Its home is the temporary folder since
     # that is writable in every sandbox.
@@ -136,10 +157,11 @@ PYTHON
     find /usr/share/doc -type l -delete
     find /usr/share/doc -depth -type d -empty -delete
     find /var/lib/dpkg -name '*-old' -delete
-    find /tmp /var/tmp /run -mindepth 1 -xdev -delete 2>/dev/null || :
+    find /tmp /run -mindepth 1 -xdev -delete 2>/dev/null || :
 
-    # The root can't be written in a sandbox, and the temporary folder can.
-    rmdir /var/tmp && ln -s /tmp /var/tmp
+    # The root is read-only in a sandbox, and the temporary folder is not.
+    rm -rf /var/tmp
+    ln -s /tmp /var/tmp
 
     # An engine may put its own files over these, for which they have to exist.
     # A builder that has already done so keeps them.

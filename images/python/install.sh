@@ -5,58 +5,49 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
 
-# Commands that programs call, and a font for Chinese, Japanese and Korean. The package locales only makes locales.
+# Commands that programs call, and a font for Chinese, Japanese and Korean. The
+# package locales is only needed to make locales.
 prepare bc file fonts-wqy-microhei jq less locales make procps sqlite3 unzip zip
 
-# C.UTF-8 is always there.
-for locale in de_DE en_GB en_US es_ES fr_FR ja_JP pt_BR zh_CN; do
-    localedef --no-archive --inputfile "$locale" --charmap UTF-8 "$locale.UTF-8"
-done
+# Perl and the access to networks are most of what git depends on, 95 of 99 MiB.
+# Without them it can do what it does with repositories in its own folders.
+download_alone git
+left_out="/usr/lib/git-core/* /usr/bin/git-shell /usr/bin/scalar /usr/share/git-core/templates/hooks/*
+    /usr/share/git-core/contrib/* /usr/share/gitweb/* /usr/share/perl5/* /etc/bash_completion.d/*"
+cp "$here/gitconfig" /etc/gitconfig
 
-# The package git needs Perl and what reaches networks, a hundred megabytes. The command itself needs neither.
-mkdir "$here/git" && cd "$here/git"
-apt_get download git
-dpkg-deb --extract git_*.deb .
-cp -P usr/bin/git usr/bin/git-receive-pack usr/bin/git-upload-pack /usr/bin
-mkdir -p /usr/share/git-core /usr/share/doc/git
-cp -r usr/share/git-core/templates /usr/share/git-core
-cp usr/share/doc/git/copyright /usr/share/doc/git
-cat >/etc/gitconfig <<'CONFIG'
-[init]
-    defaultBranch = main
-[safe]
-    directory = *
-[user]
-    name = sandbox
-    email = sandbox@localhost
-CONFIG
-cd "$here"
+# C.UTF-8 is there already. One processor is enough for pip, so this does not
+# make the build longer. Identical files of two locales become one.
+for locale in de_DE en_GB en_US es_ES fr_FR it_IT ja_JP ko_KR nl_NL pt_BR ru_RU zh_CN; do
+    localedef --no-archive --inputfile "$locale" --charmap UTF-8 "$locale.UTF-8"
+done &
+locales=$!
 
 site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib", "posix_local"))')
 # Nothing gets in that the lock does not name, and the check says so if a
 # package is missing from it.
 pip_locked install --break-system-packages --no-compile
 pip check
+wait "$locales"
 
 ln -sf python3 /usr/bin/python
 
 # No compiler is in the image, so headers and static libraries are dead weight,
 # as are the tests of the packages. The folder of numpy's core is left because
 # code outside of tests imports from it, and the stubs of skimage because it
-# reads from them what to import.
+# reads in them what to import.
 find "$site" -depth -type d -name tests ! -path '*/numpy/_core/tests' -exec rm -rf {} +
 find "$site" -type f \( -name '*.a' -o -name '*.h' -o -name '*.hpp' -o -name '*.pxd' \
     -o -name '*.pyx' -o -name '*.pyi' ! -path '*/skimage/*' -o -name '*.c' -o -name '*.cpp' \) -delete
 rm -rf "$site"/matplotlib/mpl-data/sample_data
 
-# What a font has no glyph for is looked for in the next.
-settings=$site/matplotlib/mpl-data/matplotlibrc
-sed -i 's/^#font.family: *sans-serif$/font.family: sans-serif, WenQuanYi Micro Hei/' "$settings"
-grep -q '^font.family: sans-serif, WenQuanYi Micro Hei$' "$settings"
-
 # Matplotlib looks for its list of fonts only in a folder that it can write to,
 # and such a folder is always empty in a new sandbox. So the list is made once
 # and the lookup is pointed to it.
+#
+# A glyph that is in none of the fonts of a text is then looked for in the font
+# for Chinese, Japanese and Korean. A setting would not do: Seaborn, matplotlib's
+# styles and many programs set the fonts themselves.
 MPLCONFIGDIR=$here/mpl PYTHONDONTWRITEBYTECODE=1 python3 - "$site/matplotlib" <<'PYTHON'
 import pathlib
 import shutil
@@ -71,11 +62,16 @@ shutil.copyfile(pathlib.Path(matplotlib.get_cachedir(), name), package / "mpl-da
 
 module = package / "font_manager.py"
 text = module.read_text()
-old = 'mpl.get_cachedir(), f"fontlist-v{FontManager.__version__}.json")'
-new = 'mpl.get_data_path(), f"fontlist-v{FontManager.__version__}.json")'
-if text.count(old) != 1:
-    sys.exit("matplotlib looks up its font list in an unknown way")
-module.write_text(text.replace(old, new))
+lookup = 'mpl.get_%s(), f"fontlist-v{FontManager.__version__}.json")'
+fonts = "        return fpaths\n"
+last_font = """        if fontext == "ttf" and directory is None:
+            fpaths.append(self.findfont("WenQuanYi Micro Hei"))
+"""
+for old, new in ((lookup % "cachedir", lookup % "data_path"), (fonts, last_font + fonts)):
+    if text.count(old) != 1:
+        sys.exit("matplotlib looks up its fonts in an unknown way")
+    text = text.replace(old, new)
+module.write_text(text)
 PYTHON
 
 # What a program shows becomes a picture; see there.
@@ -95,10 +91,10 @@ mkdir -p /workspace && cd /workspace
 MPLCONFIGDIR=/tmp/mpl MPLBACKEND=module://isolator_pictures python3 - <<'PYTHON'
 import io
 import pathlib
-
 import warnings
 
-import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.Image, pydantic, requests, seaborn, skimage, sympy, xgboost, yaml
+import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.Image, pydantic, requests, seaborn, skimage.filters, sympy
+import xgboost, yaml
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -109,7 +105,7 @@ import statsmodels.api
 frame = pd.DataFrame({"x": np.arange(5.0), "y": np.arange(5.0) * 2})
 sklearn.linear_model.LinearRegression().fit(frame[["x"]], frame["y"])
 frame.plot(x="x", y="y")
-# A missing glyph is a warning.
+# A glyph that no font has is a warning.
 warnings.simplefilter("error")
 plt.title("中文 日本語 한국어")
 plt.savefig(io.BytesIO(), format="png")

@@ -44,13 +44,29 @@ const SHM: ByteSize = ByteSize::mib(16);
 /// Variables that give a program a home and a folder for temporary files in any image.
 const ENV: [(&str, &str); 2] = [("HOME", "/tmp"), ("TMPDIR", "/tmp")];
 
-/// Programs see these when they try to reach the network that is not there.
-const NETWORK_HINT: (&str, &str) = (
-    "(?i)network is unreachable|temporary failure in name resolution|name or service not known|\
-     getaddrinfo (?:EAI_AGAIN|ENOTFOUND)|ENETUNREACH|dial tcp[^\\n]*(?:lookup|unreachable)|\
-     NameResolutionError|could not resolve host",
-    "the sandbox has no network: send the data as files instead",
-);
+/// Advice for programs in any language, with the messages that it is for.
+const COMMON_HINTS: [(&str, &str); 3] = [
+    (
+        "(?i)network is unreachable|temporary failure in name resolution|name or service not known|\
+         getaddrinfo (?:EAI_AGAIN|ENOTFOUND)|ENETUNREACH|dial tcp[^\\n]*(?:lookup|unreachable)|\
+         NameResolutionError|could not resolve host|unable to find remote helper for 'http",
+        "the sandbox has no network: send the data as files instead",
+    ),
+    // In the words of the shells, of Python, Node.js and Go, of make and of env.
+    (
+        "(?m)^\\S*: (?:line )?\\d+: ([^:\\s]+): (?:command )?not found$|\
+         in _execute_child\\n(?: +.*\\n)+FileNotFoundError: \\[Errno 2\\] No such file or directory: '([^'/]+)'|\
+         spawn ([^\\s/]+) ENOENT|exec: \"([^\"/]+)\": executable file not found|\
+         ^make: ([^:\\s/]+): No such file or directory$|^env: ['‘]([^'’/]+)['’]: No such file",
+        "the image has no command '$1$2$3$4$5$6', and nothing can be installed while the program runs: do it in \
+         the program's own language, or ask the operator for an image that has the command",
+    ),
+    (
+        "returned non-zero exit status 127\\b",
+        "exit status 127 means that the shell found no such command, and nothing can be installed while the program \
+         runs: do it in the program's own language",
+    ),
+];
 
 pub(super) fn languages(
     raw: &RawConfig,
@@ -199,7 +215,7 @@ fn hints(raw: &RawLanguage, path: &str, check: &mut Check) -> Vec<Hint> {
     let own = raw.hints.as_deref().unwrap_or_default();
     let own = own.iter().map(|hint| (hint.pattern.as_str(), hint.advice.as_str()));
     let mut hints = Vec::new();
-    for (index, (pattern, advice)) in own.chain([NETWORK_HINT]).enumerate() {
+    for (index, (pattern, advice)) in own.chain(COMMON_HINTS).enumerate() {
         match Regex::new(pattern) {
             Ok(pattern) => hints.push(Hint { pattern, advice: advice.to_owned() }),
             Err(error) => check.pattern(format!("{path}[{index}].pattern"), &error),

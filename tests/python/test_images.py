@@ -1,0 +1,170 @@
+"""What the language images have, and what is said about what they don't have."""
+
+import pytest
+
+COMMANDS = """
+import subprocess
+
+def run(command):
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout.strip()
+
+assert "python3 main.py" in run("ps ax")
+assert run("file --brief --mime-type main.py").startswith("text/")
+assert run("zip -q a.zip main.py && unzip -p a.zip | wc -c") == run("wc -c < main.py")
+assert run("echo '[1, 2]' | jq -c .") == "[1,2]"
+assert run("echo '2^70' | bc") == str(2**70)
+assert run("sqlite3 a.db 'create table t(a); insert into t values(7); select a from t'") == "7"
+run("printf 'all:\\\\n\\\\techo made | less\\\\n' > Makefile")
+assert run("make -s") == "made"
+"""
+
+# In the working directory itself, which belongs to another user on Docker.
+GIT = """
+set -e
+git init -q
+echo one > file
+git add .
+git commit -qm first
+git checkout -qb side
+echo two > other
+git add .
+git commit -qm second
+git checkout -q main
+echo three > third
+git add .
+git commit -qm third
+git merge -qm merge side
+git rebase -q HEAD~1
+git gc -q
+git fsck
+git clone -q . /tmp/copy
+cd /tmp/copy
+git log --format='%an: %s'
+test ! -e .git/hooks/pre-commit.sample
+"""
+
+LEARNING = """
+import numpy, skimage.filters, xgboost
+print(skimage.filters.gaussian(numpy.eye(3)).shape)
+print(xgboost.XGBRegressor(n_estimators=2).fit(numpy.eye(4), range(4)).predict(numpy.eye(4)).shape)
+"""
+
+# A missing glyph would be a warning.
+PICTURE = """
+import io, sys, warnings
+import matplotlib.pyplot as plt
+import seaborn
+
+warnings.simplefilter("error")
+def draw(kind):
+    plt.title("中文 日本語 한국어")
+    plt.savefig(io.BytesIO(), format=kind)
+for kind in ("png", "svg", "pdf"):
+    draw(kind)
+seaborn.set_theme()
+plt.rcParams["font.family"] = "serif"
+draw("png")
+"""
+
+LOCALES = """
+import locale
+shown = []
+for name in "de_DE en_GB en_US es_ES fr_FR it_IT ja_JP ko_KR nl_NL pt_BR ru_RU zh_CN".split():
+    locale.setlocale(locale.LC_ALL, name + ".UTF-8")
+    shown.append(locale.format_string("%.1f", 1234.5, grouping=True))
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+print(shown[0], shown[2], sorted("zäa", key=locale.strxfrm))
+"""
+
+TEMPORARY = {
+    "python": "import tempfile; print(tempfile.NamedTemporaryFile(dir='/var/tmp').write(b'12'))",
+    "javascript": "require('fs').writeFileSync('/var/tmp/a', '12'); console.log(2)",
+    "go": 'package main\nimport ("fmt"; "os")\n'
+    'func main() { f, e := os.Create("/var/tmp/a"); if e != nil { panic(e) }; fmt.Println(f.Write([]byte("12"))) }',
+}
+
+
+def python(program):
+    return {"language": "python", "entrypoint_code": program}
+
+
+def shell(command):
+    return python(f"import subprocess; subprocess.run({command!r}, shell=True, check=True)")
+
+
+async def stdout(server, **arguments):
+    result = await server.call(timeout="60s", **arguments)
+    assert not result.is_error, result.content[0].text
+    return result.structured_content["stdout"]
+
+
+async def test_commands_that_programs_call_are_there(server):
+    assert await stdout(server, **python(COMMANDS)) == ""
+
+
+async def test_git_works_in_the_working_directory(server):
+    assert "sandbox: merge" in await stdout(server, **shell(GIT))
+
+
+async def test_pictures_are_processed_and_models_are_trained(server):
+    assert await stdout(server, **python(LEARNING), memory_mb=512) == "(3, 3)\n(4,)\n"
+
+
+async def test_chinese_japanese_and_korean_are_drawn_with_any_setting(server):
+    assert await stdout(server, **python(PICTURE), memory_mb=512) == ""
+
+
+async def test_numbers_and_order_follow_a_locale(server):
+    assert await stdout(server, **python(LOCALES)) == "1.234,5 1,234.5 ['a', 'ä', 'z']\n"
+
+
+@pytest.mark.parametrize("language", TEMPORARY)
+async def test_var_tmp_can_be_written(server, language):
+    printed = await stdout(server, language=language, entrypoint_code=TEMPORARY[language])
+    assert printed.startswith("2")
+
+
+NO_MODULE = "is not in the image, and nothing can be installed"
+NO_COMMAND = "the image has no command 'ffmpeg', and nothing can be installed"
+GO_CALLS = (
+    'package main\nimport "os/exec"\nfunc main() { if e := exec.Command("ffmpeg").Run(); e != nil { panic(e) } }'
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (python("import tkinter"), "there is no display: draw with matplotlib"),
+        (python("import turtle"), "there is no display: draw with matplotlib"),
+        (python("import cv2"), f"the module 'cv2' {NO_MODULE} while the program runs: use skimage"),
+        (python("import torch.nn"), f"the module 'torch' {NO_MODULE} while the program runs: use sklearn or xgboost"),
+        (python("import plotly.express"), "use matplotlib or seaborn"),
+        (python("import pandas; pandas.DataFrame({'a': [1]}).to_parquet('a')"), f"the module 'pyarrow' {NO_MODULE}"),
+        (python("import locale; locale.setlocale(locale.LC_ALL, 'fi_FI.UTF-8')"), "the image has these locales: C, de_DE"),
+        (shell("python3 -m pip install torch"), "nothing can be installed while the program runs: use what the image"),
+        (shell("pip install torch"), "the image has no command 'pip', and nothing can be installed"),
+        (shell("git clone https://example.org/a"), "the sandbox has no network"),
+        (python("import subprocess; subprocess.run(['ffmpeg'])"), NO_COMMAND),
+        (shell("ffmpeg -i a.mp4"), NO_COMMAND),
+        (shell("bash -c 'ffmpeg -i a.mp4'"), NO_COMMAND),
+        (shell("env ffmpeg"), NO_COMMAND),
+        (shell("printf 'all:\\n\\tffmpeg\\n' > Makefile; make"), NO_COMMAND),
+        (
+            python("import subprocess; subprocess.check_output('ffmpeg', shell=True, stderr=subprocess.PIPE)"),
+            "exit status 127 means that the shell found no such command",
+        ),
+        ({"language": "javascript", "entrypoint_code": "require('child_process').spawn('ffmpeg')"}, NO_COMMAND),
+        ({"language": "go", "entrypoint_code": GO_CALLS}, NO_COMMAND),
+    ],
+)
+async def test_advice_says_what_is_missing_and_what_to_do_instead(server, arguments, advice):
+    result = await server.call(**arguments)
+    assert advice in result.structured_content["message"]
+
+
+@pytest.mark.parametrize("missing", ["open('data.csv')", "import subprocess; subprocess.run(['./program'])"])
+async def test_a_missing_file_is_not_taken_for_a_command(server, missing):
+    result = await server.call(**python(missing))
+    assert result.structured_content["message"] == "exit code 1"
