@@ -138,7 +138,7 @@ fn run(
     let spawn = started.elapsed();
 
     let mut uncounted_cpu = HashMap::from([(process.pid, ahead)]);
-    uncounted_cpu.extend(spares.pids().iter().map(|pid| (*pid, Duration::MAX)));
+    uncounted_cpu.extend(spares.pids().map(|pid| (pid, Duration::MAX)));
     let program = Program::new(process, stdin, started, uncounted_cpu, spares);
     let ended = program.supervise(&job, to_server)?;
     let after = cgroup::Counters::read();

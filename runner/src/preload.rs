@@ -8,13 +8,13 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isolator_runner::paths;
-use isolator_runner::wire::{Interpreter, Job, Preload, Preloaded, Wanted};
+use isolator_runner::wire::{Alone, Interpreter, Job, Preload, Preloaded, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -76,25 +76,48 @@ pub(crate) struct Taken {
 /// moment later.
 pub(crate) struct Spares {
     waiting: Vec<Parked>,
-    pids: Vec<Pid>,
+    /// Those that were killed. They count as processes until they are reaped.
+    dying: Vec<Process>,
+    /// Memory of the one that runs the program, until that is reported.
+    unreported: Option<u64>,
 }
 
 impl Spares {
     /// Their processes, including those that were killed before.
-    pub(crate) fn pids(&self) -> &[Pid] {
-        &self.pids
+    pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
+        let waiting = self.waiting.iter().map(|parked| &parked.process);
+        waiting.chain(&self.dying).map(|process| process.pid)
     }
 
-    /// When to kill them, if any is left.
-    pub(crate) fn kill_at(&self, started: Instant) -> Option<Instant> {
-        if self.waiting.is_empty() { None } else { started.checked_add(SPARE_LIFETIME) }
+    /// When to kill them, or to report that there are none.
+    pub(crate) fn end_at(&self, started: Instant) -> Option<Instant> {
+        let is_ending = self.waiting.is_empty() && !self.dying.is_empty();
+        if is_ending { None } else { self.unreported.and(started.checked_add(SPARE_LIFETIME)) }
     }
 
-    /// Kills them. They are reaped with the others.
-    pub(crate) fn kill(&mut self) {
+    /// Kills them if it is time. They are reaped with the others. Returns the report once none is left.
+    pub(crate) fn end_if_due(&mut self, started: Instant) -> Option<Alone> {
+        if self.end_at(started).is_none_or(|time| Instant::now() < time) {
+            return None;
+        }
         for parked in self.waiting.drain(..) {
             parked.process.kill();
+            self.dying.push(parked.process);
         }
+        if !self.dying.is_empty() {
+            return None;
+        }
+        self.unreported.take().map(|memory| Alone { memory })
+    }
+
+    /// What becomes readable when one that was killed is gone.
+    pub(crate) fn dying(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.dying.iter().map(|process| process.pidfd.as_fd())
+    }
+
+    /// A child was reaped.
+    pub(crate) fn reaped(&mut self, pid: Pid) {
+        self.dying.retain(|process| process.pid != pid);
     }
 }
 
@@ -169,6 +192,7 @@ impl Preloads {
             Wanted::Loaded => ([loaded, bare], [None, None]),
         };
         let mut program = None;
+        let mut memory = 0;
         let mut waiting = Vec::new();
         for mut parked in suited.into_iter().flatten() {
             let cpu = usage::process_cpu(parked.process.pid);
@@ -178,18 +202,19 @@ impl Preloads {
             }
             match args {
                 Some(args) if program.is_none() && parked.go(args, stdin) => {
+                    memory = parked.memory;
                     program = Some((parked.process, cpu));
                 }
                 _ => waiting.push(parked),
             }
         }
         waiting.extend(others.into_iter().flatten());
-        if job.interpreter == Wanted::New {
-            // The program looks at its process, and may look at its neighbours.
+        if program.is_none() {
+            // Beside the start of a new one their end takes no time. They would take processes from the program, and
+            // it may look at its neighbours.
             waiting.drain(..).for_each(Parked::end);
         }
-        let pids = killed.iter().chain(waiting.iter().map(|parked| &parked.process));
-        let spares = Spares { pids: pids.map(|process| process.pid).collect(), waiting };
+        let spares = Spares { waiting, dying: killed, unreported: Some(memory) };
         Taken { program, spares }
     }
 }

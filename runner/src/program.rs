@@ -82,14 +82,14 @@ impl Program {
         loop {
             let now = Instant::now();
             let until = if end.is_some() { drain_until } else { deadline };
-            let until = [until, self.spares.kill_at(self.started), frame_writer.flush_at()]
+            let until = [until, self.spares.end_at(self.started), frame_writer.flush_at()]
                 .into_iter()
                 .flatten()
                 .min();
             let left = until.map_or(REAP_EVERY, |until| until.saturating_duration_since(now));
             self.wait_for_events(end.is_none(), left.min(REAP_EVERY))?;
-            if self.spares.kill_at(self.started).is_some_and(|until| Instant::now() >= until) {
-                self.spares.kill();
+            if let Some(alone) = self.spares.end_if_due(self.started) {
+                frame_writer.send(Kind::Alone, &alone)?;
             }
             frame_writer.flush_if_due()?;
 
@@ -153,7 +153,7 @@ impl Program {
     }
 
     fn wait_for_events(&self, running: bool, timeout: Duration) -> io::Result<()> {
-        let mut fds = Vec::with_capacity(4);
+        let mut fds = Vec::with_capacity(6);
         let Process { stdin, stdout, stderr, pidfd, .. } = &self.process;
         for pipe in [stdout, stderr].into_iter().flatten() {
             fds.push(PollFd::new(pipe, PollFlags::IN));
@@ -163,6 +163,7 @@ impl Program {
         }
         if running {
             fds.push(PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN));
+            fds.extend(self.spares.dying().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         }
         let timeout = timeout.try_into().map_err(io::Error::other)?;
         match poll(&mut fds, Some(&timeout)) {
@@ -177,6 +178,7 @@ impl Program {
         while let Some(child) = usage::reap() {
             let uncounted_cpu = self.uncounted_cpu.get(&child.pid).copied().unwrap_or_default();
             self.cpu += child.cpu.saturating_sub(uncounted_cpu);
+            self.spares.reaped(child.pid);
             if child.pid == self.process.pid {
                 end = Some(child.end);
             }

@@ -15,6 +15,7 @@
 //!                            ◀──────  Go         unpack, start, the deadline begins
 //!   Started                  ──────▶             what happens now is the program's doing
 //!   Stdout … Stderr …        ──────▶             heads as they are printed
+//!   Alone {memory}           ──────▶             interpreters that it did not need are gone; if it runs so long
 //!   Stdout … Stderr …        ──────▶             tails, once the program has ended
 //!   File, Content … …        ──────▶             what it left in the workspace
 //!   Exit | Failed            ──────▶             the last frame
@@ -30,7 +31,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -76,6 +77,8 @@ pub enum Kind {
     File = 71,
     /// Runner to server: a chunk of the last file's content.
     Content = 72,
+    /// Runner to server: an [`Alone`].
+    Alone = 73,
 }
 
 impl TryFrom<u8> for Kind {
@@ -97,6 +100,7 @@ impl TryFrom<u8> for Kind {
             70 => Self::Preloaded,
             71 => Self::File,
             72 => Self::Content,
+            73 => Self::Alone,
             other => return Err(WireError::UnknownKind(other)),
         })
     }
@@ -229,6 +233,15 @@ pub struct ChangedFile {
     pub size: u64,
     /// Whether its content follows.
     pub sent: bool,
+}
+
+/// Nothing that waited for a program is left in the sandbox, except what the program runs in. Programs that end at
+/// once end before this is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alone {
+    /// Memory that the program's interpreter held before the program came, in bytes. An interpreter that was
+    /// started for the program held none.
+    pub memory: u64,
 }
 
 /// How much of each of the two output streams is kept, in bytes.

@@ -23,7 +23,7 @@ pub struct Mutator<'a> {
 }
 
 /// All kinds of frames.
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Job,
     Kind::Tar,
     Kind::Stdin,
@@ -38,6 +38,7 @@ const KINDS: [Kind; 14] = [
     Kind::Preloaded,
     Kind::File,
     Kind::Content,
+    Kind::Alone,
 ];
 
 /// Types of members of an archive.

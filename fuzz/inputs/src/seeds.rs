@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job, Kind, OutputLimits,
+    self, Alone, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job, Kind, OutputLimits,
     Preload, Preloaded, Ready, StreamCount, VERSION, Wanted, WantedFiles,
 };
 use serde::Serialize;
@@ -90,6 +90,7 @@ fn runner_says() -> Seeds {
                 .sign(Kind::Started)
                 .bytes(Kind::Stdout, b"hello\n")
                 .bytes(Kind::Stderr, "ä\n".repeat(30).as_bytes())
+                .say(Kind::Alone, &Alone { memory: 9 << 20 })
                 .say(Kind::File, &file("out/a.csv", 4, true))
                 .bytes(Kind::Content, b"1,2\n")
                 .say(Kind::File, &file("b", 5, false))

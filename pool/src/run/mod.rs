@@ -36,10 +36,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// is checked.
 const FREEZE_CHECK_AFTER: Duration = Duration::from_secs(1);
 
-/// When the interpreters that a program did not need are gone: the runner kills them 20 ms after its start, and freeing
-/// their memory takes a moment. Most programs have ended by then.
-const SPARES_END_AFTER: Duration = Duration::from_millis(50);
-
 /// Where the time of a run went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunTimes {
@@ -95,13 +91,23 @@ pub(crate) async fn run(
     let message = encode(request, interpreter, &sandbox)?;
     let sent = Instant::now();
     let mut output = Output::new(request.output, request.watch.clone(), request.files.as_ref());
-    let take_back = sandbox.take_back(request.resources, interpreter);
-    let spares_are_gone = || take_back.into_iter().for_each(|it| it.begin(tasks));
-    let report =
-        exchange(&mut sandbox, &message, request.timeout, &mut output, spares_are_gone).await?;
+    let mut take_back = sandbox.take_back(request.resources);
+    let mut lowering = None;
+    let is_alone = |memory| {
+        if let Some(take_back) = take_back.take() {
+            lowering = Some(take_back.begin(memory, tasks));
+        }
+    };
+    let report = exchange(&mut sandbox, &message, request.timeout, &mut output, is_alone).await?;
     let total = sent.elapsed();
-    if matches!(report, Report::Late | Report::Closed) && !output.started {
-        sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
+    if matches!(report, Report::Late | Report::Closed) {
+        if !output.started {
+            sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
+        }
+        // The engine is asked about the sandbox next, and gets one call after the other.
+        if let Some(lowering) = lowering {
+            let _ = lowering.await;
+        }
     }
 
     let times = RunTimes { limit, total, ..RunTimes::default() };
@@ -144,7 +150,7 @@ async fn exchange(
     message: &[u8],
     timeout: Duration,
     output: &mut Output,
-    spares_are_gone: impl FnOnce(),
+    mut is_alone: impl FnMut(u64),
 ) -> Result<Report, SandboxError> {
     let engine = Arc::clone(&sandbox.engine);
     let name = sandbox.lease.name().clone();
@@ -159,8 +165,6 @@ async fn exchange(
     let mut sending = std::pin::pin!(sender.send(message));
     let mut is_sending = true;
     let mut deadline = std::pin::pin!(tokio::time::sleep(START_TIMEOUT));
-    let mut spares_are_gone = Some(spares_are_gone);
-    let mut spares_end = std::pin::pin!(tokio::time::sleep(START_TIMEOUT));
     loop {
         tokio::select! {
             frame = receiver.next() => {
@@ -169,9 +173,11 @@ async fn exchange(
                     return Ok(report);
                 }
                 if output.started && !had_started {
-                    let now = tokio::time::Instant::now();
-                    deadline.as_mut().reset(now + timeout + REPORT_GRACE);
-                    spares_end.as_mut().reset(now + SPARES_END_AFTER);
+                    let until = tokio::time::Instant::now() + timeout + REPORT_GRACE;
+                    deadline.as_mut().reset(until);
+                }
+                if let Some(memory) = output.alone.take() {
+                    is_alone(memory);
                 }
             }
             sent = &mut sending, if is_sending => {
@@ -190,9 +196,6 @@ async fn exchange(
             // A sandbox that is being thawed is not checked.
             () = &mut freeze_check, if !output.started && !was_checked && !is_thawing => {
                 was_checked = true;
-            }
-            () = &mut spares_end, if output.started && spares_are_gone.is_some() => {
-                spares_are_gone.take().into_iter().for_each(|tell| tell());
             }
             () = &mut deadline => return Ok(Report::Late),
         }
@@ -276,6 +279,10 @@ fn handle_frame(
     let broken = |error: WireError| SandboxError::Runner(error.into());
     match kind {
         Kind::Started => output.started = true,
+        Kind::Alone if output.started => {
+            let wire::Alone { memory } = wire::parse_message(kind, &payload).map_err(broken)?;
+            output.alone = Some(memory);
+        }
         Kind::Stdout | Kind::Stderr => output.push(kind, &payload),
         Kind::File | Kind::Content => {
             let taken = output.take_file(kind, &payload).map_err(broken)?;

@@ -50,6 +50,8 @@ pub(crate) struct Output {
     limits: OutputLimits,
     /// Whether the runner said that the program has started.
     pub(crate) started: bool,
+    /// Memory that the program's interpreter held before, as the runner said when no other was left.
+    pub(crate) alone: Option<u64>,
     pub(crate) stdout: Captured,
     pub(crate) stderr: Captured,
     watch: Option<Watch>,
@@ -68,6 +70,7 @@ impl Output {
         Self {
             limits,
             started: false,
+            alone: None,
             stdout: Captured::default(),
             stderr: Captured::default(),
             watch,

@@ -15,8 +15,9 @@ pub mod sweep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolator_runner::wire::{Preloaded, Wanted};
+use isolator_runner::wire::Preloaded;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -186,15 +187,12 @@ impl Sandbox<Armed> {
     }
 
     /// What takes back the memory and the process of the interpreters that a program did not need, once they are gone;
-    /// `None` if there is only one. The program keeps the memory of the interpreter that it runs in.
-    pub(crate) fn take_back(&self, resources: Resources, wanted: Wanted) -> Option<TakeBack> {
-        let more = if wanted == Wanted::Loaded { self.ahead.as_bytes() } else { 0 };
-        let memory = ByteSize::bytes(resources.memory.as_bytes().saturating_add(more));
+    /// `None` if there is only one.
+    pub(crate) fn take_back(&self, resources: Resources) -> Option<TakeBack> {
         let (engine, lease) = (Arc::clone(&self.engine), Arc::clone(&self.lease));
-        let processes = self.spec.limits.pids;
-        let resources = Resources { memory, ..resources };
+        let (ahead, processes) = (self.ahead, self.spec.limits.pids);
         let has_spare = processes < self.spec.processes();
-        has_spare.then_some(TakeBack { engine, lease, resources, processes })
+        has_spare.then_some(TakeBack { engine, lease, resources, ahead, processes })
     }
 
     /// What the engine knows of the sandbox.
@@ -222,20 +220,25 @@ pub(crate) struct TakeBack {
     engine: Arc<dyn Engine>,
     lease: Arc<Lease>,
     resources: Resources,
+    ahead: ByteSize,
     processes: u32,
 }
 
 impl TakeBack {
-    /// Does it in a task of `tasks`, which holds the lease: nobody waits for it, and the sandbox is not removed meanwhile.
-    pub(crate) fn begin(self, tasks: &TaskTracker) {
-        let Self { engine, lease, resources, processes } = self;
+    /// Does it in a task of `tasks`, which holds the lease: the program goes on meanwhile, and the sandbox is not
+    /// removed. The program keeps `kept` bytes on top, the memory of the interpreter that it runs in; never more than
+    /// all that waited had.
+    pub(crate) fn begin(self, kept: u64, tasks: &TaskTracker) -> JoinHandle<()> {
+        let Self { engine, lease, resources, ahead, processes } = self;
+        let memory = resources.memory.as_bytes().saturating_add(kept.min(ahead.as_bytes()));
+        let resources = Resources { memory: ByteSize::bytes(memory), ..resources };
         tasks.spawn(async move {
             let update = engine.update(lease.name(), resources, processes);
             if let Err(error) = bounded(Call::Update, update).await {
                 // The program has ended, or it has already used the memory, which stays its own then.
                 tracing::debug!(sandbox = %lease.name(), %error, "limits were not lowered");
             }
-        });
+        })
     }
 }
 
