@@ -48,7 +48,11 @@ pub(super) fn validate(
         is_file_chosen_on_command_line: false,
         directory: directory.to_owned(),
         settings: Settings::default(),
-        prompts: directory.join(raw.prompts_dir.as_deref().unwrap_or(PROMPTS)),
+        // Without the dots of "./prompts", because it is shown.
+        prompts: directory
+            .join(raw.prompts_dir.as_deref().unwrap_or(PROMPTS))
+            .components()
+            .collect(),
         engine: EngineConfig {
             kind: raw.engine.kind.unwrap_or(EngineKind::Auto),
             host: raw.engine.host.clone(),
