@@ -35,8 +35,10 @@ git checkout -q main
 echo three > third
 git add .
 git commit -qm third
-git merge -qm merge side
-git rebase -q HEAD~1
+git checkout -q side
+git rebase -q main
+git checkout -q main
+git merge -q --no-ff -m merge side
 git gc -q
 git fsck
 git clone -q . /tmp/copy
@@ -48,7 +50,7 @@ test ! -e .git/hooks/pre-commit.sample
 LEARNING = """
 import numpy, skimage.filters, xgboost
 print(skimage.filters.gaussian(numpy.eye(3)).shape)
-print(xgboost.XGBRegressor(n_estimators=2).fit(numpy.eye(4), range(4)).predict(numpy.eye(4)).shape)
+print(xgboost.XGBRegressor(n_estimators=2).fit(numpy.eye(4), numpy.arange(4)).predict(numpy.eye(4)).shape)
 """
 
 # A missing glyph would be a warning.
