@@ -55,9 +55,8 @@ print(xgboost.XGBRegressor(n_estimators=2).fit(numpy.eye(4), numpy.arange(4)).pr
 
 # A missing glyph would be a warning.
 PICTURE = """
-import io, sys, warnings
+import io, warnings
 import matplotlib.pyplot as plt
-import seaborn
 
 warnings.simplefilter("error")
 def draw(kind):
@@ -65,7 +64,8 @@ def draw(kind):
     plt.savefig(io.BytesIO(), format=kind)
 for kind in ("png", "svg", "pdf"):
     draw(kind)
-seaborn.set_theme()
+plt.style.use("seaborn-v0_8")
+draw("png")
 plt.rcParams["font.family"] = "serif"
 draw("png")
 """
