@@ -49,7 +49,7 @@ const COMMON_HINTS: [(&str, &str); 3] = [
     (
         "(?i)network is unreachable|temporary failure in name resolution|name or service not known|\
          getaddrinfo (?:EAI_AGAIN|ENOTFOUND)|ENETUNREACH|dial tcp[^\\n]*(?:lookup|unreachable)|\
-         NameResolutionError|could not resolve host|unable to find remote helper for 'http",
+         NameResolutionError|could not resolve host|'remote-https?' is not a git command|cannot run ssh:",
         "the sandbox has no network: send the data as files instead",
     ),
     // In the words of the shells, of Python, Node.js and Go, of make and of env.

@@ -35,8 +35,10 @@ git checkout -q main
 echo three > third
 git add .
 git commit -qm third
-git merge -qm merge side
-git rebase -q HEAD~1
+git checkout -q side
+git rebase -q main
+git checkout -q main
+git merge -q --no-ff -m merge side
 git gc -q
 git fsck
 git clone -q . /tmp/copy
@@ -48,14 +50,13 @@ test ! -e .git/hooks/pre-commit.sample
 LEARNING = """
 import numpy, skimage.filters, xgboost
 print(skimage.filters.gaussian(numpy.eye(3)).shape)
-print(xgboost.XGBRegressor(n_estimators=2).fit(numpy.eye(4), range(4)).predict(numpy.eye(4)).shape)
+print(xgboost.XGBRegressor(n_estimators=2).fit(numpy.eye(4), numpy.arange(4)).predict(numpy.eye(4)).shape)
 """
 
 # A missing glyph would be a warning.
 PICTURE = """
-import io, sys, warnings
+import io, warnings
 import matplotlib.pyplot as plt
-import seaborn
 
 warnings.simplefilter("error")
 def draw(kind):
@@ -63,7 +64,8 @@ def draw(kind):
     plt.savefig(io.BytesIO(), format=kind)
 for kind in ("png", "svg", "pdf"):
     draw(kind)
-seaborn.set_theme()
+plt.style.use("seaborn-v0_8")
+draw("png")
 plt.rcParams["font.family"] = "serif"
 draw("png")
 """
