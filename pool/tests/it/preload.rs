@@ -1,6 +1,8 @@
 //! Preloaded interpreters, and what is not done ahead of time while requests wait.
 
-use crate::fake::{Preloading, Setup, World, ms, run_for, secs, started, until};
+use crate::fake::{
+    Preloading, RESOURCES, Setup, World, ms, request, run_for, secs, started, until,
+};
 use isolator_pool::engine::Call;
 use isolator_pool::pool::Start;
 use isolator_pool::run::RunRequest;
@@ -94,6 +96,34 @@ async fn what_the_runner_says_of_it_is_in_the_status() {
     let world = World::full(preloading(1, 0)).await;
     let preload = world.pool().preload;
     assert_eq!((preload.memory, preload.complaints.len()), (1 << 20, 1));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_keeps_the_memory_of_its_own_interpreter_and_no_other_s() {
+    let world = World::full(preloading(1, 1)).await;
+    let own = RESOURCES.memory.as_bytes();
+    // The runner of the tests says that interpreters hold 1 MiB, and is not believed if it says more later.
+    for (said, kept) in [(0, 0), (4096, 4096), (u64::MAX, 1 << 20)] {
+        // Modules come when it is calm.
+        tokio::time::sleep(secs(5)).await;
+        assert_eq!(world.engine.given_memory(65).last(), Some(&(own + (1 << 20))));
+        world.run(&request(&["alone", &said.to_string(), "10"])).await.unwrap();
+        assert_eq!(world.engine.given_memory(64), [own + kept]);
+    }
+    tokio::time::sleep(secs(5)).await;
+    world.run(&run_for(10)).await.unwrap();
+    assert!(world.engine.given_memory(64).is_empty(), "it ended before the others did");
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_whose_limits_are_being_lowered_gets_no_other_call() {
+    let world = World::full(preloading(1, 1)).await;
+    world.engine.delay(Call::Update, secs(8));
+    let late = RunRequest { timeout: ms(1), ..request(&["alone", "0", "60000"]) };
+    world.run(&late).await.unwrap();
+    assert_eq!(world.engine.calls(Call::State), 1);
     world.end().await;
 }
 

@@ -134,6 +134,8 @@ pub(super) struct Books {
     pub(super) prepared: BTreeSet<String>,
     pub(super) park: Park,
     pub(super) preloading: Preloading,
+    /// The memory and the processes of each update.
+    pub(super) updates: Vec<(u64, u32)>,
     pub(super) breaches: Vec<String>,
 }
 
@@ -162,6 +164,7 @@ impl FakeEngine {
             prepared: BTreeSet::new(),
             park: Park::Ready,
             preloading: Preloading::Takes(Duration::ZERO),
+            updates: Vec::new(),
             breaches: Vec::new(),
         };
         Self { books: Arc::new(Mutex::new(books)), labels, tasks: TaskTracker::new() }
@@ -224,6 +227,13 @@ impl FakeEngine {
 
     pub(crate) fn in_flight(&self, call: Call) -> usize {
         self.books().in_flight[call as usize]
+    }
+
+    /// The memory that sandboxes were given since this was last asked, with this number of processes.
+    pub(crate) fn given_memory(&self, processes: u32) -> Vec<u64> {
+        let asked =
+            self.books().updates.extract_if(.., |update| update.1 == processes).collect::<Vec<_>>();
+        asked.into_iter().map(|(memory, _)| memory).collect()
     }
 
     /// Sandboxes that exist.
@@ -553,8 +563,15 @@ impl Engine for FakeEngine {
         })
     }
 
-    async fn update(&self, name: &SandboxName, _: Resources, _: u32) -> Result<(), EngineError> {
-        self.answer(Call::Update, Some(name)).await?.land_with(|record| has_processes(record))
+    async fn update(
+        &self,
+        name: &SandboxName,
+        resources: Resources,
+        processes: u32,
+    ) -> Result<(), EngineError> {
+        self.answer(Call::Update, Some(name)).await?.land_with(|record| has_processes(record))?;
+        self.books().updates.push((resources.memory.as_bytes(), processes));
+        Ok(())
     }
 
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use isolator_pool::engine::{SandboxName, SandboxState};
 use isolator_runner::wire::{
-    self, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preload, Preloaded,
-    Ready, StreamCount, Wanted,
+    self, Alone, End, Exit, Failed, FailedCause, FrameDecoder, HEADER_LEN, Job, Kind, Preload,
+    Preloaded, Ready, StreamCount, Wanted,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -157,6 +157,11 @@ impl Runner {
                 self.exit().await
             }
             "second-time" => self.exit().await,
+            "alone" => {
+                self.send(Kind::Alone, &Alone { memory: number(1) }).await?;
+                tokio::time::sleep(ms(number(2))).await;
+                self.exit().await
+            }
             "full" => self.exit_with(argv[1..].to_vec()).await,
             "flood" => {
                 for _ in 0..number(1) {
