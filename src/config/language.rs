@@ -45,21 +45,28 @@ const SHM: ByteSize = ByteSize::mib(16);
 const ENV: [(&str, &str); 2] = [("HOME", "/tmp"), ("TMPDIR", "/tmp")];
 
 /// Advice for programs in any language, with the messages that it is for.
-const COMMON_HINTS: [(&str, &str); 3] = [
+const COMMON_HINTS: [(&str, &str); 4] = [
     (
         "(?i)network is unreachable|temporary failure in name resolution|name or service not known|\
          getaddrinfo (?:EAI_AGAIN|ENOTFOUND)|ENETUNREACH|dial tcp[^\\n]*(?:lookup|unreachable)|\
          NameResolutionError|could not resolve host|'remote-https?' is not a git command|cannot run ssh:",
         "the sandbox has no network: send the data as files instead",
     ),
-    // In the words of the shells, of Python, Node.js and Go, of make and of env.
+    // In the words of the shells, of Go, make and env. A path is no command of the image.
     (
-        "(?m)^\\S*: (?:line )?\\d+: ([^:\\s]+): (?:command )?not found$|\
-         in _execute_child\\n(?: +.*\\n)+FileNotFoundError: \\[Errno 2\\] No such file or directory: '([^'/]+)'|\
-         spawn ([^\\s/]+) ENOENT|exec: \"([^\"/]+)\": executable file not found|\
-         ^make: ([^:\\s/]+): No such file or directory$|^env: ['‘]([^'’/]+)['’]: No such file",
-        "the image has no command '$1$2$3$4$5$6', and nothing can be installed while the program runs: do it in \
-         the program's own language, or ask the operator for an image that has the command",
+        "(?m)^\\S*: (?:line )?\\d+: ([^:\\s/]+): (?:command )?not found$|\
+         exec: \"([^\"/]+)\": executable file not found|^make: ([^:\\s/]+): No such file or directory$|\
+         ^env: ['‘]([^'’/]+)['’]: No such file",
+        "the image has no command '$1$2$3$4', and nothing can be installed while the program runs: do it in the \
+         program's own language, or ask the operator for an image that has the command",
+    ),
+    // In the words of Python and Node.js, which say the same if the command's working directory is missing.
+    (
+        "in _execute_child\\n(?: +.*\\n)+FileNotFoundError: \\[Errno 2\\] No such file or directory: '([^'/\\s]+)'|\
+         spawn ([^\\s/]+) ENOENT",
+        "the image has no command '$1$2', or the folder in which it should run is missing; nothing can be installed \
+         while the program runs: do it in the program's own language, or ask the operator for an image that has the \
+         command",
     ),
     (
         "returned non-zero exit status 127\\b",

@@ -82,28 +82,32 @@ async fn only_the_workspace_and_tmp_can_be_written() {
          \x20   path = f'{place}/written'\n\
          \x20   open(path, 'w').close()\n\
          \x20   os.remove(path)\n\
-         places = ['', '/etc', '/usr', '/usr/bin', '/var', '/var/tmp', '/home', '/root', '/run',\n\
+         places = ['', '/etc', '/usr', '/usr/bin', '/var', '/home', '/root', '/run',\n\
          \x20   '/opt', '/dev', '/proc', '/sys', '/sys/fs/cgroup', '/.isolator']\n\
          refused = {p or '/': attempt(lambda: write(p)) for p in places}\n\
+         linked = os.readlink('/var/tmp')\n\
          allowed = {p: attempt(lambda: write(p)) for p in ['/workspace', '/tmp', '/dev/shm']}\n\
          read_only = bool(os.statvfs('/').f_flag & os.ST_RDONLY)\n\
-         print(json.dumps([refused, allowed, read_only]))",
+         print(json.dumps([refused, allowed, read_only, linked]))",
     )
     .await;
     assert_refused(&found[0], &["EROFS", "EACCES", "EPERM", "ENOENT"]);
     let allowed = json!({ "/workspace": "allowed", "/tmp": "allowed", "/dev/shm": "allowed" });
     assert_eq!(found[1], allowed);
     assert_eq!(found[2], true);
+    assert_eq!(found[3], "/tmp", "no folder of its own");
 }
 
 #[tokio::test]
 async fn a_writable_root_is_written_by_one_program_and_read_by_no_other() {
     let settings = json!({
         "defaultReadOnlyRootfs": false,
+        // So that the image's own folder of this name, which everybody may write to, is part of the root.
+        "defaultContainerWorkdir": "/var/work",
         "languageSettings": { "python": { "tmpMB": 8 } },
     });
     let server = Server::with("python", settings).await;
-    let code = "left = '/var/tmp/left'\n\
+    let code = "left = '/workspace/left'\n\
                 found = os.path.exists(left)\n\
                 def fill():\n\
                 \x20   with open(left, 'wb', 0) as file:\n\

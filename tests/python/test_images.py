@@ -129,7 +129,7 @@ async def test_var_tmp_can_be_written(server, language):
 
 
 NO_MODULE = "is not in the image, and nothing can be installed"
-NO_COMMAND = "the image has no command 'ffmpeg', and nothing can be installed"
+NO_COMMAND = "the image has no command 'ffmpeg', "
 GO_CALLS = (
     'package main\nimport "os/exec"\nfunc main() { if e := exec.Command("ffmpeg").Run(); e != nil { panic(e) } }'
 )
@@ -149,6 +149,8 @@ GO_CALLS = (
         (shell("pip install torch"), "the image has no command 'pip', and nothing can be installed"),
         (shell("git clone https://example.org/a"), "the sandbox has no network"),
         (python("import subprocess; subprocess.run(['ffmpeg'])"), NO_COMMAND),
+        (python("import subprocess; subprocess.run('ls -l')"), "with arguments must be a list, or one string"),
+        (python("import subprocess; subprocess.run(['ls'], cwd='data')"), "or the folder in which it should run"),
         (shell("ffmpeg -i a.mp4"), NO_COMMAND),
         (shell("bash -c 'ffmpeg -i a.mp4'"), NO_COMMAND),
         (shell("env ffmpeg"), NO_COMMAND),
