@@ -18,7 +18,7 @@ def most():
     return len(threads)
 
 
-time.sleep(0.07)
+time.sleep(0.085)
 soon = most()
 time.sleep(0.3)
 print(soon >= most())
