@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use isolator_runner::wire::Wanted;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{Engine, SandboxName, SandboxSpec};
@@ -31,5 +32,5 @@ pub async fn execute(
         sandbox.preload().await?;
     }
     let sandbox = sandbox.pause().await?.begin_to_resume(&tasks);
-    run(sandbox, request, false).await
+    run(sandbox, request, Wanted::Bare, &tasks).await
 }
