@@ -146,8 +146,10 @@ async fn what_can_be_written_is_limited_in_bytes_and_in_files() {
 
 #[tokio::test]
 async fn processes_and_descriptors_are_limited() {
+    // After a moment, the interpreters that the program did not need are gone.
     let found = inside(
-        "import resource\n\
+        "import resource, time\n\
+         time.sleep(0.5)\n\
          def first(*names):\n\
          \x20   for name in names:\n\
          \x20       try: return open('/sys/fs/cgroup/' + name).read().strip()\n\
