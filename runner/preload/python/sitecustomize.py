@@ -216,9 +216,14 @@ def _park(said):
     channel, _, names = said.partition(":")
     channel = int(channel)
     names = [name for name in names.split(",") if name]
-    preloaded, missing = _load(names)
-    if len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError("a module started threads, which a program would notice when it forks")
+    try:
+        preloaded, missing = _load(names)
+        if len(os.listdir("/proc/self/task")) > 1:
+            raise RuntimeError("a module started threads, which a program would notice when it forks")
+    except BaseException as error:
+        # Python would complain, go on, and end with a complaint about the program that is not there yet.
+        os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode(errors="backslashreplace"))
+        os._exit(1)
 
     os.write(channel, (" ".join(["ready"] + missing) + "\n").encode())
     try:
