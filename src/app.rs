@@ -97,6 +97,7 @@ impl App {
                     images: data_directory()
                         .context("no directory for images is known: set XDG_DATA_HOME to one")?,
                     state: directory.join("embedded"),
+                    favordynmods: config.engine.favordynmods,
                 };
                 (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &instance)))
             }

@@ -41,6 +41,7 @@
 //!         runner: std::fs::read("/usr/lib/example/isolator-runner")?.leak(),
 //!         images: "/var/lib/example/images".into(),
 //!         state: "/var/lib/example/state".into(),
+//!         favordynmods: true,
 //!     };
 //!     let engine = Arc::new(EmbeddedEngine::new(settings, &instance));
 //!     let images = ImageProvider::new(engine.clone(), Arc::new(NoBuilder), PullPolicy::Missing);

@@ -163,6 +163,7 @@ fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguag
             host: raw.engine.host,
             allow_unlimited: raw.engine.allow_unlimited.or(Some(false)),
             runtime: raw.engine.runtime,
+            favordynmods: raw.engine.favordynmods.or(Some(true)),
         },
         images: RawImages {
             policy: raw.images.policy.or(Some(RawPolicy::Missing)),

@@ -149,6 +149,8 @@ pub struct EngineConfig {
     pub kind: EngineKind,
     /// Its address, if the operator gives one.
     pub host: Option<String>,
+    /// Whether the embedded engine favours changes of control groups on this machine.
+    pub favordynmods: bool,
     /// Whether `--engine` gave the kind.
     pub is_chosen_on_command_line: bool,
 }

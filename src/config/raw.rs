@@ -256,6 +256,9 @@ pub(super) struct RawEngine {
     pub(super) allow_unlimited: Option<bool>,
     /// Another OCI runtime for Docker, such as "runsc". Default: the engine's own.
     pub(super) runtime: Option<String>,
+    /// Whether the embedded engine, as root, tells the kernel to favour changes of control groups, which makes
+    /// sandboxes sooner. It holds for the whole machine. Default: true.
+    pub(super) favordynmods: Option<bool>,
 }
 
 /// A kind of engine.

@@ -56,6 +56,7 @@ pub(super) fn validate(
         engine: EngineConfig {
             kind: raw.engine.kind.unwrap_or(EngineKind::Auto),
             host: raw.engine.host.clone(),
+            favordynmods: raw.engine.favordynmods.unwrap_or(true),
             is_chosen_on_command_line: false,
         },
         pull_policy: match raw.images.policy.unwrap_or(RawPolicy::Missing) {

@@ -107,7 +107,11 @@ async fn what_can_not_be_preloaded_is_said_once_and_costs_nothing_but_time() {
     for (preload, complaint, preloaded) in [
         (json!({ "modules": ["no_such_module"] }), "has no module no_such_module", true),
         (json!({ "modules": ["this"] }), "it printed", true),
-        (json!({ "modules": ["asyncio.windows_events"] }), "it ended: ImportError: win32 only", true),
+        (
+            json!({ "modules": ["asyncio.windows_events"] }),
+            "it ended: ImportError: win32 only",
+            true,
+        ),
         (json!({ "memoryMB": 20 }), "more than preload.memoryMB allows", true),
         (json!({ "interpreter": "node" }), "can't be preloaded", false),
     ] {

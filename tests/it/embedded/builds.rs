@@ -40,6 +40,7 @@ impl Bench {
             runner: b"",
             images: directory.path().join("images"),
             state: directory.path().join("embedded"),
+            favordynmods: false,
         };
         // Launchers mount it, and nothing is in this store yet.
         fs::create_dir_all(settings.images.join("images")).expect("writable");

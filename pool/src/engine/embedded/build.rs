@@ -92,6 +92,7 @@ impl EmbeddedEngine {
             images: self.store.images(),
             shared: self.shared(),
             groups: host.version_two_mount.clone(),
+            favordynmods: None,
             building: Some(Building { root: staged.root(), ids }),
             devices: Devices::Host,
         };

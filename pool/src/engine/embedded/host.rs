@@ -120,6 +120,12 @@ impl Host {
         }
     }
 
+    /// The control groups whose changes this user may make the kernel favour.
+    pub(super) fn favorable_groups(&self) -> Option<Version> {
+        let groups = self.groups.as_ref().filter(|_| self.grant.is_none());
+        groups.map(|groups| groups.version)
+    }
+
     /// Whether a controller limits sandboxes.
     pub(super) fn limits(&self, controller: &str) -> bool {
         self.groups.is_some() && !self.missing.contains(&controller)

@@ -35,7 +35,7 @@ use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 use serde_json::Value;
 
-use super::hierarchies::CGROUP_MOUNT;
+use super::hierarchies::{self, CGROUP_MOUNT};
 use super::joined_group::JoinedGroup;
 use super::layout::{BUILDING, IMAGES, ROOTS, SHARED};
 use super::loopback;
@@ -60,6 +60,9 @@ const VIEW: &str = "/tmp";
 
 /// Where `libcontainer` keeps the state of its containers.
 const STATE: &str = "/tmp/state";
+
+/// A control group hierarchy without controllers, for its option only.
+const FAVORED: &str = "/tmp/favored";
 
 /// The specifications of sandboxes that are being made.
 const BUNDLES: &str = "/tmp/bundles";
@@ -186,6 +189,13 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     for (source, target) in [(images, IMAGES), (shared, SHARED)] {
         view(&source, target)?;
         mount_remount(target, MountFlags::BIND | MountFlags::RDONLY | nothing, c"")?;
+    }
+    if let Some(version) = paths.favordynmods {
+        match hierarchies::favor_changes(version, Path::new(FAVORED)) {
+            // So it is with kernels that don't know the option, and in containers: sandboxes take longer to make.
+            Err(error) => tracing::debug!(%error, "changes of control groups are not favoured"),
+            Ok(()) => tracing::debug!("changes of control groups are favoured"),
+        }
     }
     Ok(())
 }

@@ -67,6 +67,9 @@ pub struct Settings {
     pub images: PathBuf,
     /// Directory for the files that the sandboxes of an instance share.
     pub state: PathBuf,
+    /// Whether launchers of root tell the kernel to favour changes of control groups. It holds for the whole
+    /// machine.
+    pub favordynmods: bool,
 }
 
 /// An engine inside this process.
@@ -145,6 +148,7 @@ impl EmbeddedEngine {
                 images: self.store.images(),
                 shared: self.shared(),
                 groups: host.version_two_mount.clone(),
+                favordynmods: host.favorable_groups().filter(|_| self.settings.favordynmods),
                 building: None,
                 devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
             };

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::hierarchies::Version;
 use super::host::Ids;
 
 /// Longest message. A sandbox's specification takes a tenth of it, to which an image may add nearly all of the rest:
@@ -34,6 +35,8 @@ pub(super) struct LauncherPaths {
     pub(super) shared: PathBuf,
     /// Where control groups of version 2 are mounted, if sandboxes have those.
     pub(super) groups: Option<PathBuf>,
+    /// The control groups whose changes the kernel is to favour, if it is.
+    pub(super) favordynmods: Option<Version>,
     /// An image that is being built.
     pub(super) building: Option<Building>,
     /// Where the devices of sandboxes come from.
