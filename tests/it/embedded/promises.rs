@@ -411,3 +411,20 @@ async fn launchers_keep_nothing_of_the_server_open() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn changes_of_control_groups_are_favoured_unless_the_operator_says_no() {
+    for (engine, wanted) in [(json!({}), true), (json!({ "favordynmods": false }), false)] {
+        let server = start(json!({ "engine": engine })).await;
+        server.wait_until_ready().await;
+        let mounts = launchers(server.process())[0].inner.mounts();
+        let option = |mount: &Mount, name: &str| mount.of_file_system.iter().any(|it| it == name);
+        let is_ours =
+            |mount: &Mount| option(mount, "favordynmods") && option(mount, "name=isolator");
+        // Version 2 has the option for the whole machine, whoever set it.
+        if mounts.iter().any(|mount| mount.kind == "cgroup" && option(mount, "memory")) {
+            assert_eq!(mounts.iter().any(is_ours), wanted, "{mounts:?}");
+        }
+        server.stop().await;
+    }
+}
