@@ -12,7 +12,7 @@ TIMED := scripts/timed
 .NOTPARALLEL:
 
 .PHONY: help run test test-all bench soak flood lint fmt build bundle images engine engines toolchain phases unit fuzz \
-	pytest sbom lock clean
+	pytest suites sbom lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,8 @@ test: phases lint unit fuzz pytest ## Set everything up and run all checks and t
 
 test-all: export ISOLATOR_TEST_ALL = 1
 test-all: ON_DOCKER = package(isolator) & binary(it)
-test-all: test ## The same, with every test on both engines and over every transport; use it before a release
+test-all: test suites ## The same with every test on both engines and over every transport, and the public suites; use it before a release
+	@$(TIMED)
 
 bench: engines ## Measure starts (compared with the plain Docker API), bursts, refills and layers
 	$(CARGO) bench --locked
@@ -74,6 +75,11 @@ pytest: engines # Run the official clients and the conformance suite against the
 	for engine in docker embedded; do \
 		ISOLATOR_TEST_ENGINE=$$engine $(TIMED) "pytest: on $$engine" \
 			scripts/python -m pytest tests/python || exit; done
+
+suites: export ISOLATOR_TEST_ENGINE = embedded
+suites: engines ## Run the tests of CPython and Node.js in interpreters that were started ahead and in plain ones, and compare
+	$(TIMED) "suite: CPython" scripts/python tests/python/suites.py cpython
+	$(TIMED) "suite: Node.js" scripts/python tests/python/suites.py node
 
 soak: engines ## Run ordinary and hostile requests for a long time and check the log; options: SOAK="--time 8h --seed 7"
 	for engine in $(or $(ISOLATOR_TEST_ENGINE),docker embedded); do \
