@@ -13,6 +13,19 @@ impl BuildEngine for DockerEngine {
     async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError> {
         let Recipe { name, base, context, .. } = recipe;
         let arguments = HashMap::from([("BASE".to_owned(), base.to_owned())]);
-        self.build_image(ImageBuild { name, context, arguments }, progress).await
+        let image = |context| ImageBuild { name, context, arguments: arguments.clone() };
+        match self.build_image(image(context.clone()), progress).await {
+            Err(EngineError::Refused { message, .. }) if lost_a_file(&message) => {
+                progress("the engine lost a file while it copied; building again");
+                self.build_image(image(context), progress).await
+            }
+            built => built,
+        }
     }
+}
+
+/// Whether a build failed because the engine did not find a file that it had just listed. Docker's builder without BuildKit
+/// does so now and then on a busy machine; what was built before the copy is still in its cache.
+fn lost_a_file(message: &str) -> bool {
+    message.starts_with("COPY failed: lstat ") && message.ends_with(": no such file or directory")
 }
