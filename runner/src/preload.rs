@@ -60,6 +60,7 @@ struct Parked {
     process: Process,
     channel: UnixStream,
     memory: u64,
+    has_modules: bool,
 }
 
 /// The interpreters, after a job has taken one or none.
@@ -202,7 +203,8 @@ impl Preloads {
             }
             match args {
                 Some(args) if program.is_none() && parked.go(args, stdin) => {
-                    memory = parked.memory;
+                    // One without modules takes no more than one that is started for the program.
+                    memory = if parked.has_modules { parked.memory } else { 0 };
                     program = Some((parked.process, cpu));
                 }
                 _ => waiting.push(parked),
@@ -255,7 +257,7 @@ impl Parked {
         env.insert("ISOLATOR_PRELOAD".to_owned(), setting);
         let workdir = Path::new(&preload.workdir);
         let process = Process::spawn(&preload.argv, &env, workdir, oom_score, None)?;
-        Ok(Self { process, channel, memory: 0 })
+        Ok(Self { process, channel, memory: 0, has_modules: !preload.modules.is_empty() })
     }
 
     /// Waits until it is ready. Returns its missing modules, separated by spaces.

@@ -239,8 +239,8 @@ pub struct ChangedFile {
 /// once end before this is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alone {
-    /// Memory that the program's interpreter held before the program came, in bytes. An interpreter that was
-    /// started for the program held none.
+    /// Memory that the program's interpreter held before the program came, in bytes, if it has imported modules. Any
+    /// other takes no more than one that is started for the program.
     pub memory: u64,
 }
 

@@ -342,6 +342,7 @@ async fn nothing_of_one_call_is_there_in_the_next() {
 #[tokio::test]
 async fn a_request_may_choose_its_memory_and_cpu() {
     let server = Server::python().await;
+    server.wait_until_ready().await;
     // After a moment, what waited in the sandbox is gone, and its memory is taken back.
     let code = "import json, time\n\
                 time.sleep(0.5)\n\

@@ -226,7 +226,7 @@ pub(crate) struct TakeBack {
 
 impl TakeBack {
     /// Does it in a task of `tasks`, which holds the lease: the program goes on meanwhile, and the sandbox is not
-    /// removed. The program keeps `kept` bytes on top, the memory of the interpreter that it runs in; never more than
+    /// removed. The program keeps `kept` bytes on top, the memory of the modules that it was given; never more than
     /// all that waited had.
     pub(crate) fn begin(self, kept: u64, tasks: &TaskTracker) -> JoinHandle<()> {
         let Self { engine, lease, resources, ahead, processes } = self;
