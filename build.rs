@@ -1,34 +1,48 @@
-//! Builds the runner as a static program, which the server carries inside itself.
+//! Builds what the server carries inside itself: the runner, a static program, and what a template of Python loads.
 //!
-//! It has its own target directory: the outer build holds the lock of the usual one.
+//! Each has its own target directory: the outer build holds the lock of the usual one.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let target = variable("TARGET");
-    let directory = PathBuf::from(variable("OUT_DIR")).join("runner");
-    println!("cargo::rerun-if-changed=runner");
     println!("cargo::rerun-if-changed=Cargo.lock");
 
+    // Sandboxes have whatever C library their image has, or none.
+    let runner =
+        build("runner", &["--package", "isolator-runner", "--bin", "isolator-runner"], "+");
+    println!("cargo::rustc-env=ISOLATOR_RUNNER={}", runner.join("isolator-runner").display());
+
+    let manifest = ["--manifest-path", "template/Cargo.toml"];
+    let template = build("template", &manifest, if target.contains("musl") { "-" } else { "" });
+    let library = template.join("libisolator_template.so");
+    println!("cargo::rustc-env=ISOLATOR_TEMPLATE={}", library.display());
+}
+
+/// Builds a part for the target, with or without a static C library. Returns the folder with what was built.
+fn build(name: &str, arguments: &[&str], crt_static: &str) -> PathBuf {
+    let target = variable("TARGET");
+    let directory = PathBuf::from(variable("OUT_DIR")).join(name);
+    println!("cargo::rerun-if-changed={name}");
+    let flags = match crt_static {
+        "" => String::new(),
+        sign => format!("-Ctarget-feature={sign}crt-static"),
+    };
     let status = Command::new(variable("CARGO"))
-        .current_dir(&root)
-        .args(["build", "--release", "--locked", "--package", "isolator-runner"])
-        .args(["--bin", "isolator-runner", "--target", &target])
+        .current_dir(variable("CARGO_MANIFEST_DIR"))
+        .args(["build", "--release", "--locked", "--target", &target])
+        .args(arguments)
         .arg("--target-dir")
         .arg(&directory)
-        // Sandboxes have whatever C library their image has, or none.
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags)
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_BUILD_TARGET")
         .status()
         .expect("cargo can be started");
-    assert!(status.success(), "the runner could not be built");
-
-    let runner = directory.join(&target).join("release").join("isolator-runner");
-    println!("cargo::rustc-env=ISOLATOR_RUNNER={}", runner.display());
+    assert!(status.success(), "the {name} could not be built");
+    directory.join(&target).join("release")
 }
 
 fn variable(name: &str) -> String {

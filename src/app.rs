@@ -22,6 +22,9 @@ use crate::images::{BuildEngine, LanguageImages};
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
 
+/// What a template of Python loads.
+static TEMPLATE: &[u8] = include_bytes!(env!("ISOLATOR_TEMPLATE"));
+
 /// How many sandboxes are made ahead of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolFill {
@@ -94,6 +97,7 @@ impl App {
                 let settings = embedded::Settings {
                     program: program.into(),
                     runner: RUNNER,
+                    template: TEMPLATE,
                     images: data_directory()
                         .context("no directory for images is known: set XDG_DATA_HOME to one")?,
                     state: directory.join("embedded"),

@@ -39,6 +39,7 @@
 //!     let settings = Settings {
 //!         program: std::env::current_exe()?,
 //!         runner: std::fs::read("/usr/lib/example/isolator-runner")?.leak(),
+//!         template: &[],
 //!         images: "/var/lib/example/images".into(),
 //!         state: "/var/lib/example/state".into(),
 //!         favordynmods: true,

@@ -8,6 +8,7 @@
 
 mod cgroup;
 mod changes;
+mod forks;
 mod frame_writer;
 mod init;
 mod output;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Some("park") => match park::park() {
+        Some("park") => match park::park(std::env::args().nth(2).as_deref() == Some("forks")) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&format!("{NAME}: {error}"));
@@ -41,7 +42,9 @@ fn main() -> ExitCode {
             }
         },
         _ => {
-            complain(&format!("usage: {NAME} hold | park (it works only inside a sandbox)"));
+            complain(&format!(
+                "usage: {NAME} hold | park [forks] (it works only inside a sandbox)"
+            ));
             ExitCode::from(2)
         }
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use isolator_runner::wire::{Exit, Failed, FailedCause, Kind, Ready, VERSION};
 use rustix::process::{DumpableBehavior, Pid, set_child_subreaper, set_dumpable_behavior};
 
+use crate::forks::Forks;
 use crate::frame_writer::FrameWriter;
 use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
@@ -25,11 +26,14 @@ const EXIT_DELAY: Duration = Duration::from_millis(50);
 
 /// Waits for one job and runs it.
 ///
+/// With `forks` the engine can fork interpreters into the sandbox.
+///
 /// # Errors
 ///
 /// When the process is not inside a sandbox, or the server's end of the stream is gone.
-pub(crate) fn park() -> io::Result<()> {
+pub(crate) fn park(forks: bool) -> io::Result<()> {
     refuse_to_run_outside_a_sandbox()?;
+    let forks = if forks { Some(Forks::listen()?) } else { None };
     let oom_score = OomScore::open();
     // From here on no process of the same user can read this one's memory or descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -47,7 +51,7 @@ pub(crate) fn park() -> io::Result<()> {
     let request = loop {
         match receive_first(&mut from_server) {
             Ok(First::Preload(preload)) => {
-                preloads.start(preload, &oom_score);
+                preloads.start(preload, &oom_score, forks.as_ref());
                 before = cgroup::Counters::read();
                 to_server.send(Kind::Preloaded, &preloads.report())?;
             }
@@ -55,6 +59,8 @@ pub(crate) fn park() -> io::Result<()> {
             Err(none) => break Err(none),
         }
     };
+    // The program must not find it.
+    drop(forks);
     match request {
         Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {
             Ok(exit) => {

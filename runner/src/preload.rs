@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use crate::forks::Forks;
 use crate::process::{OomScore, Process, would_block};
 use crate::usage;
 
@@ -125,17 +126,26 @@ impl Spares {
 impl Preloads {
     /// Starts an interpreter, unless it is there already, and waits until it is ready. Failures become
     /// complaints.
-    pub(crate) fn start(&mut self, preload: Preload, oom_score: &OomScore) {
+    pub(crate) fn start(&mut self, preload: Preload, oom_score: &OomScore, forks: Option<&Forks>) {
         if preload.modules.is_empty() {
-            self.bare = self.bare.take().or_else(|| self.park(&preload, oom_score));
-        } else if self.bare.is_some() {
-            self.loaded = self.loaded.take().or_else(|| self.park(&preload, oom_score));
+            self.bare = self.bare.take().or_else(|| self.park(&preload, oom_score, forks));
+        } else if self.bare.is_some() || preload.forked {
+            self.loaded = self.loaded.take().or_else(|| self.park(&preload, oom_score, forks));
         }
         self.preload = Some(preload);
     }
 
-    fn park(&mut self, preload: &Preload, oom_score: &OomScore) -> Option<Parked> {
-        match self.try_park(preload, oom_score) {
+    fn park(
+        &mut self,
+        preload: &Preload,
+        oom_score: &OomScore,
+        forks: Option<&Forks>,
+    ) -> Option<Parked> {
+        let parked = match forks.filter(|_| preload.forked) {
+            Some(forks) => Parked::accept(forks),
+            None => self.try_park(preload, oom_score),
+        };
+        match parked {
             Ok((parked, missing)) => {
                 if !missing.is_empty() {
                     self.complaints.push(format!("the image has no module {missing}"));
@@ -258,6 +268,20 @@ impl Parked {
         let workdir = Path::new(&preload.workdir);
         let process = Process::spawn(&preload.argv, &env, workdir, oom_score, None)?;
         Ok(Self { process, channel, memory: 0, has_modules: !preload.modules.is_empty() })
+    }
+
+    /// Takes one that the engine has forked into the sandbox, whose template was checked. What it takes of the
+    /// sandbox's memory is what the program would take.
+    fn accept(forks: &Forks) -> Result<(Self, String), String> {
+        let (process, channel) = forks.accept().map_err(|error| error.to_string())?;
+        let mut parked = Self { process, channel, memory: 0 };
+        match parked.wait_until_ready() {
+            Ok(missing) => Ok((parked, missing)),
+            Err(problem) => {
+                parked.end();
+                Err(problem)
+            }
+        }
     }
 
     /// Waits until it is ready. Returns its missing modules, separated by spaces.

@@ -1,4 +1,5 @@
 //! A process with pipes. All programs and interpreters are started here.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,7 +36,7 @@ impl OomScore {
     }
 }
 
-/// A started process in a group of its own.
+/// A started process in a session of its own.
 pub(crate) struct Process {
     pub(crate) pid: Pid,
     /// Readable once the process has ended.
@@ -64,12 +65,15 @@ impl Process {
             stdin.feed(input);
         }
         let mut command = Command::new(find(name));
+        // SAFETY: the call is safe between fork and exec.
+        unsafe {
+            command.pre_exec(|| rustix::process::setsid().map(|_| ()).map_err(io::Error::from));
+        }
         command
             .arg0(name)
             .args(args)
             .envs(env)
             .current_dir(workdir)
-            .process_group(0)
             .stdin(reader)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -87,6 +91,22 @@ impl Process {
             stdin,
             stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
             stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
+        })
+    }
+
+    /// A child that was not started here, with the other ends of its streams.
+    pub(crate) fn adopt(
+        pid: Pid,
+        stdin: OwnedFd,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            pid,
+            pidfd: pidfd_open(pid, PidfdFlags::empty())?,
+            stdin: Input { pipe: Some(nonblocking(stdin)?), fed: 0 },
+            stdout: Some(nonblocking(stdout)?),
+            stderr: Some(nonblocking(stderr)?),
         })
     }
 

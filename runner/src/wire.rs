@@ -156,6 +156,10 @@ pub struct Preload {
     pub modules: Vec<String>,
     /// Memory that the interpreter with modules may take, in bytes. If it takes more it is not used.
     pub memory: u64,
+    /// Whether the engine forks the interpreter into the sandbox, where it connects to the runner. Otherwise the
+    /// runner starts it.
+    #[serde(default)]
+    pub forked: bool,
 }
 
 /// An interpreter that can be stopped before it runs the program.

@@ -143,6 +143,7 @@ fn server_says() -> Seeds {
         workdir: job.workdir.clone(),
         modules: vec!["numpy".to_owned()],
         memory: 1 << 20,
+        forked: false,
     };
     let file = |name: &[u8]| Member::new(EntryType::Regular, name, b"", b"print('hi')\n");
     let tar = tape::join(&[file(b"main.py"), file(b"folder/data.csv")], true);

@@ -35,7 +35,7 @@ use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
 use crate::engine::limits::{FixedLimits, LimitKind, Resources};
-use crate::engine::preload::Preload;
+use crate::engine::preload::{Fork, Preload};
 
 /// Name of a sandbox. It is chosen before the sandbox is made, so that the sandbox can be removed whatever
 /// happens to the call that makes it.
@@ -260,6 +260,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Creates and starts a sandbox whose process 1 only waits.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
+
+    /// Forks an interpreter into a sandbox whose runner waits for it. Returns false where the runner must start it.
+    async fn fork(&self, _: &SandboxName, _: &SandboxSpec, _: Fork) -> Result<bool, EngineError> {
+        Ok(false)
+    }
 
     /// Starts a runner in the sandbox; it parks by itself.
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError>;

@@ -26,7 +26,7 @@ pub struct Preload {
 }
 
 impl Preload {
-    pub(crate) fn message(&self, workdir: &str, with_modules: bool) -> wire::Preload {
+    pub(crate) fn message(&self, workdir: &str, with_modules: bool, forked: bool) -> wire::Preload {
         wire::Preload {
             interpreter: self.interpreter,
             argv: self.argv.clone(),
@@ -34,8 +34,18 @@ impl Preload {
             workdir: workdir.to_owned(),
             modules: if with_modules { self.modules.clone() } else { Vec::new() },
             memory: self.memory.as_bytes(),
+            forked,
         }
     }
+}
+
+/// Which interpreter is forked into a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fork {
+    /// Whether it has imported its modules.
+    pub with_modules: bool,
+    /// Whether a program waits for it. Then there is none while the template is being made.
+    pub is_awaited: bool,
 }
 
 /// The state of the interpreters in a sandbox.

@@ -20,7 +20,7 @@ mod kernel;
 mod profile;
 
 pub use docker::docker_profile;
-pub(crate) use kernel::kernel_programs;
+pub(crate) use kernel::{Filtered, kernel_programs};
 
 use serde::Deserialize;
 

@@ -86,6 +86,10 @@ pub(crate) async fn run(
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
     sandbox.limit(request.resources).await?;
+    if let Err(error) = sandbox.fork(interpreter).await {
+        tracing::warn!(sandbox = %sandbox.lease.name(), %error, "no interpreter came");
+        return Err(RunError::NotStarted(SandboxState::Running));
+    }
     let limit = began.elapsed();
 
     let message = encode(request, interpreter, &sandbox)?;

@@ -15,14 +15,14 @@ pub mod sweep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolator_runner::wire::Preloaded;
+use isolator_runner::wire::{Preloaded, Wanted};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
-use crate::engine::preload::PreloadStatus;
+use crate::engine::preload::{Fork, PreloadStatus};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
@@ -140,14 +140,18 @@ impl Sandbox<Armed> {
         let (Some(preload), Some(missing)) = (&spec.preload, self.state.missing) else {
             return Ok(PreloadStatus::default());
         };
-        let message = preload.message(&spec.workdir, missing == Missing::Modules);
-        if missing == Missing::Modules {
+        let with_modules = missing == Missing::Modules;
+        let fork =
+            self.engine.fork(self.lease.name(), &spec, Fork { with_modules, is_awaited: false });
+        let forked = bounded(Call::Preload, fork).await?;
+        let message = preload.message(&spec.workdir, with_modules, forked);
+        if with_modules && !forked {
             self.allow(spec.resources, preload.memory).await?;
         }
         let preloaded =
             bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
         let Preloaded { memory, complaints } = preloaded.await??;
-        if missing == Missing::Modules {
+        if with_modules && !forked {
             // What a runner says is not believed beyond what it was given.
             self.ahead = ByteSize::bytes(memory.min(preload.memory.as_bytes()));
             self.allow(spec.resources, self.ahead).await?;
@@ -157,6 +161,28 @@ impl Sandbox<Armed> {
             Missing::Interpreter | Missing::Modules => None,
         };
         Ok(PreloadStatus { memory, complaints })
+    }
+
+    /// Forks the interpreter that a program wants into the sandbox, if it does not wait there and the engine can.
+    pub(crate) async fn fork(&mut self, wanted: Wanted) -> Result<(), SandboxError> {
+        let spec = Arc::clone(&self.spec);
+        let (Some(preload), Some(missing)) = (&spec.preload, self.state.missing) else {
+            return Ok(());
+        };
+        let with_modules = wanted == Wanted::Loaded && !preload.modules.is_empty();
+        if wanted == Wanted::New || (!with_modules && missing == Missing::Modules) {
+            return Ok(());
+        }
+        self.state.thawed().await?;
+        let fork =
+            self.engine.fork(self.lease.name(), &spec, Fork { with_modules, is_awaited: true });
+        if bounded(Call::Preload, fork).await? {
+            let message = preload.message(&spec.workdir, with_modules, true);
+            let forked =
+                bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
+            forked.await??;
+        }
+        Ok(())
     }
 
     /// Freezes the sandbox.

@@ -10,9 +10,16 @@ ISOLATOR_PRELOAD, set by the runner, has the number of the channel's descriptor,
 separated by commas. On the channel, this module sends ``ready`` and the modules that the image does not have, in one line; then the runner sends
 ``go`` and the program's arguments, each ended by a NUL, and shuts its side. The answer is ``.`` if the program
 can run here; anything else, and an end without an answer, means that it needs a plain start.
+
+A template has the server on its standard input, and the number of that is its channel. When it is ready it is forked, into one
+sandbox after the other, and each fork goes on as above, with a channel of its own.
 """
 
 import sys
+
+_TEMPLATE = "/.isolator/preload/template.so"
+# What the template passes on to its forks.
+_FORKED_CHANNEL = 60
 
 
 def _take_back_the_way_in():
@@ -58,7 +65,12 @@ def _preload(names):
     return missing
 
 
-def _arrange_the_end(preloaded):
+def _part(name):
+    """A part of the template's library, for ``_imp.create_dynamic``."""
+    return type(sys.implementation)(name="isolator_" + name, origin=_TEMPLATE)
+
+
+def _arrange_the_end(preloaded, is_template):
     """Taking thousands of objects apart one by one takes longer than most programs run, and the kernel
     frees them at one stroke. So they are left to it, unless there are any whose end can be noticed.
     Returns a function to call when everything is as the program will find it."""
@@ -75,6 +87,10 @@ def _arrange_the_end(preloaded):
     builtin, function, method, generator = type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
     library = sys.prefix + "/"
     collections, known = [], {}
+    text, streams = type(sys.stdout), vars(sys)
+    flush, the_end, create = text.flush, _part("end"), None
+    if is_template:
+        from _imp import create_dynamic as create
 
     def count():
         collections[:] = [generation["collections"] for generation in stats()[1:]]
@@ -134,6 +150,18 @@ def _arrange_the_end(preloaded):
                 del modules[name]
         # A frozen cycle is never collected.
         known[""] = known
+        if create is not None and not any(name in modules for name in ["_interpreters", "_xxsubinterpreters"]):
+            try:
+                for stream in [streams.get("stdout"), streams.get("stderr")]:
+                    if type(stream) is not text:
+                        return
+                    if not stream.closed:
+                        flush(stream)
+                # In a fork this does not return.
+                create(the_end)
+            except (OSError, ValueError, SystemError):
+                # Python tries again, and reports it.
+                pass
 
     # What is registered first runs last. A program that traces what is called is not shown this.
     steps = (sys.gettrace, sys.getprofile, leave)
@@ -141,13 +169,13 @@ def _arrange_the_end(preloaded):
     return count
 
 
-def _load(names):
+def _load(names, is_template):
     """Imports the modules and makes them known to the end."""
     plain = set(sys.modules)
     import gc
 
     preloaded = {}
-    count = _arrange_the_end(preloaded)
+    count = _arrange_the_end(preloaded, is_template)
     missing = _preload(names)
     if names:
         preloaded.update((name, sys.modules[name]) for name in set(sys.modules) - plain)
@@ -210,6 +238,35 @@ def _start_clocks():
         logging._startTime = time.time_ns() if is_whole else time.time()
 
 
+def _wait_to_be_forked():
+    """Returns in each fork, and never in the template."""
+    import _imp
+    import os
+
+    here = os.getcwd()
+    try:
+        _imp.create_dynamic(_part("template"))
+    except SystemError:
+        # Its import never succeeds.
+        pass
+    os.chdir(here)
+    _take_back_what_forks_share()
+
+
+def _take_back_what_forks_share():
+    """Numbers that nobody can guess, which a module has drawn once for each process."""
+    import os
+
+    for name in ["numpy.random.mtrand", "numpy.random"]:
+        random = sys.modules.get(name)
+        if random:
+            random.seed()
+            break
+    process = sys.modules.get("multiprocessing.process")
+    if process:
+        process.current_process().authkey = os.urandom(32)
+
+
 def _park(said):
     import os
 
@@ -217,7 +274,7 @@ def _park(said):
     channel = int(channel)
     names = [name for name in names.split(",") if name]
     try:
-        preloaded, missing = _load(names)
+        preloaded, missing = _load(names, channel == 0)
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
     except BaseException as error:
@@ -225,7 +282,12 @@ def _park(said):
         os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode(errors="backslashreplace"))
         os._exit(1)
 
-    os.write(channel, (" ".join(["ready"] + missing) + "\n").encode())
+    ready = (" ".join(["ready"] + missing) + "\n").encode()
+    os.write(channel, ready)
+    if channel == 0:
+        channel = _FORKED_CHANNEL
+        _wait_to_be_forked()
+        os.write(channel, ready)
     try:
         arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]
         # Without a word the runner has ended.

@@ -38,6 +38,7 @@ impl Bench {
         let settings = Settings {
             program: env!("CARGO_BIN_EXE_isolator").into(),
             runner: b"",
+            template: b"",
             images: directory.path().join("images"),
             state: directory.path().join("embedded"),
             favordynmods: false,

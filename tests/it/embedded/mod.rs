@@ -8,6 +8,7 @@ mod devices;
 mod hostile_images;
 mod promises;
 mod rootless;
+mod templates;
 mod wear;
 
 use crate::common::config;

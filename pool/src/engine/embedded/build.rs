@@ -17,6 +17,7 @@ use super::host::Host;
 use super::launcher::{Created, Launcher};
 use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Building, Devices, Kind, LauncherPaths};
+use super::templates::TEMPLATES;
 use super::{EmbeddedEngine, build_limits, build_output, live, refused, spec};
 use crate::engine::store::{self, Description, Stored};
 use crate::engine::{Call, EngineError, Progress};
@@ -137,7 +138,9 @@ impl EmbeddedEngine {
         is_dead: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
         let mut left = groups.list()?;
-        left.retain(|(instance, _)| instance.ends_with(BUILDING) && is_dead(instance));
+        left.retain(|(instance, _)| {
+            (instance.ends_with(BUILDING) || instance.ends_with(TEMPLATES)) && is_dead(instance)
+        });
         let left: Vec<_> =
             left.iter().map(|(instance, name)| Cgroup::new(groups, instance, name)).collect();
         let removed = self.tasks.spawn_blocking(move || left.iter().try_for_each(Cgroup::remove));

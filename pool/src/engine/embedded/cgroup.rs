@@ -62,6 +62,18 @@ impl Cgroup {
         }
     }
 
+    /// The files to which a process writes to join the groups.
+    pub(super) fn doors(&self) -> io::Result<Vec<fs::File>> {
+        let mut doors = Vec::new();
+        self.hierarchies.each(&self.path, |group| {
+            doors.extend(or_if_gone(
+                fs::File::options().write(true).open(group.join("cgroup.procs")),
+            )?);
+            Ok(())
+        })?;
+        Ok(doors)
+    }
+
     fn file(&self, controller: &str, name: &str) -> io::Result<PathBuf> {
         Ok(self.hierarchies.mount(controller)?.join(&self.path).join(name))
     }

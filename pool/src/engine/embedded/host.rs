@@ -126,6 +126,11 @@ impl Host {
         groups.map(|groups| groups.version)
     }
 
+    /// Whether there are users that only templates have.
+    pub(super) fn has_users_for_templates(&self) -> bool {
+        matches!(self.users, Users::PerSandbox(_))
+    }
+
     /// Whether a controller limits sandboxes.
     pub(super) fn limits(&self, controller: &str) -> bool {
         self.groups.is_some() && !self.missing.contains(&controller)

@@ -37,12 +37,13 @@ use serde_json::Value;
 
 use super::hierarchies::{self, CGROUP_MOUNT};
 use super::joined_group::JoinedGroup;
-use super::layout::{BUILDING, IMAGES, ROOTS, SHARED};
+use super::layout::{BUILDING, FIRST_PID, IMAGES, ROOTS, SHARED};
 use super::loopback;
 use super::mapped;
-use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, ReceiveError, Request};
+use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Part, ReceiveError, Request};
 use super::root::Mounted;
-use crate::engine::seccomp;
+use super::user_namespace;
+use crate::engine::seccomp::{self, Filtered};
 use crate::error_chain::error_chain;
 
 /// The hidden subcommand that makes the binary a launcher.
@@ -152,10 +153,14 @@ fn inner() -> io::Result<()> {
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let Some((Request::Begin(paths), _)) = protocol::receive(&server)? else { return Ok(()) };
     mount_paths(&paths)?;
-    let programs = seccomp::kernel_programs().map_err(io::Error::other)?;
+    set_apart_from_sandboxes();
+    let programs =
+        |for_whom| seccomp::kernel_programs(for_whom).map(Rc::from).map_err(io::Error::other);
+    let filters =
+        Filters { program: programs(Filtered::Program)?, template: programs(Filtered::Template)? };
     protocol::send(&server, &Answer::Ready, &[])?;
     let devices = paths.devices;
-    Launcher { server, programs: programs.into(), devices, sandboxes: BTreeMap::new() }.serve()
+    Launcher { server, filters, devices, sandboxes: BTreeMap::new() }.serve()
 }
 
 /// Mounts the paths where sandboxes can reach them: a sandbox has users of its own, who may not be allowed
@@ -207,9 +212,22 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
         .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
 }
 
+/// Makes the numbers of later processes here higher than those of processes in sandboxes. A library that compares its
+/// process's number with the last one then notices that it was forked.
+fn set_apart_from_sandboxes() {
+    // Without this right there are no templates, which look at their number.
+    let _ = fs::write("/proc/sys/kernel/ns_last_pid", FIRST_PID.to_string());
+}
+
+/// The filters of system calls.
+struct Filters {
+    program: Rc<[BpfProgram]>,
+    template: Rc<[BpfProgram]>,
+}
+
 struct Launcher {
     server: OwnedFd,
-    programs: Rc<[BpfProgram]>,
+    filters: Filters,
     devices: Devices,
     /// Process 1 of every living sandbox.
     sandboxes: BTreeMap<String, (Pid, OwnedFd)>,
@@ -295,35 +313,61 @@ impl Launcher {
         spec: Value,
         kind: Kind,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let Kind::Image { image, layer } = kind else { return self.try_create(name, &spec) };
-        let files = Mounted::new(name, &image, layer);
+        let Kind::Image { image, layer, part } = kind else {
+            return self.try_create(name, &spec, false);
+        };
+        let mut spec = spec;
+        let users = match &part {
+            Part::Program { entered_by: Some((owner, ids)) } => {
+                let users = user_namespace::make(*owner, *ids)
+                    .map_err(|error| format!("the sandbox's users can't be mapped: {error}"))?;
+                user_namespace::join(&mut spec, &users);
+                Some(users)
+            }
+            Part::Program { entered_by: None } | Part::Template { .. } => None,
+        };
+        let is_template = matches!(part, Part::Template { .. });
+        let files = Mounted::new(name, &image, layer).and_then(|files| {
+            if let Part::Template { program } = &part {
+                files.hide_program(program)?;
+            }
+            Ok(files)
+        });
         let files = files.and_then(|files| match self.devices {
             Devices::Own => files.with_devices(),
             Devices::Host => Ok(files),
         });
         let files =
             files.map_err(|error| format!("the sandbox's files can't be mounted: {error}"))?;
-        let created = self.try_create(name, &spec);
-        // The sandbox's own namespace has them mounted now.
-        drop(files);
+        let created = self.try_create(name, &spec, is_template);
+        // The sandbox's own namespaces have them now.
+        drop((files, users));
         created
     }
 
     /// Makes and starts a sandbox. Returns its process 1 and the descriptors for the server: the stream, the
     /// log, the process.
-    fn try_create(&self, name: &str, spec: &Value) -> Result<(Pid, Vec<OwnedFd>), String> {
+    fn try_create(
+        &self,
+        name: &str,
+        spec: &Value,
+        is_template: bool,
+    ) -> Result<(Pid, Vec<OwnedFd>), String> {
         let bundle = Path::new(BUNDLES).join(name);
         let prepare = || -> io::Result<_> {
             fs::create_dir(&bundle)?;
             fs::write(bundle.join("config.json"), spec.to_string())?;
-            let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
-            let stream = socketpair(kind.0, kind.1, kind.2, None)?;
+            let kind = if is_template { SocketType::SEQPACKET } else { SocketType::STREAM };
+            let stream = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
             Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
         };
         let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| error_chain(&error))?;
-        let their_output = theirs.try_clone().map_err(|error| error_chain(&error))?;
+        // What a template prints is no message.
+        let their_output = if is_template { &their_log } else { &theirs };
+        let their_output = their_output.try_clone().map_err(|error| error_chain(&error))?;
+        let programs = if is_template { &self.filters.template } else { &self.filters.program };
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
-            .with_executor(Exec { programs: Rc::clone(&self.programs) })
+            .with_executor(Exec { programs: Rc::clone(programs) })
             .with_root_path(STATE)
             .map_err(|error| error_chain(&error))?
             .with_stdin(theirs)
@@ -339,7 +383,8 @@ impl Launcher {
         })?;
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
         let pid = pid.ok_or("the sandbox has no process")?;
-        let started = loopback::bring_up(pid)
+        let loopback = if is_template { Ok(()) } else { loopback::bring_up(pid) };
+        let started = loopback
             .map_err(|error| {
                 format!("the sandbox's loopback interface can't be brought up: {error}")
             })

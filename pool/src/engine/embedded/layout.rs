@@ -4,6 +4,9 @@
 /// Number of users, and of groups, in a sandbox's user namespace: all 16-bit IDs.
 pub(super) const IDS: u32 = 1 << 16;
 
+/// Processes of a launcher have higher numbers than this, those in a sandbox that waits have lower ones.
+pub(super) const FIRST_PID: u32 = 10_000;
+
 /// The store of images, as the launcher sees it.
 pub(super) const IMAGES: &str = "/tmp/images";
 

@@ -60,6 +60,11 @@ impl Live {
         }
     }
 
+    /// The launcher that made it, unless that is gone.
+    pub(super) fn launcher(&self) -> Option<Arc<Launcher>> {
+        self.launcher.upgrade()
+    }
+
     /// Opens the stream to the runner. This works once.
     pub(super) fn open(&mut self, name: &SandboxName, tasks: &TaskTracker) -> io::Result<Channel> {
         let streams = self.streams.take();

@@ -26,6 +26,9 @@ mod protocol;
 mod root;
 mod rootless;
 mod spec;
+mod template;
+mod templates;
+mod user_namespace;
 
 use std::collections::HashMap;
 use std::fs;
@@ -44,9 +47,11 @@ use self::host::Host;
 use self::launcher::Launcher;
 use self::layout::IMAGES;
 use self::live::Live;
-use self::protocol::{Devices, Kind, LauncherPaths, Layer};
+use self::protocol::{Devices, Kind, LauncherPaths, Layer, Part};
+use self::templates::Templates;
 use crate::engine::instance::{Instance, LABEL, PROCESS};
 use crate::engine::limits::{LimitKind, Resources};
+use crate::engine::preload::Fork;
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
@@ -63,6 +68,8 @@ pub struct Settings {
     pub program: PathBuf,
     /// The static runner.
     pub runner: &'static [u8],
+    /// The library that a template of Python loads.
+    pub template: &'static [u8],
     /// Directory of the image store.
     pub images: PathBuf,
     /// Directory for the files that the sandboxes of an instance share.
@@ -84,6 +91,7 @@ pub struct EmbeddedEngine {
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
+    templates: Templates,
     tasks: TaskTracker,
 }
 
@@ -99,6 +107,7 @@ impl EmbeddedEngine {
             launchers: tokio::sync::Mutex::default(),
             sandboxes: Mutex::default(),
             held: Mutex::default(),
+            templates: Templates::default(),
             tasks: TaskTracker::new(),
         }
     }
@@ -123,6 +132,8 @@ impl EmbeddedEngine {
         for file in runner_paths::files(self.settings.runner) {
             write(&shared, &directory.join(file.path), file.content, file.mode)?;
         }
+        let template = directory.join("preload/template.so");
+        write(&shared, &template, self.settings.template, 0o755)?;
         for (name, _, content) in spec::FILES {
             write(&shared, &directory.join(name), content.as_bytes(), 0o644)?;
         }
@@ -277,12 +288,16 @@ impl Engine for EmbeddedEngine {
             cgroup: cgroup.as_ref(),
             env: &held.image().description.env,
             ids: host.next_ids(),
+            is_entered: false,
         };
+        let entered_by = self.templates.user(host, spec).zip(parts.ids);
+        let parts = spec::Parts { is_entered: entered_by.is_some(), ..parts };
         let oci = spec::sandbox(spec, &parts);
         let layer = Layer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
         let kind = Kind::Image {
             image: Path::new(IMAGES).join(held.image().relative_root()),
             layer: (!spec.readonly_root).then_some(layer),
+            part: Part::Program { entered_by },
         };
         let freezer = cgroup.as_ref().and_then(Cgroup::separate_freezer);
         let launcher = self.launcher().await?;
@@ -291,6 +306,15 @@ impl Engine for EmbeddedEngine {
         let live = Live::new(created, cgroup, &launcher, held);
         lock(&self.sandboxes).insert(name.clone(), live);
         Ok(())
+    }
+
+    async fn fork(
+        &self,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        fork: Fork,
+    ) -> Result<bool, EngineError> {
+        self.fork_template(name, spec, fork).await
     }
 
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
@@ -354,8 +378,8 @@ impl Engine for EmbeddedEngine {
                 .collect());
         };
         let listed = groups.list().map_err(|error| refused(Call::List, error))?;
-        let building = self.building();
-        let listed = listed.into_iter().filter(|(instance, _)| *instance != building);
+        let others = [self.building(), self.templates_instance()];
+        let listed = listed.into_iter().filter(|(instance, _)| !others.contains(instance));
         let found = |(instance, name): (String, String)| ListedSandbox {
             name: SandboxName::new(name),
             labels: labels_of(&instance, &self.labels),
@@ -368,6 +392,7 @@ impl Engine for EmbeddedEngine {
         let is_dead = |instance: &str| dead(&labels_of(instance, &self.labels));
         if is_dead(&self.instance) {
             // This instance is ending: launchers must end before the files that they use are removed.
+            self.templates.clear();
             self.launchers.lock().await.clear();
         }
         if let Ok(Host { groups: Some(groups), .. }) = &self.host {

@@ -70,9 +70,27 @@ pub(super) enum Kind {
         image: PathBuf,
         /// The layer for what it writes to its root, if it may write there.
         layer: Option<Layer>,
+        /// What it is for.
+        part: Part,
     },
     /// A sandbox in which a script builds an image.
     Build,
+}
+
+/// What a sandbox is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Part {
+    /// For a program. Processes of the owner, a user of the launcher's namespace, may enter it.
+    Program {
+        /// That user, and the sandbox's users; `None` if nobody may enter.
+        entered_by: Option<(u32, Ids)>,
+    },
+    /// For an interpreter that is forked into sandboxes.
+    Template {
+        /// Where its program may be. Nobody can read the one that is found: all forks have it as their own
+        /// program, and could lock or watch it.
+        program: Vec<PathBuf>,
+    },
 }
 
 /// A writable layer over an image. It is in memory and counts against the sandbox's memory limit.

@@ -7,8 +7,12 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::layout::{ROOTS, SHARED};
@@ -61,6 +65,25 @@ impl Mounted {
         overlay(&root, flags, &options)?;
         mounted.points.insert(0, root);
         Ok(mounted)
+    }
+
+    /// Takes from everybody the right to read a program, of which the first that is there is meant. It can still be
+    /// started. The root must be writable.
+    pub(super) fn hide_program(&self, paths: &[PathBuf]) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(&self.points[0], flags, Mode::empty())?;
+        for path in paths {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+            match openat2(&root, path, flags, Mode::empty(), resolve) {
+                Err(Errno::NOENT) => {}
+                program => {
+                    let program = format!("/proc/self/fd/{}", program?.as_raw_fd());
+                    return fs::set_permissions(program, fs::Permissions::from_mode(0o111));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Mounts devices for the next sandbox over those of the launcher. The launcher must be root: the kernel does

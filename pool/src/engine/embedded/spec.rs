@@ -14,6 +14,7 @@ use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
 use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
+use crate::engine::preload::Preload;
 use crate::engine::process_limits::{PROCESS_LIMITS, USER_LIMITS};
 use crate::engine::store;
 
@@ -36,6 +37,8 @@ pub(super) struct Parts<'a> {
     pub(super) env: &'a [String],
     /// The sandbox's users, where it has some of its own.
     pub(super) ids: Option<Ids>,
+    /// Whether a template may enter it.
+    pub(super) is_entered: bool,
 }
 
 /// The runner's directory below a root.
@@ -73,7 +76,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
         "hostname": "sandbox",
         "process": {
             "user": { "uid": uid, "gid": gid },
-            "args": [paths::RUNNER, "park"],
+            "args": arguments(parts),
             "env": environment(parts.env),
             "cwd": spec.workdir,
             "noNewPrivileges": true,
@@ -85,6 +88,85 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
         "mounts": mounts(spec, parts),
         "linux": linux(parts.cgroup, parts.ids, || resources(spec, parts.host)),
     })
+}
+
+fn arguments(parts: &Parts<'_>) -> Vec<&'static str> {
+    let forks = parts.is_entered.then_some("forks");
+    [paths::RUNNER, "park"].into_iter().chain(forks).collect()
+}
+
+/// What a template sees of `/proc`: of its own processes it sees itself, as it is the one that mounts this, and of others
+/// nothing. In a whole `/proc` it would see those in the sandboxes that it may enter, and could open their memory.
+const PROC: [&str; 9] =
+    ["self", "cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version"];
+
+/// The specification of a template: an interpreter as one is in a sandbox, but as a user of the launcher's namespace, and
+/// with the launcher's processes.
+pub(super) fn template(
+    spec: &SandboxSpec,
+    preload: &Preload,
+    with_modules: bool,
+    user: u32,
+    parts: &Parts<'_>,
+) -> Value {
+    let of_template = SandboxSpec { user: (user, user), ..spec.clone() };
+    let mut template = sandbox(&of_template, parts);
+    let process = &mut template["process"];
+    process["args"] = json!(preload.argv);
+    process["oomScoreAdj"] = json!(500);
+    process["env"] = json!(template_environment(parts.env, preload, with_modules));
+    let linux = &mut template["linux"];
+    if let Some(namespaces) = linux["namespaces"].as_array_mut() {
+        namespaces.retain(|namespace| namespace["type"] != "pid" && namespace["type"] != "user");
+    }
+    linux["maskedPaths"] = json!([]);
+    linux["readonlyPaths"] = json!(["/proc/sys", CGROUP_MOUNT]);
+    let mut memory = preload.memory.as_bytes() + spec.resources.memory.as_bytes();
+    memory += TEMPLATE_MEMORY.as_bytes();
+    linux["resources"]["memory"]["limit"] = json!(memory);
+    linux["resources"]["memory"]["swap"] = json!(memory);
+    if let Some(mounts) = template["mounts"].as_array_mut() {
+        let at = mounts.iter().position(|mount| mount["destination"] == "/proc");
+        let tmpfs = &["nosuid", "noexec", "nodev", "mode=755", "size=64k"];
+        let own = mount("/proc", "tmpfs", "tmpfs", tmpfs);
+        let parts = PROC.map(|name| {
+            let path = Path::new("/proc").join(name);
+            bind(&path, &path.to_string_lossy(), &["nosuid", "nodev", "noexec"])
+        });
+        let at = at.unwrap_or(0);
+        mounts.splice(at..=at, [own].into_iter().chain(parts));
+    }
+    template
+}
+
+/// What a template may take on top for the tables of the memory that its forks share with it.
+const TEMPLATE_MEMORY: ByteSize = ByteSize::mib(128);
+
+/// Where the program of an interpreter may be in its image.
+pub(super) fn programs(preload: &Preload, image: &[String]) -> Vec<PathBuf> {
+    let name = preload.argv.first().map_or("", String::as_str);
+    if name.contains('/') {
+        return vec![name.into()];
+    }
+    let env = environment(image);
+    let path = env.iter().find_map(|variable| variable.strip_prefix("PATH="));
+    path.unwrap_or_default().split(':').map(|folder| Path::new(folder).join(name)).collect()
+}
+
+fn template_environment(image: &[String], preload: &Preload, with_modules: bool) -> Vec<String> {
+    let mut env = environment(image);
+    let mut own = preload.env.clone();
+    let path = "PYTHONPATH";
+    let theirs = own.get(path).cloned().or_else(|| {
+        env.iter().find_map(|variable| variable.strip_prefix("PYTHONPATH=").map(str::to_owned))
+    });
+    let theirs = theirs.filter(|theirs| !theirs.is_empty()).map(|theirs| format!(":{theirs}"));
+    own.insert(path.to_owned(), format!("{}{}", paths::PYTHON_PRELOAD, theirs.unwrap_or_default()));
+    let modules = if with_modules { preload.modules.join(",") } else { String::new() };
+    own.insert("ISOLATOR_PRELOAD".to_owned(), format!("0:{modules}"));
+    env.retain(|variable| !own.keys().any(|name| variable.starts_with(&format!("{name}="))));
+    env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
+    env
 }
 
 /// Capabilities of a script that builds an image, in its own user namespace: those of Docker's defaults that its

@@ -1,6 +1,7 @@
 //! The profile as a BPF program for this machine's kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -26,8 +27,8 @@ const MOST_INSTRUCTIONS: usize = 4096;
 /// # Errors
 ///
 /// The compiler's, and for a machine that the profile is not for.
-pub(crate) fn kernel_programs() -> Result<Vec<BpfProgram>, BackendError> {
-    let rules = PROFILE.rules();
+pub(crate) fn kernel_programs(filtered: Filtered) -> Result<Vec<BpfProgram>, BackendError> {
+    let rules = rules(filtered);
     let unlisted = Verdict::Refuse(PROFILE.default_errno());
     // What is refused as if it were not listed is left out.
     let verdicts = rules.iter().map(|rule| rule.verdict).filter(|verdict| *verdict != unlisted);
@@ -42,6 +43,49 @@ pub(crate) fn kernel_programs() -> Result<Vec<BpfProgram>, BackendError> {
         length if length > MOST_INSTRUCTIONS => Err(BackendError::FilterTooLarge(length)),
         _ => Ok(vec![program]),
     }
+}
+
+/// What a filter is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filtered {
+    /// A program.
+    Program,
+    /// A template, which enters sandboxes. Its forks have the filter, too, but have given up the right to.
+    Template,
+}
+
+/// The rules of a filter.
+pub(super) fn rules(filtered: Filtered) -> Vec<Rule<'static>> {
+    let rules = PROFILE.rules();
+    match filtered {
+        Filtered::Program => rules,
+        Filtered::Template => rules.into_iter().flat_map(let_templates_enter).collect(),
+    }
+}
+
+/// All namespaces of a sandbox (`CLONE_NEW*` in `linux/sched.h`): user, process, mount, network, IPC, host name, groups.
+const NAMESPACES: u64 =
+    0x1000_0000 | 0x2000_0000 | 0x0002_0000 | 0x4000_0000 | 0x0800_0000 | 0x0400_0000 | 0x0200_0000;
+
+/// Lets `setns` pass with all namespaces of a sandbox together, and only so.
+fn let_templates_enter(rule: Rule<'_>) -> Vec<Rule<'_>> {
+    static SETNS: LazyLock<[String; 1]> = LazyLock::new(|| ["setns".to_owned()]);
+    let Some(at) = rule.syscalls.iter().position(|name| *name == SETNS[0]) else {
+        return vec![rule];
+    };
+    let (before, after) = (&rule.syscalls[..at], &rule.syscalls[at + 1..]);
+    let with = |syscalls, verdict, comparison: Option<Comparison>| Rule {
+        syscalls,
+        verdict,
+        checks: comparison.map(|comparison| Check { arg: 1, comparison }).into_iter().collect(),
+        comment: rule.comment,
+    };
+    vec![
+        with(before, rule.verdict, None),
+        with(after, rule.verdict, None),
+        with(&*SETNS, rule.verdict, Some(Comparison::NotEqual(NAMESPACES))),
+        with(&*SETNS, Verdict::Allow, Some(Comparison::Equal(NAMESPACES))),
+    ]
 }
 
 /// Asks the next part, if there is one, about the calls that a part does not refuse.

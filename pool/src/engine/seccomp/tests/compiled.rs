@@ -2,9 +2,8 @@
 
 use seccompiler::sock_filter;
 
-use super::super::profile::PROFILE;
 use super::super::{Errno, Rule, Verdict, kernel};
-use super::{Comparison, HIGH, kernel_programs, verdict_of};
+use super::{Comparison, Filtered, HIGH, kernel_programs, verdict_of};
 
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
@@ -41,8 +40,10 @@ fn run(program: &[sock_filter], number: u32, args: &[u64]) -> u32 {
     }
 }
 
-fn program() -> Vec<sock_filter> {
-    kernel_programs().expect("the profile compiles").remove(0)
+const FILTERS: [Filtered; 2] = [Filtered::Program, Filtered::Template];
+
+fn program(filtered: Filtered) -> Vec<sock_filter> {
+    kernel_programs(filtered).expect("the profile compiles").remove(0)
 }
 
 fn errno(errno: Errno) -> u32 {
@@ -77,22 +78,23 @@ fn interesting(rules: &[&Rule<'_>]) -> Vec<[u64; 6]> {
 
 #[test]
 fn the_compiled_program_says_what_the_rules_say() {
-    let program = program();
-    let rules = PROFILE.rules();
     let mut calls = 0;
-    for name in rules.iter().flat_map(|rule| rule.syscalls) {
-        let Some(number) = kernel::number(name) else { continue };
-        let named: Vec<_> = rules.iter().filter(|rule| rule.syscalls.contains(name)).collect();
-        for args in interesting(&named) {
-            let expected = match verdict_of(&rules, name, &args) {
-                Some(Verdict::Allow) => ALLOW,
-                Some(Verdict::Refuse(refusal)) => errno(refusal),
-                None => errno(Errno::NoSys),
-            };
-            let number = u32::try_from(number).unwrap();
-            let found = run(&program, number, &args);
-            assert_eq!(found, expected, "{name} {args:x?}: {found:x}");
-            calls += 1;
+    for filtered in FILTERS {
+        let (program, rules) = (program(filtered), kernel::rules(filtered));
+        for name in rules.iter().flat_map(|rule| rule.syscalls) {
+            let Some(number) = kernel::number(name) else { continue };
+            let named: Vec<_> = rules.iter().filter(|rule| rule.syscalls.contains(name)).collect();
+            for args in interesting(&named) {
+                let expected = match verdict_of(&rules, name, &args) {
+                    Some(Verdict::Allow) => ALLOW,
+                    Some(Verdict::Refuse(refusal)) => errno(refusal),
+                    None => errno(Errno::NoSys),
+                };
+                let number = u32::try_from(number).unwrap();
+                let found = run(&program, number, &args);
+                assert_eq!(found, expected, "{name} {args:x?}: {found:x}");
+                calls += 1;
+            }
         }
     }
     assert!(calls > 2000, "{calls} calls");
@@ -100,7 +102,7 @@ fn the_compiled_program_says_what_the_rules_say() {
 
 #[test]
 fn a_call_that_nobody_knows_has_the_default_answer() {
-    let program = program();
+    let program = program(Filtered::Program);
     for number in [380, 500, 999, u32::MAX] {
         assert_eq!(run(&program, number, &[]), errno(Errno::NoSys), "{number}");
     }
@@ -108,6 +110,23 @@ fn a_call_that_nobody_knows_has_the_default_answer() {
 
 #[test]
 fn there_is_one_program_and_it_fits_into_the_kernel_with_room() {
-    let lengths: Vec<_> = kernel_programs().unwrap().iter().map(Vec::len).collect();
-    assert!(matches!(lengths[..], [..4000]), "{lengths:?}");
+    for filtered in FILTERS {
+        let lengths: Vec<_> = kernel_programs(filtered).unwrap().iter().map(Vec::len).collect();
+        assert!(matches!(lengths[..], [..4000]), "{lengths:?}");
+    }
+}
+
+#[test]
+fn only_a_template_enters_sandboxes_and_only_all_namespaces_of_one() {
+    let setns = u32::try_from(kernel::number("setns").unwrap()).unwrap();
+    let all = 0x7e02_0000;
+    for (filtered, namespaces, expected) in [
+        (Filtered::Program, all, errno(Errno::Perm)),
+        (Filtered::Template, all, ALLOW),
+        (Filtered::Template, all & !0x1000_0000, errno(Errno::Perm)),
+        (Filtered::Template, 0, errno(Errno::Perm)),
+        (Filtered::Template, all | 1 << 32, errno(Errno::Perm)),
+    ] {
+        assert_eq!(run(&program(filtered), setns, &[3, namespaces]), expected, "{namespaces:x}");
+    }
 }

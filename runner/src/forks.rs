@@ -1,0 +1,66 @@
+//! Interpreters that the engine forks into the sandbox. Each connects to the runner and passes the other ends of its
+//! streams, and a channel.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use isolator_runner::paths;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recvmsg, socket_with, sockopt,
+};
+
+use crate::process::Process;
+
+/// How long one may take. It was forked before the runner is told of it.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What each passes on: the ends of standard input, output and error, and the channel.
+const DESCRIPTORS: usize = 4;
+
+/// Listens for forks. Nothing else is in the sandbox as long as this is there.
+pub(crate) struct Forks(OwnedFd);
+
+impl Forks {
+    /// Listens at an address in the sandbox's network namespace.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &SocketAddrUnix::new_abstract_name(paths::FORKS)?)?;
+        listen(&socket, 2)?;
+        Ok(Self(socket))
+    }
+
+    /// Takes the next one.
+    pub(crate) fn accept(&self) -> io::Result<(Process, UnixStream)> {
+        wait(&self.0)?;
+        let connection = accept_with(&self.0, SocketFlags::CLOEXEC)?;
+        let pid = sockopt::socket_peercred(&connection)?.pid;
+        wait(&connection)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut word = [0; 1];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        recvmsg(&connection, &mut [IoSliceMut::new(&mut word)], &mut control, flags)?;
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        });
+        let passed: Vec<OwnedFd> = rights.flatten().collect();
+        let [stdin, stdout, stderr, channel] = <[OwnedFd; DESCRIPTORS]>::try_from(passed)
+            .map_err(|_| io::Error::other("it passed no streams"))?;
+        Ok((Process::adopt(pid, stdin, stdout, stderr)?, channel.into()))
+    }
+}
+
+fn wait(socket: &OwnedFd) -> io::Result<()> {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    match poll(&mut fds, TIMEOUT.try_into().ok().as_ref())? {
+        0 => Err(io::Error::other("it did not connect")),
+        _ => Ok(()),
+    }
+}

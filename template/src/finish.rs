@@ -1,0 +1,168 @@
+//! The end of a fork, without taking its memory apart.
+//!
+//! When Python ends it writes to thousands of objects before it frees them, and each page that is written must be copied
+//! first, because it is the template's. So once nothing more of the end can be noticed, which `sitecustomize`
+//! decides, the rest of `Py_FinalizeEx` is left out. Its caller alone knows how the program ended, so it must return
+//! there: a jump is written over its first instructions, to [`finalize`], which calls it and is a place to return to.
+
+use core::arch::global_asm;
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+use crate::call::{Errno, Sysno, syscall};
+
+const PAGE: usize = 4096;
+
+/// What `mprotect` takes.
+const READ: usize = 1;
+const WRITE: usize = 2;
+const EXECUTE: usize = 4;
+
+unsafe extern "C" {
+    fn Py_FinalizeEx() -> c_int;
+    /// Calls a function, and returns what it returns or what is passed to [`isolator_return`] meanwhile.
+    fn isolator_call(function: unsafe extern "C" fn() -> c_int, place: *mut usize) -> c_int;
+    /// Returns from [`isolator_call`].
+    fn isolator_return(place: usize, value: c_int) -> !;
+}
+
+/// The stack pointer in [`isolator_call`]; zero outside it.
+static mut PLACE: usize = 0;
+
+/// What was where the jump is.
+static mut ORIGINAL: [u8; JUMP.len()] = [0; JUMP.len()];
+
+/// Loads the address behind it, and jumps there.
+#[cfg(target_arch = "x86_64")]
+const JUMP: [u8; 14] = [0xff, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+#[cfg(target_arch = "aarch64")]
+const JUMP: [u8; 16] = [0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Makes `Py_FinalizeEx` one that can be left. In a template, so that its forks share the page.
+pub(crate) fn prepare() {
+    let mut jump = JUMP;
+    let address = (finalize as unsafe extern "C" fn() -> c_int as usize).to_ne_bytes();
+    let at = JUMP.len() - address.len();
+    jump[at..].copy_from_slice(&address);
+    let function =
+        (Py_FinalizeEx as unsafe extern "C" fn() -> c_int as *mut u8).cast::<[u8; JUMP.len()]>();
+    // SAFETY: the interpreter's only thread is here, and a function is longer than a jump. Where it must not be
+    // written the end takes longer.
+    unsafe {
+        ORIGINAL = function.read_unaligned();
+        let _ = write(function, jump);
+    }
+}
+
+unsafe fn write(function: *mut [u8; JUMP.len()], code: [u8; JUMP.len()]) -> Result<(), Errno> {
+    let first = function as usize / PAGE * PAGE;
+    let length = function as usize + JUMP.len() - first;
+    // SAFETY: the caller's.
+    unsafe {
+        // Another thread of the program may be in this page.
+        syscall!(Sysno::mprotect, first, length, READ | WRITE | EXECUTE)?;
+        function.write_unaligned(code);
+        syscall!(Sysno::mprotect, first, length, READ | EXECUTE)?;
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: it only makes the processor read the instructions again.
+    unsafe {
+        core::arch::asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", "dsb ish", "isb", in(reg) function);
+    }
+    Ok(())
+}
+
+/// What is called instead of `Py_FinalizeEx`.
+unsafe extern "C" fn finalize() -> c_int {
+    let function = (Py_FinalizeEx as unsafe extern "C" fn() -> c_int as *mut u8).cast();
+    // SAFETY: as in `prepare`. The place is in this frame as long as it is set.
+    unsafe {
+        if write(function, ORIGINAL).is_err() {
+            crate::call::exit(74);
+        }
+        let status = isolator_call(Py_FinalizeEx, &raw mut PLACE);
+        PLACE = 0;
+        status
+    }
+}
+
+/// Called by Python for an import: the end of the interpreter is over. Does nothing if it has not begun.
+#[unsafe(no_mangle)]
+pub extern "C" fn PyInit_isolator_end() -> *mut c_void {
+    // SAFETY: the place is set only while its frame is there.
+    unsafe {
+        if PLACE != 0 {
+            isolator_return(PLACE, 0);
+        }
+    }
+    null_mut()
+}
+
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".globl isolator_call",
+    ".hidden isolator_call",
+    "isolator_call:",
+    "push rbx",
+    "push rbp",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "sub rsp, 8",
+    "mov [rsi], rsp",
+    "call rdi",
+    "2:",
+    "add rsp, 8",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbp",
+    "pop rbx",
+    "ret",
+    ".globl isolator_return",
+    ".hidden isolator_return",
+    "isolator_return:",
+    "mov rsp, rdi",
+    "mov eax, esi",
+    "jmp 2b",
+);
+
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".globl isolator_call",
+    ".hidden isolator_call",
+    "isolator_call:",
+    "stp x29, x30, [sp, #-160]!",
+    "stp x19, x20, [sp, #16]",
+    "stp x21, x22, [sp, #32]",
+    "stp x23, x24, [sp, #48]",
+    "stp x25, x26, [sp, #64]",
+    "stp x27, x28, [sp, #80]",
+    "stp d8, d9, [sp, #96]",
+    "stp d10, d11, [sp, #112]",
+    "stp d12, d13, [sp, #128]",
+    "stp d14, d15, [sp, #144]",
+    "mov x9, sp",
+    "str x9, [x1]",
+    "blr x0",
+    "2:",
+    "ldp x19, x20, [sp, #16]",
+    "ldp x21, x22, [sp, #32]",
+    "ldp x23, x24, [sp, #48]",
+    "ldp x25, x26, [sp, #64]",
+    "ldp x27, x28, [sp, #80]",
+    "ldp d8, d9, [sp, #96]",
+    "ldp d10, d11, [sp, #112]",
+    "ldp d12, d13, [sp, #128]",
+    "ldp d14, d15, [sp, #144]",
+    "ldp x29, x30, [sp], #160",
+    "ret",
+    ".globl isolator_return",
+    ".hidden isolator_return",
+    "isolator_return:",
+    "mov sp, x0",
+    "mov w0, w1",
+    "b 2b",
+);

@@ -1,0 +1,97 @@
+//! The three processes of a fork.
+
+use core::ffi::c_int;
+
+use linux_raw_sys::general::{
+    CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER,
+    CLONE_NEWUTS,
+};
+
+use crate::call::{Errno, Sysno, exit, in_child, syscall};
+use crate::sandbox;
+use crate::socket::{Failed, Request};
+
+/// Where a fork returns.
+pub(crate) enum Side {
+    Template,
+    Sandbox,
+}
+
+/// All namespaces of a sandbox. The filter of system calls lets a template enter exactly these, together.
+const NAMESPACES: u32 = CLONE_NEWUSER
+    | CLONE_NEWPID
+    | CLONE_NEWNS
+    | CLONE_NEWNET
+    | CLONE_NEWIPC
+    | CLONE_NEWUTS
+    | CLONE_NEWCGROUP;
+
+unsafe extern "C" {
+    /// The C library's, so that what it keeps about its process is right in the copy.
+    fn fork() -> c_int;
+}
+
+/// What the processes share. They run one after the other.
+struct Attempt<'a> {
+    request: &'a Request,
+    failed: Option<Failed>,
+}
+
+/// Forks this process into a sandbox. Returns on both sides.
+pub(crate) fn into_sandbox(request: &Request) -> Result<Side, Failed> {
+    let mut attempt = Attempt { request, failed: None };
+    match in_child(enter, &mut attempt) {
+        None => Ok(Side::Sandbox),
+        Some(result) => result.map_err(Failed::at(1)).and_then(|()| match attempt.failed {
+            None => Ok(Side::Template),
+            Some(failed) => Err(failed),
+        }),
+    }
+}
+
+/// The first process: outside, on its way in.
+extern "C" fn enter(attempt: *mut ()) -> c_int {
+    // SAFETY: `into_sandbox` passes this and stands still.
+    let attempt = unsafe { &mut *attempt.cast::<Attempt<'_>>() };
+    if let Err(failed) = try_enter(attempt.request) {
+        attempt.failed = Some(failed);
+        return 0;
+    }
+    match in_child(copy, attempt) {
+        None => 1,
+        Some(Ok(())) => 0,
+        Some(Err(error)) => {
+            attempt.failed = Some(Failed::at(4)(error));
+            0
+        }
+    }
+}
+
+fn try_enter(request: &Request) -> Result<(), Failed> {
+    for group in request.groups() {
+        // SAFETY: the text is static.
+        unsafe { syscall!(Sysno::write, *group, c"0".as_ptr(), 1) }.map_err(Failed::at(2))?;
+    }
+    // SAFETY: no memory is passed.
+    unsafe { syscall!(Sysno::setns, request.process(), NAMESPACES) }.map_err(Failed::at(3))?;
+    Ok(())
+}
+
+/// The second process: inside, but the child of one outside.
+extern "C" fn copy(attempt: *mut ()) -> c_int {
+    // SAFETY: `enter` passes this and stands still.
+    let attempt = unsafe { &mut *attempt.cast::<Attempt<'_>>() };
+    // SAFETY: the process has a single thread.
+    match unsafe { fork() } {
+        0 => match sandbox::settle(attempt.request) {
+            Ok(()) => 1,
+            // The runner sees that its end of a pipe is closed.
+            Err(_) => exit(73),
+        },
+        ..0 => {
+            attempt.failed = Some(Failed::at(5)(Errno::EAGAIN));
+            0
+        }
+        _ => 0,
+    }
+}

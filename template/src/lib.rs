@@ -1,0 +1,58 @@
+//! Forks of an interpreter that has imported modules, each inside a sandbox.
+//!
+//! Python loads this as a module and so gives it the process. It waits for requests of the server. For each it
+//! forks the interpreter into the sandbox that the request names, and the import ends there; in the template itself
+//! it never does. Nothing here allocates or takes a lock, because the memory is the interpreter's. Only the last of the
+//! three processes that a fork takes is a copy:
+//!
+//! 1. The first enters the groups and namespaces of the sandbox. It borrows the template's memory, and the template
+//!    stands still meanwhile.
+//! 2. The second is the first one's child and so the first inside the sandbox's process namespace. It borrows the memory, too.
+//! 3. The third is a copy, made by the C library. The second one ends, so its parent is the sandbox's process 1.
+#![no_std]
+#![allow(unsafe_code, reason = "it is the C side of an interpreter")]
+
+mod call;
+mod finish;
+mod fork;
+mod sandbox;
+mod socket;
+
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
+unsafe extern "C" {
+    // What `os.fork` calls before and after.
+    fn PyOS_BeforeFork();
+    fn PyOS_AfterFork_Parent();
+    fn PyOS_AfterFork_Child();
+}
+
+/// Called by Python for the import. Returns null in each fork, which Python takes for an error, so that there is no module.
+#[unsafe(no_mangle)]
+pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
+    finish::prepare();
+    while let Some(request) = socket::receive() {
+        // SAFETY: this is called by the interpreter, on its only thread.
+        unsafe { PyOS_BeforeFork() };
+        let forked = fork::into_sandbox(&request);
+        if let Ok(fork::Side::Sandbox) = forked {
+            // SAFETY: the same.
+            unsafe { PyOS_AfterFork_Child() };
+            return null_mut();
+        }
+        // SAFETY: the same.
+        unsafe { PyOS_AfterFork_Parent() };
+        socket::answer(request, forked.err());
+    }
+    call::exit(0)
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    call::exit(70)
+}
+
+/// What `core` was compiled to call when it unwinds, which never happens.
+#[unsafe(no_mangle)]
+pub extern "C" fn rust_eh_personality() {}

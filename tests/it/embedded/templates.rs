@@ -1,0 +1,105 @@
+//! Interpreters that are forked into sandboxes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use super::{launchers, start};
+use crate::common::eventually;
+use crate::common::process::Process;
+use crate::common::server::Server;
+use serde_json::{Value, json};
+
+/// Forks whose random numbers are compared.
+const FORKS: usize = 100;
+
+fn python(code: &str) -> Value {
+    json!({ "language": "python", "entrypoint_code": code })
+}
+
+fn templates(server: &Server) -> Vec<Process> {
+    let launchers = launchers(server.process()).into_iter();
+    let children = launchers.flat_map(|launcher| launcher.inner.children());
+    children.filter(|child| child.read("cgroup").contains("+template/")).collect()
+}
+
+async fn with_templates() -> Server {
+    let server = start(json!({ "pool": { "size": 4, "hot": 2 } })).await;
+    eventually("a template with modules", async || templates(&server).len() > 1).await;
+    server.wait_until_ready().await;
+    server
+}
+
+#[tokio::test]
+async fn a_template_has_no_privileges_and_sees_nobody() {
+    let server = with_templates().await;
+    for template in templates(&server) {
+        template.assert_has_no_privileges();
+        let root = template.directory().join("root");
+        let entries = fs::read_dir(root.join("proc")).expect("it has a /proc");
+        let seen: BTreeSet<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(seen.iter().all(|name| name.parse::<u32>().is_err()), "{seen:?}");
+        let owner = fs::metadata(template.directory()).expect("it runs").uid();
+        assert!(owner >= 524_288, "user {owner}");
+        let launcher = launchers(server.process())[0].inner;
+        for kind in ["net", "ipc", "uts", "mnt", "cgroup"] {
+            assert_ne!(template.namespace(kind), launcher.namespace(kind), "{kind}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn forks_share_no_numbers_that_nobody_can_guess() {
+    let server = with_templates().await;
+    let code = "import pandas, random, ssl, uuid, tempfile, secrets, numpy\n\
+                from multiprocessing import current_process\n\
+                print(random.random(), numpy.random.random(), ssl.RAND_bytes(8).hex(), uuid.uuid4(),\n\
+                \x20     uuid.uuid1(), next(tempfile._get_candidate_names()), secrets.token_hex(),\n\
+                \x20     bytes(current_process().authkey).hex(), sep='\\n')";
+    let mut seen = BTreeSet::new();
+    for number in 1..=FORKS {
+        let answer = server.call(python(code)).await;
+        assert!(answer.is_preloaded(), "{answer:?}");
+        seen.extend(answer.output().lines().map(ToOwned::to_owned));
+        assert_eq!(seen.len(), 8 * number, "{}", answer.output());
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn forks_can_t_lock_or_watch_the_program_that_they_share() {
+    let server = with_templates().await;
+    // Whoever looks at it openly gets an interpreter of its own.
+    let code = "import pandas\ntry: open('/pro' 'c/self/exe')\nexcept PermissionError: print('no')";
+    assert_eq!(server.call(python(code)).await.output(), "no\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_template_that_ends_or_hangs_is_replaced_and_every_program_runs() {
+    let server = with_templates().await;
+    for signal in ["-KILL", "-STOP"] {
+        let old = templates(&server);
+        for template in &old {
+            let pid = template.directory().file_name().unwrap().to_owned();
+            assert!(Command::new("kill").arg(signal).arg(pid).status().expect("kill").success());
+        }
+        for number in 0..10 {
+            let answer = server.call(python(&format!("import pandas; print({number})"))).await;
+            assert_eq!(answer.output(), format!("{number}\n"));
+        }
+        if signal == "-KILL" {
+            let is_new =
+                |template: &Process| !old.iter().any(|it| it.directory() == template.directory());
+            eventually("a new template", async || {
+                server.call(python("import pandas")).await;
+                templates(&server).iter().any(is_new)
+            })
+            .await;
+        }
+    }
+    server.stop().await;
+}
