@@ -12,9 +12,20 @@ use syscalls::Sysno;
 use super::profile::PROFILE;
 use super::{Check, Comparison, Rule, Verdict};
 
-/// The instructions that end a program and that skip some instructions.
+/// Instructions: end the program, skip some instructions, load a word, skip instructions if it is equal, or not below.
 const RETURN: u16 = 0x06;
 const JUMP: u16 = 0x05;
+const LOAD: u16 = 0x20;
+const IF_EQUAL: u16 = 0x15;
+const IF_NOT_BELOW: u16 = 0x35;
+
+/// Where a call's number and architecture are in what a program looks at.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+
+/// The architecture as the kernel names it (`linux/audit.h`).
+const THIS_ARCHITECTURE: u32 =
+    if cfg!(target_arch = "aarch64") { 0xc000_00b7 } else { 0xc000_003e };
 
 /// As many instructions as the kernel takes.
 const MOST_INSTRUCTIONS: usize = 4096;
@@ -30,15 +41,16 @@ const MOST_INSTRUCTIONS: usize = 4096;
 pub(crate) fn kernel_programs(filtered: Filtered) -> Result<Vec<BpfProgram>, BackendError> {
     let rules = rules(filtered);
     let unlisted = Verdict::Refuse(PROFILE.default_errno());
-    // What is refused as if it were not listed is left out.
-    let verdicts = rules.iter().map(|rule| rule.verdict).filter(|verdict| *verdict != unlisted);
-    let verdicts: BTreeSet<_> = verdicts.collect();
+    let verdicts = verdicts(&rules);
+    let by_arguments: Vec<_> = rules.iter().filter(|rule| !is_decided(rule, &verdicts)).collect();
     // The compiler knows one action for the calls that match and one for all others. So it compiles one part
     // for each errno, which come before the one for what is allowed.
+    let kinds: BTreeSet<_> = by_arguments.iter().map(|rule| rule.verdict).collect();
     let mut program = BpfProgram::new();
-    for verdict in verdicts {
-        program = followed_by(part(&rules, verdict)?, program);
+    for verdict in kinds.into_iter().filter(|verdict| *verdict != unlisted) {
+        program = followed_by(part(&by_arguments, verdict)?, program);
     }
+    let program = numbers_before(&verdicts, unlisted, program);
     match program.len() {
         length if length > MOST_INSTRUCTIONS => Err(BackendError::FilterTooLarge(length)),
         _ => Ok(vec![program]),
@@ -88,6 +100,90 @@ fn let_templates_enter(rule: Rule<'_>) -> Vec<Rule<'_>> {
     ]
 }
 
+/// The verdict for each number that is named, `None` if it depends on the arguments.
+fn verdicts(rules: &[Rule<'_>]) -> BTreeMap<u32, Option<Verdict>> {
+    let mut verdicts = BTreeMap::new();
+    for rule in rules {
+        for number in rule.syscalls.iter().filter_map(|name| number(name)) {
+            let verdict = Some(rule.verdict).filter(|_| rule.checks.is_empty());
+            let named = verdicts.entry(number as u32);
+            named.and_modify(|before| *before = None).or_insert(verdict);
+        }
+    }
+    verdicts
+}
+
+/// Whether the numbers of a rule decide it.
+fn is_decided(rule: &Rule<'_>, verdicts: &BTreeMap<u32, Option<Verdict>>) -> bool {
+    let mut numbers = rule.syscalls.iter().filter_map(|name| number(name));
+    numbers.all(|number| verdicts[&(number as u32)].is_some())
+}
+
+/// A program that decides by numbers, and asks another one if the arguments matter.
+///
+/// The kernel asks a filter about each number when it is installed, and compiles it, for each sandbox. So numbers in a
+/// row that get the same verdict are one range, and the range is found by halving.
+fn numbers_before(
+    verdicts: &BTreeMap<u32, Option<Verdict>>,
+    unlisted: Verdict,
+    by_arguments: BpfProgram,
+) -> BpfProgram {
+    let mut ranges = vec![(0, Some(unlisted))];
+    for (number, verdict) in verdicts {
+        ranges.push((*number, *verdict));
+        ranges.push((number + 1, Some(unlisted)));
+    }
+    // Of two that begin at the same number, the second is meant.
+    let last: BTreeMap<_, _> = ranges.into_iter().collect();
+    let mut ranges: Vec<_> = last.into_iter().collect();
+    ranges.dedup_by_key(|(_, verdict)| *verdict);
+
+    let kill = u32::from(SeccompAction::KillProcess);
+    let mut program = vec![
+        instruction(LOAD, 0, 0, ARCHITECTURE),
+        instruction(IF_EQUAL, 1, 0, THIS_ARCHITECTURE),
+        instruction(RETURN, 0, 0, kill),
+        instruction(LOAD, 0, 0, NUMBER),
+    ];
+    let mut to_arguments = Vec::new();
+    halve(&ranges, &mut program, &mut to_arguments);
+    for at in to_arguments {
+        program[at].k = (program.len() - at - 1) as u32;
+    }
+    program.extend(by_arguments);
+    program
+}
+/// Writes down the search for a range, each of which ends where the next begins. Notes where the program behind is asked.
+fn halve(
+    ranges: &[(u32, Option<Verdict>)],
+    program: &mut BpfProgram,
+    to_arguments: &mut Vec<usize>,
+) {
+    match ranges {
+        [(_, Some(verdict))] => {
+            program.push(instruction(RETURN, 0, 0, u32::from(kernel_action(*verdict))));
+        }
+        [(_, None)] => {
+            to_arguments.push(program.len());
+            program.push(instruction(JUMP, 0, 0, 0));
+        }
+        _ => {
+            let (low, high) = ranges.split_at(ranges.len() / 2);
+            let first_of_high = high.first().map_or(0, |(first, _)| *first);
+            program.push(instruction(IF_NOT_BELOW, 0, 1, first_of_high));
+            let at = program.len();
+            program.push(instruction(JUMP, 0, 0, 0));
+            halve(low, program, to_arguments);
+            program[at].k = (program.len() - at - 1) as u32;
+            halve(high, program, to_arguments);
+        }
+    }
+}
+
+const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
 /// Asks the next part, if there is one, about the calls that a part does not refuse.
 fn followed_by(mut part: BpfProgram, next: BpfProgram) -> BpfProgram {
     let allow = u32::from(kernel_action(Verdict::Allow));
@@ -95,8 +191,7 @@ fn followed_by(mut part: BpfProgram, next: BpfProgram) -> BpfProgram {
     if !next.is_empty() {
         for (at, instruction) in part.iter_mut().enumerate() {
             if instruction.code == RETURN && instruction.k == allow {
-                *instruction =
-                    sock_filter { code: JUMP, jt: 0, jf: 0, k: (length - at - 1) as u32 };
+                *instruction = self::instruction(JUMP, 0, 0, (length - at - 1) as u32);
             }
         }
     }
@@ -104,7 +199,7 @@ fn followed_by(mut part: BpfProgram, next: BpfProgram) -> BpfProgram {
     part
 }
 
-fn part(rules: &[Rule<'_>], verdict: Verdict) -> Result<BpfProgram, BackendError> {
+fn part(rules: &[&Rule<'_>], verdict: Verdict) -> Result<BpfProgram, BackendError> {
     let mut calls: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for rule in rules.iter().filter(|rule| rule.verdict == verdict) {
         let checks = rule.checks.iter().map(kernel_check).collect::<Result<Vec<_>, _>>()?;
