@@ -23,8 +23,8 @@ use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError, default};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
-    mount_remount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+    mount_change, mount_remount, unmount,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -153,6 +153,7 @@ fn inner() -> io::Result<()> {
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let Some((Request::Begin(paths), _)) = protocol::receive(&server)? else { return Ok(()) };
     mount_paths(&paths)?;
+    unmount_the_rest()?;
     set_apart_from_sandboxes();
     let programs =
         |for_whom| seccomp::kernel_programs(for_whom).map(Rc::from).map_err(io::Error::other);
@@ -200,6 +201,27 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
             // So it is with kernels that don't know the option, and in containers: sandboxes take longer to make.
             Err(error) => tracing::debug!(%error, "changes of control groups are not favoured"),
             Ok(()) => tracing::debug!("changes of control groups are favoured"),
+        }
+    }
+    Ok(())
+}
+
+/// Unmounts what no sandbox is made from. Every sandbox begins with a copy of all mounts, and `libcontainer` reads the
+/// list of them a dozen times for each.
+fn unmount_the_rest() -> io::Result<()> {
+    // The kernel mounts those of a sandbox only where it sees the machine's.
+    const KEPT: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    for line in mounts.lines().rev() {
+        let Some((mount, file_system)) = line.split_once(" - ") else { continue };
+        let Some(target) = mount.split(' ').nth(4) else { continue };
+        let is_kept = KEPT.contains(&target)
+            || Path::new(target).starts_with(VIEW)
+            || file_system.starts_with("cgroup")
+            || Path::new(CGROUP_MOUNT).starts_with(target);
+        if !is_kept {
+            // In a user namespace some can't be unmounted, and paths with spaces are written otherwise.
+            let _ = unmount(target, UnmountFlags::DETACH);
         }
     }
     Ok(())
