@@ -274,7 +274,7 @@ impl Parked {
     /// sandbox's memory is what the program would take.
     fn accept(forks: &Forks) -> Result<(Self, String), String> {
         let (process, channel) = forks.accept().map_err(|error| error.to_string())?;
-        let mut parked = Self { process, channel, memory: 0 };
+        let mut parked = Self { process, channel, memory: 0, has_modules: false };
         match parked.wait_until_ready() {
             Ok(missing) => Ok((parked, missing)),
             Err(problem) => {

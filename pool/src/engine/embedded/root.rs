@@ -78,8 +78,9 @@ impl Mounted {
             match openat2(&root, path, flags, Mode::empty(), resolve) {
                 Err(Errno::NOENT) => {}
                 program => {
-                    let program = format!("/proc/self/fd/{}", program?.as_raw_fd());
-                    return fs::set_permissions(program, fs::Permissions::from_mode(0o111));
+                    let program = program?;
+                    let path = format!("/proc/self/fd/{}", program.as_raw_fd());
+                    return fs::set_permissions(path, fs::Permissions::from_mode(0o111));
                 }
             }
         }
