@@ -6,8 +6,8 @@
 //! there: a jump is written over its first instructions, to [`finalize`], which calls it and is a place to return to.
 
 use core::arch::global_asm;
-use core::ffi::{c_int, c_void};
-use core::ptr::null_mut;
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::{null, null_mut};
 
 use crate::call::{Errno, Sysno, syscall};
 
@@ -20,6 +20,12 @@ const EXECUTE: usize = 4;
 
 unsafe extern "C" {
     fn Py_FinalizeEx() -> c_int;
+    fn PyCFunction_NewEx(
+        method: *const Method,
+        of: *mut c_void,
+        module: *mut c_void,
+    ) -> *mut c_void;
+    fn PySys_SetObject(name: *const c_char, value: *mut c_void) -> c_int;
     /// Calls a function, and returns what it returns or what is passed to [`isolator_return`] meanwhile.
     fn isolator_call(function: unsafe extern "C" fn() -> c_int, place: *mut usize) -> c_int;
     /// Returns from [`isolator_call`].
@@ -86,9 +92,34 @@ unsafe extern "C" fn finalize() -> c_int {
     }
 }
 
-/// Called by Python for an import: the end of the interpreter is over. Does nothing if it has not begun.
-#[unsafe(no_mangle)]
-pub extern "C" fn PyInit_isolator_end() -> *mut c_void {
+/// A function that Python can call, as it declares one.
+#[repr(C)]
+struct Method {
+    name: *const c_char,
+    function: unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void,
+    flags: c_int,
+    doc: *const c_char,
+}
+
+// SAFETY: nobody writes to it.
+unsafe impl Sync for Method {}
+
+static LEAVE: Method =
+    Method { name: c"leave".as_ptr(), function: leave, flags: METH_NOARGS, doc: null() };
+
+const METH_NOARGS: c_int = 4;
+
+/// Gives Python the function that leaves the end of the interpreter.
+pub(crate) fn offer() {
+    // SAFETY: the interpreter's only thread is here.
+    unsafe {
+        let function = PyCFunction_NewEx(&raw const LEAVE, null_mut(), null_mut());
+        PySys_SetObject(c"_isolator_leave".as_ptr(), function);
+    }
+}
+
+/// Called by Python: the end of the interpreter is over. Returns an error if it has not begun.
+unsafe extern "C" fn leave(_: *mut c_void, _: *mut c_void) -> *mut c_void {
     // SAFETY: the place is set only while its frame is there.
     unsafe {
         if PLACE != 0 {

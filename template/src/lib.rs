@@ -39,6 +39,7 @@ pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
         if let Ok(fork::Side::Sandbox) = forked {
             // SAFETY: the same.
             unsafe { PyOS_AfterFork_Child() };
+            finish::offer();
             return null_mut();
         }
         // SAFETY: the same.

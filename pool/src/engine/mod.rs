@@ -35,7 +35,7 @@ use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
 use crate::engine::limits::{FixedLimits, LimitKind, Resources};
-use crate::engine::preload::{Fork, Preload};
+use crate::engine::preload::{Fork, Forked, Preload};
 
 /// Name of a sandbox. It is chosen before the sandbox is made, so that the sandbox can be removed whatever
 /// happens to the call that makes it.
@@ -261,9 +261,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Creates and starts a sandbox whose process 1 only waits.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 
-    /// Forks an interpreter into a sandbox whose runner waits for it. Returns false where the runner must start it.
-    async fn fork(&self, _: &SandboxName, _: &SandboxSpec, _: Fork) -> Result<bool, EngineError> {
-        Ok(false)
+    /// Forks an interpreter into a sandbox whose runner waits for it.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known what is in the sandbox, which is of no more use then.
+    async fn fork(&self, _: &SandboxName, _: &SandboxSpec, _: Fork) -> Result<Forked, EngineError> {
+        Ok(Forked::No(None))
     }
 
     /// Starts a runner in the sandbox; it parks by itself.

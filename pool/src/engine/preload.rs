@@ -48,6 +48,15 @@ pub struct Fork {
     pub is_awaited: bool,
 }
 
+/// Whether an interpreter was forked into a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forked {
+    /// It was, and connects to the runner.
+    Yes,
+    /// The runner must start one, perhaps because something is wrong.
+    No(Option<String>),
+}
+
 /// The state of the interpreters in a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PreloadStatus {

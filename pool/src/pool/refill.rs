@@ -258,7 +258,7 @@ impl Pool {
         for complaint in &status.complaints {
             if !known.complaints.contains(complaint) {
                 let image = self.template.image();
-                tracing::warn!(%image, %complaint, "preloading failed, so each program starts its own interpreter");
+                tracing::warn!(%image, %complaint, "preloading failed, so programs start slower");
                 known.complaints.push(complaint.clone());
             }
         }

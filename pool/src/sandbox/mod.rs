@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
-use crate::engine::preload::{Fork, PreloadStatus};
+use crate::engine::preload::{Fork, Forked, PreloadStatus};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
@@ -144,13 +144,22 @@ impl Sandbox<Armed> {
         let fork =
             self.engine.fork(self.lease.name(), &spec, Fork { with_modules, is_awaited: false });
         let forked = bounded(Call::Preload, fork).await?;
+        let (forked, why) = match forked {
+            Forked::Yes => (true, None),
+            Forked::No(why) => (false, why),
+        };
         let message = preload.message(&spec.workdir, with_modules, forked);
         if with_modules && !forked {
             self.allow(spec.resources, preload.memory).await?;
         }
         let preloaded =
             bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
-        let Preloaded { memory, complaints } = preloaded.await??;
+        let Preloaded { memory, mut complaints } = preloaded.await??;
+        if let (Some(why), true) = (why, complaints.is_empty()) {
+            let program = preload.argv.first().map_or("", String::as_str);
+            complaints
+                .push(format!("{program} can't be forked, so each sandbox starts its own: {why}"));
+        }
         if with_modules && !forked {
             // What a runner says is not believed beyond what it was given.
             self.ahead = ByteSize::bytes(memory.min(preload.memory.as_bytes()));
@@ -176,7 +185,7 @@ impl Sandbox<Armed> {
         self.state.thawed().await?;
         let fork =
             self.engine.fork(self.lease.name(), &spec, Fork { with_modules, is_awaited: true });
-        if bounded(Call::Preload, fork).await? {
+        if bounded(Call::Preload, fork).await? == Forked::Yes {
             let message = preload.message(&spec.workdir, with_modules, true);
             let forked =
                 bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });

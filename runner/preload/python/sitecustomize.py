@@ -65,14 +65,10 @@ def _preload(names):
     return missing
 
 
-def _part(name):
-    """A part of the template's library, for ``_imp.create_dynamic``."""
-    return type(sys.implementation)(name="isolator_" + name, origin=_TEMPLATE)
-
-
-def _arrange_the_end(preloaded, is_template):
+def _arrange_the_end(preloaded, leaves):
     """Taking thousands of objects apart one by one takes longer than most programs run, and the kernel
-    frees them at one stroke. So they are left to it, unless there are any whose end can be noticed.
+    frees them at one stroke. So they are left to it, unless there are any whose end can be noticed. In a fork ``leaves`` has
+    a function that never returns, and leaves out the rest of the end.
     Returns a function to call when everything is as the program will find it."""
     import atexit
     import gc
@@ -88,9 +84,7 @@ def _arrange_the_end(preloaded, is_template):
     library = sys.prefix + "/"
     collections, known = [], {}
     text, streams = type(sys.stdout), vars(sys)
-    flush, the_end, create = text.flush, _part("end"), None
-    if is_template:
-        from _imp import create_dynamic as create
+    flush = text.flush
 
     def count():
         collections[:] = [generation["collections"] for generation in stats()[1:]]
@@ -150,15 +144,14 @@ def _arrange_the_end(preloaded, is_template):
                 del modules[name]
         # A frozen cycle is never collected.
         known[""] = known
-        if create is not None and not any(name in modules for name in ["_interpreters", "_xxsubinterpreters"]):
+        if leaves and not any(name in modules for name in ["_interpreters", "_xxsubinterpreters"]):
             try:
                 for stream in [streams.get("stdout"), streams.get("stderr")]:
                     if type(stream) is not text:
                         return
                     if not stream.closed:
                         flush(stream)
-                # In a fork this does not return.
-                create(the_end)
+                leaves[0]()
             except (OSError, ValueError, SystemError):
                 # Python tries again, and reports it.
                 pass
@@ -169,13 +162,13 @@ def _arrange_the_end(preloaded, is_template):
     return count
 
 
-def _load(names, is_template):
+def _load(names, leaves):
     """Imports the modules and makes them known to the end."""
     plain = set(sys.modules)
     import gc
 
     preloaded = {}
-    count = _arrange_the_end(preloaded, is_template)
+    count = _arrange_the_end(preloaded, leaves)
     missing = _preload(names)
     if names:
         preloaded.update((name, sys.modules[name]) for name in set(sys.modules) - plain)
@@ -238,17 +231,18 @@ def _start_clocks():
         logging._startTime = time.time_ns() if is_whole else time.time()
 
 
-def _wait_to_be_forked():
+def _wait_to_be_forked(leaves):
     """Returns in each fork, and never in the template."""
     import _imp
     import os
 
     here = os.getcwd()
     try:
-        _imp.create_dynamic(_part("template"))
+        _imp.create_dynamic(type(sys.implementation)(name="isolator_template", origin=_TEMPLATE))
     except SystemError:
         # Its import never succeeds.
         pass
+    leaves.append(vars(sys).pop("_isolator_leave"))
     os.chdir(here)
     _take_back_what_forks_share()
 
@@ -272,9 +266,9 @@ def _park(said):
 
     channel, _, names = said.partition(":")
     channel = int(channel)
-    names = [name for name in names.split(",") if name]
+    names, leaves = [name for name in names.split(",") if name], []
     try:
-        preloaded, missing = _load(names, channel == 0)
+        preloaded, missing = _load(names, leaves)
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
     except BaseException as error:
@@ -286,7 +280,7 @@ def _park(said):
     os.write(channel, ready)
     if channel == 0:
         channel = _FORKED_CHANNEL
-        _wait_to_be_forked()
+        _wait_to_be_forked(leaves)
         os.write(channel, ready)
     try:
         arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]

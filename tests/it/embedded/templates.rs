@@ -25,7 +25,7 @@ fn templates(server: &Server) -> Vec<Process> {
 }
 
 async fn with_templates() -> Server {
-    let server = start(json!({ "pool": { "size": 4, "hot": 2 } })).await;
+    let server = start(json!({ "pool": { "size": 4, "hot": 0 } })).await;
     eventually("a template with modules", async || templates(&server).len() > 1).await;
     server.wait_until_ready().await;
     server

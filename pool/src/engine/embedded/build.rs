@@ -40,6 +40,11 @@ pub struct ImageBuild<'a> {
 /// The end of the instance name for the control groups of builds.
 const BUILDING: &str = "+build";
 
+/// Whether control groups are those of builds or templates. They must not be mistaken for forgotten sandboxes.
+pub(super) fn is_leased_by_nobody(instance: &str) -> bool {
+    instance.ends_with(BUILDING) || instance.ends_with(TEMPLATES)
+}
+
 impl EmbeddedEngine {
     /// Builds an image and names it.
     ///
@@ -124,23 +129,20 @@ impl EmbeddedEngine {
         committed.map(|_| ()).map_err(|error| failed(&error))
     }
 
-    /// The instance name for the control groups of builds. Nobody leases them, so they must not be mistaken for
-    /// forgotten sandboxes.
+    /// The instance name for the control groups of builds.
     pub(super) fn building(&self) -> String {
         format!("{}{BUILDING}", self.instance)
     }
 
-    /// Removes what builds have left whose future was dropped, or whose server has ended: their processes, and their
-    /// groups.
+    /// Removes what builds have left whose future was dropped, and builds and templates whose server has ended: their
+    /// processes, and their groups.
     pub(super) async fn remove_builds(
         &self,
         groups: &Hierarchies,
         is_dead: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
         let mut left = groups.list()?;
-        left.retain(|(instance, _)| {
-            (instance.ends_with(BUILDING) || instance.ends_with(TEMPLATES)) && is_dead(instance)
-        });
+        left.retain(|(instance, _)| is_leased_by_nobody(instance) && is_dead(instance));
         let left: Vec<_> =
             left.iter().map(|(instance, name)| Cgroup::new(groups, instance, name)).collect();
         let removed = self.tasks.spawn_blocking(move || left.iter().try_for_each(Cgroup::remove));

@@ -51,7 +51,7 @@ use self::protocol::{Devices, Kind, LauncherPaths, Layer, Part};
 use self::templates::Templates;
 use crate::engine::instance::{Instance, LABEL, PROCESS};
 use crate::engine::limits::{LimitKind, Resources};
-use crate::engine::preload::Fork;
+use crate::engine::preload::{Fork, Forked};
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
@@ -313,7 +313,7 @@ impl Engine for EmbeddedEngine {
         name: &SandboxName,
         spec: &SandboxSpec,
         fork: Fork,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<Forked, EngineError> {
         self.fork_template(name, spec, fork).await
     }
 
@@ -378,8 +378,8 @@ impl Engine for EmbeddedEngine {
                 .collect());
         };
         let listed = groups.list().map_err(|error| refused(Call::List, error))?;
-        let others = [self.building(), self.templates_instance()];
-        let listed = listed.into_iter().filter(|(instance, _)| !others.contains(instance));
+        let listed =
+            listed.into_iter().filter(|(instance, _)| !build::is_leased_by_nobody(instance));
         let found = |(instance, name): (String, String)| ListedSandbox {
             name: SandboxName::new(name),
             labels: labels_of(&instance, &self.labels),

@@ -21,9 +21,10 @@ use tokio_util::task::TaskTracker;
 use super::cgroup::Cgroup;
 use super::launcher::Created;
 use super::live;
+use crate::engine::store::Held;
 
 /// How long a template may take to import its modules.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a fork may take. It takes some milliseconds.
 const FORK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -53,9 +54,10 @@ pub(super) struct Template {
     cgroup: Option<Cgroup>,
     born: Instant,
     forks: u32,
-    /// Whether it has not answered a request yet.
+    /// Whether its answer to the last request was not read yet.
     is_asked: bool,
     tasks: TaskTracker,
+    _image: Arc<Held>,
 }
 
 /// Why there is no fork.
@@ -79,6 +81,7 @@ impl Template {
     pub(super) async fn new(
         created: Created,
         cgroup: Option<Cgroup>,
+        image: Arc<Held>,
         most: u64,
         tasks: &TaskTracker,
     ) -> Result<Self, String> {
@@ -96,7 +99,8 @@ impl Template {
         };
         let born = Instant::now();
         let (forks, is_asked, tasks) = (0, false, tasks.clone());
-        let template = Self { socket, log, process, cgroup, born, forks, is_asked, tasks };
+        let template =
+            Self { socket, log, process, cgroup, born, forks, is_asked, tasks, _image: image };
         let mut line = [0; 4096];
         let said = tokio::time::timeout(READY_TIMEOUT, template.receive(&mut line)).await;
         let said = match said {
@@ -165,7 +169,8 @@ impl Template {
     ) -> Result<(), ForkError> {
         if self.is_asked {
             // Nobody waited for its answer to the last request.
-            return Err(ForkError::NotForked("it still forks into another sandbox".to_owned()));
+            let answered = self.answer().await;
+            answered.map_err(|error| ForkError::NotForked(error.to_string()))?;
         }
         self.forks += 1;
         let descriptors: Vec<_> =
@@ -174,16 +179,7 @@ impl Template {
         let sent = self.send(&request, &descriptors).await;
         sent.map_err(|error| ForkError::NotForked(error.to_string()))?;
         self.is_asked = true;
-        let mut answer = [0; 8];
-        let answered = tokio::time::timeout(FORK_TIMEOUT, self.receive(&mut answer)).await;
-        match answered {
-            Err(_) => {
-                return Err(ForkError::Lost(format!("it did not fork within {FORK_TIMEOUT:?}")));
-            }
-            Ok(Err(error)) => return Err(ForkError::Lost(error.to_string())),
-            Ok(Ok(8)) => self.is_asked = false,
-            Ok(Ok(_)) => return Err(ForkError::Lost("it has ended".to_owned())),
-        }
+        let answer = self.answer().await.map_err(|error| ForkError::Lost(error.to_string()))?;
         let [step, errno] = [0, 4].map(|at| {
             u32::from_ne_bytes([answer[at], answer[at + 1], answer[at + 2], answer[at + 3]])
         });
@@ -193,6 +189,21 @@ impl Template {
         };
         let error = io::Error::from_raw_os_error(errno as i32);
         Err(ForkError::NotForked(format!("it could not {step}: {error}")))
+    }
+
+    /// Waits for the answer to a request.
+    async fn answer(&mut self) -> io::Result<[u8; 8]> {
+        let mut answer = [0; 8];
+        let received = tokio::time::timeout(FORK_TIMEOUT, self.receive(&mut answer)).await;
+        match received
+            .map_err(|_| io::Error::other(format!("it did not fork within {FORK_TIMEOUT:?}")))??
+        {
+            8 => {
+                self.is_asked = false;
+                Ok(answer)
+            }
+            _ => Err(io::Error::other("it has ended")),
+        }
     }
 
     async fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {

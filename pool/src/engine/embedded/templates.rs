@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use isolator_runner::wire::Interpreter;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::cgroup::Cgroup;
@@ -16,16 +16,17 @@ use super::launcher::Launcher;
 use super::layout::IMAGES;
 use super::protocol::{Kind, Layer, Part};
 use super::template::{ForkError, Template};
-use super::{EmbeddedEngine, root, spec};
-use crate::engine::preload::{Fork, Preload};
+use super::{EmbeddedEngine, refused, root, spec};
+use crate::engine::preload::{Fork, Forked, Preload};
 use crate::engine::{Call, EngineError, SandboxName, SandboxSpec};
 use crate::lock::lock;
 
 /// The end of the instance name for the control groups of templates. Nobody leases them.
 pub(super) const TEMPLATES: &str = "+template";
 
-/// How long to wait after a template failed before the next try.
+/// How long to wait after a template failed before the next try. It doubles with each failure, up to the second.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
+const LATEST_RETRY: Duration = Duration::from_secs(10 * 60);
 
 /// The templates, and the users that they run as.
 #[derive(Default)]
@@ -55,25 +56,96 @@ impl Key {
     }
 }
 
-/// The place of a template. Whoever holds the lock makes it or forks it.
-#[derive(Default)]
+/// The place of a template.
 struct Slot {
-    state: tokio::sync::Mutex<State>,
-    is_ready: AtomicBool,
+    state: Mutex<State>,
+    /// Wakes those who wait for the first one.
+    made: watch::Sender<()>,
 }
 
+/// A running template; whoever holds the lock forks it.
+type Running = Arc<tokio::sync::Mutex<Template>>;
+
 #[derive(Default)]
-enum State {
-    #[default]
-    Missing,
-    Ready(Template),
-    Failed(Instant),
+struct State {
+    running: Option<Running>,
+    is_being_made: bool,
+    failed: Option<Failure>,
+}
+
+/// Why there is none.
+struct Failure {
+    why: String,
+    retry_at: Instant,
+    retry_after: Duration,
+}
+
+/// What a slot has for a request.
+enum Found {
+    Running(Running),
+    BeingMade,
+    Failed(String),
 }
 
 impl Slot {
-    fn set(&self, state: &mut State, new: State) {
-        self.is_ready.store(matches!(new, State::Ready(_)), Ordering::Relaxed);
-        *state = new;
+    fn new() -> Self {
+        Self { state: Mutex::default(), made: watch::Sender::new(()) }
+    }
+
+    fn look(&self) -> Found {
+        let state = lock(&self.state);
+        match (&state.running, &state.failed) {
+            (Some(running), _) => Found::Running(Arc::clone(running)),
+            (None, Some(failure)) => Found::Failed(failure.why.clone()),
+            (None, None) => Found::BeingMade,
+        }
+    }
+
+    /// Whether the caller must now have a new one made, and put it here.
+    fn begins(&self) -> bool {
+        let mut state = lock(&self.state);
+        let is_waiting = state.failed.as_ref().is_some_and(|it| Instant::now() < it.retry_at);
+        let begins = !state.is_being_made && !is_waiting;
+        state.is_being_made |= begins;
+        begins
+    }
+
+    /// Takes the new one. The last one ends with the requests that use it.
+    fn put(&self, made: Result<Template, String>) {
+        let mut state = lock(&self.state);
+        state.is_being_made = false;
+        match made {
+            Ok(template) => {
+                state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
+                state.failed = None;
+            }
+            Err(why) => {
+                // Whoever wanted to fork it tells of it.
+                tracing::debug!(error = %why, "a template could not be made");
+                state.fail(why);
+            }
+        }
+        drop(state);
+        self.made.send_replace(());
+    }
+
+    /// Gives up one that could not be forked.
+    fn give_up(&self, template: &Running, was_good: bool, why: &str) {
+        let mut state = lock(&self.state);
+        if state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, template)) {
+            state.running = None;
+            if !was_good {
+                state.fail(why.to_owned());
+            }
+        }
+    }
+}
+
+impl State {
+    fn fail(&mut self, why: String) {
+        let last = self.failed.as_ref().map(|failure| failure.retry_after);
+        let retry_after = last.map_or(RETRY_AFTER, |last| LATEST_RETRY.min(last * 2));
+        self.failed = Some(Failure { why, retry_at: Instant::now() + retry_after, retry_after });
     }
 }
 
@@ -93,14 +165,14 @@ impl Templates {
         Some(user)
     }
 
-    fn slot(&self, key: Key) -> Arc<Slot> {
+    fn slot(&self, key: &Key) -> Arc<Slot> {
         let mut slots = lock(&self.slots);
         slots.retain(|(key, _)| key.launcher.strong_count() > 0);
-        if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(&key)) {
+        if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(key)) {
             return Arc::clone(slot);
         }
-        let slot = Arc::<Slot>::default();
-        slots.push((key, Arc::clone(&slot)));
+        let slot = Arc::new(Slot::new());
+        slots.push((key.clone(), Arc::clone(&slot)));
         slot
     }
 
@@ -121,17 +193,17 @@ impl EmbeddedEngine {
         name: &SandboxName,
         spec: &SandboxSpec,
         fork: Fork,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<Forked, EngineError> {
         let host = self.host()?;
         let (Some(preload), Some(user)) = (&spec.preload, self.templates.user(host, spec)) else {
-            return Ok(false);
+            return Ok(Forked::No(None));
         };
         let (launcher, process, cgroup) = self.with_live(Call::Preload, name, |live| {
             Ok((live.launcher(), Arc::clone(&live.process), live.cgroup.clone()))
         })?;
-        let Some(launcher) = launcher else { return Ok(false) };
+        let Some(launcher) = launcher else { return Ok(Forked::No(None)) };
         let doors = cgroup.as_ref().map(Cgroup::doors).transpose();
-        let doors = doors.map_err(|error| super::refused(Call::Preload, error))?;
+        let doors = doors.map_err(|error| refused(Call::Preload, error))?;
         let key = Key {
             launcher: Arc::downgrade(&launcher),
             spec: spec.clone(),
@@ -139,48 +211,53 @@ impl EmbeddedEngine {
             with_modules: fork.with_modules,
             user,
         };
-        let slot = self.templates.slot(key.clone());
-        if fork.is_awaited && !slot.is_ready.load(Ordering::Relaxed) {
-            return Ok(false);
+        let slot = self.templates.slot(&key);
+        let mut made = slot.made.subscribe();
+        let mut found = slot.look();
+        if !matches!(found, Found::Running(_)) && slot.begins() {
+            self.make_template(&launcher, &key, &slot);
         }
-        let mut state = slot.state.lock().await;
-        let is_needed = match &*state {
-            State::Missing => true,
-            State::Ready(template) => template.is_old() && !fork.is_awaited,
-            State::Failed(when) => when.elapsed() > RETRY_AFTER,
+        if matches!(found, Found::BeingMade) && !fork.is_awaited {
+            // The sender is in the slot.
+            let _ = made.changed().await;
+            found = slot.look();
+        }
+        let template = match found {
+            Found::Running(template) => template,
+            Found::BeingMade => return Ok(Forked::No(None)),
+            Found::Failed(why) => return Ok(Forked::No(Some(why))),
         };
-        if is_needed {
-            let new = match self.start_template(&launcher, &key).await {
-                Ok(template) => State::Ready(template),
-                Err(error) => {
-                    let image = &spec.image.name;
-                    tracing::warn!(%image, %error, "a template could not be made");
-                    State::Failed(Instant::now())
-                }
-            };
-            slot.set(&mut state, new);
+        let mut running = template.lock().await;
+        if running.is_old() && slot.begins() {
+            self.make_template(&launcher, &key, &slot);
         }
-        let State::Ready(template) = &mut *state else { return Ok(false) };
-        match template.fork(spec.user, process.as_fd(), &doors.unwrap_or_default()).await {
-            Ok(()) => Ok(true),
-            Err(error) => {
-                let image = &spec.image.name;
-                tracing::warn!(%image, %error, "a template could not be forked");
-                let was_good = template.age() > RETRY_AFTER;
-                let next = if was_good { State::Missing } else { State::Failed(Instant::now()) };
-                slot.set(&mut state, next);
-                match error {
-                    ForkError::NotForked(_) => Ok(false),
-                    ForkError::Lost(message) => Err(super::refused(Call::Preload, message)),
-                }
-            }
+        let forked = running.fork(spec.user, process.as_fd(), &doors.unwrap_or_default()).await;
+        let Err(error) = forked else { return Ok(Forked::Yes) };
+        let image = &spec.image.name;
+        tracing::warn!(%image, %error, "a template could not be forked");
+        slot.give_up(&template, running.age() > RETRY_AFTER, &error.to_string());
+        match error {
+            ForkError::NotForked(_) => Ok(Forked::No(None)),
+            ForkError::Lost(message) => Err(refused(Call::Preload, message)),
         }
     }
 
-    async fn start_template(&self, launcher: &Launcher, key: &Key) -> Result<Template, String> {
-        let host = self.host.as_ref().map_err(Clone::clone)?;
+    /// Makes a template in the background.
+    fn make_template(&self, launcher: &Arc<Launcher>, key: &Key, slot: &Arc<Slot>) {
+        if let Err(error) = self.begin_template(launcher, key, slot) {
+            slot.put(Err(error.to_string()));
+        }
+    }
+
+    fn begin_template(
+        &self,
+        launcher: &Arc<Launcher>,
+        key: &Key,
+        slot: &Arc<Slot>,
+    ) -> Result<(), EngineError> {
+        let host = self.host()?;
         let Key { spec, preload, with_modules, user, .. } = key;
-        let held = self.hold(&spec.image).map_err(|error| error.to_string())?;
+        let held = self.hold(&spec.image)?;
         let name = format!("isolator-template-{}", uuid::Uuid::new_v4().simple());
         let instance = self.templates_instance();
         let cgroup = host.groups.as_ref().map(|groups| Cgroup::new(groups, &instance, &name));
@@ -200,11 +277,21 @@ impl EmbeddedEngine {
             part: Part::Template { program: spec::programs(preload, parts.env) },
         };
         if let Some(groups) = &host.groups {
-            groups.make_instance(&instance).map_err(|error| error.to_string())?;
+            groups.make_instance(&instance).map_err(|error| refused(Call::Preload, error))?;
         }
-        let freezer = cgroup.as_ref().and_then(Cgroup::separate_freezer);
-        let created = launcher.create(&name, oci, kind, freezer).await?;
         let most = if *with_modules { preload.memory.as_bytes() } else { u64::MAX };
-        Template::new(created, cgroup, most, &self.tasks).await
+        let (launcher, slot, tasks) = (Arc::clone(launcher), Arc::clone(slot), self.tasks.clone());
+        self.tasks.spawn(async move {
+            let freezer = cgroup.as_ref().and_then(Cgroup::separate_freezer);
+            let created = launcher.create(&name, oci, kind, freezer).await;
+            // A template that is not ready yet does not keep a launcher.
+            drop(launcher);
+            let made = match created {
+                Ok(created) => Template::new(created, cgroup, held, most, &tasks).await,
+                Err(error) => Err(error),
+            };
+            slot.put(made);
+        });
+        Ok(())
     }
 }
