@@ -9,14 +9,7 @@ use core::arch::global_asm;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
 
-use crate::call::{Errno, Sysno, syscall};
-
-const PAGE: usize = 4096;
-
-/// What `mprotect` takes.
-const READ: usize = 1;
-const WRITE: usize = 2;
-const EXECUTE: usize = 4;
+use crate::mapping::write_code;
 
 unsafe extern "C" {
     fn Py_FinalizeEx() -> c_int;
@@ -56,26 +49,8 @@ pub(crate) fn prepare() {
     // written the end takes longer.
     unsafe {
         ORIGINAL = function.read_unaligned();
-        let _ = write(function, jump);
+        let _ = write_code(function, jump);
     }
-}
-
-unsafe fn write(function: *mut [u8; JUMP.len()], code: [u8; JUMP.len()]) -> Result<(), Errno> {
-    let first = function as usize / PAGE * PAGE;
-    let length = function as usize + JUMP.len() - first;
-    // SAFETY: the caller's.
-    unsafe {
-        // Another thread of the program may be in this page.
-        syscall!(Sysno::mprotect, first, length, READ | WRITE | EXECUTE)?;
-        function.write_unaligned(code);
-        syscall!(Sysno::mprotect, first, length, READ | EXECUTE)?;
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: it only makes the processor read the instructions again.
-    unsafe {
-        core::arch::asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", "dsb ish", "isb", in(reg) function);
-    }
-    Ok(())
 }
 
 /// What is called instead of `Py_FinalizeEx`.
@@ -83,7 +58,7 @@ unsafe extern "C" fn finalize() -> c_int {
     let function = (Py_FinalizeEx as unsafe extern "C" fn() -> c_int as *mut u8).cast();
     // SAFETY: as in `prepare`. The place is in this frame as long as it is set.
     unsafe {
-        if write(function, ORIGINAL).is_err() {
+        if write_code(function, ORIGINAL).is_err() {
             crate::call::exit(74);
         }
         let status = isolator_call(Py_FinalizeEx, &raw mut PLACE);

@@ -42,10 +42,10 @@ pub(crate) fn into_sandbox(request: &Request) -> Result<Side, Failed> {
     let mut attempt = Attempt { request, failed: None };
     match in_child(enter, &mut attempt) {
         None => Ok(Side::Sandbox),
-        Some(result) => result.map_err(Failed::at(1)).and_then(|()| match attempt.failed {
-            None => Ok(Side::Template),
-            Some(failed) => Err(failed),
-        }),
+        Some(result) => {
+            result.map_err(Failed::at(1))?;
+            attempt.failed.map_or(Ok(Side::Template), Err)
+        }
     }
 }
 

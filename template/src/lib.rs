@@ -15,6 +15,7 @@
 mod call;
 mod finish;
 mod fork;
+mod mapping;
 mod sandbox;
 mod socket;
 
@@ -31,6 +32,7 @@ unsafe extern "C" {
 /// Called by Python for the import. Returns null in each fork, which Python takes for an error, so that there is no module.
 #[unsafe(no_mangle)]
 pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
+    mapping::forget_file();
     finish::prepare();
     while let Some(request) = socket::receive() {
         // SAFETY: this is called by the interpreter, on its only thread.

@@ -474,9 +474,27 @@ struct Exec {
     programs: Rc<[BpfProgram]>,
 }
 
+/// Sorts the variables, which `libcontainer` sets in an order of chance. A runner starts programs with sorted ones, and
+/// those of a template become a program's.
+#[allow(unsafe_code)]
+fn sort_variables() {
+    let mut variables: Vec<_> = std::env::vars_os().collect();
+    variables.sort();
+    // SAFETY: the process has a single thread.
+    unsafe {
+        for (name, _) in &variables {
+            std::env::remove_var(name);
+        }
+        for (name, value) in &variables {
+            std::env::set_var(name, value);
+        }
+    }
+}
+
 impl Executor for Exec {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         restore_signals();
+        sort_variables();
         for program in self.programs.iter() {
             seccompiler::apply_filter(program)
                 .map_err(|error| ExecutorError::Other(format!("seccomp: {error}")))?;
