@@ -8,6 +8,8 @@ NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
 # The Rust tests for which the engine can make a difference.
 ON_DOCKER := package(isolator) & binary(it) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox)::/)
 TIMED := scripts/timed
+# Those of the workspace, and of what is built apart from it.
+MANIFESTS := Cargo.toml fuzz/Cargo.toml template/Cargo.toml
 # The steps share a target directory and an engine, so in parallel they would only wait for each other.
 .NOTPARALLEL:
 
@@ -33,12 +35,14 @@ bench: engines ## Measure starts (compared with the plain Docker API), bursts, r
 
 lint: ## Check formatting, lints and dependencies; needs no engine
 	@scripts/toolchain fmt clippy
-	$(CARGO) fmt --all --check && $(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
+	for manifest in $(MANIFESTS); do $(CARGO) fmt --all --check --manifest-path $$manifest || exit; done
 	$(TIMED) "lint: clippy" $(CARGO) clippy --release --workspace --all-targets --locked -- -D warnings
+	$(TIMED) "lint: clippy of the template" $(CARGO) clippy --release --manifest-path template/Cargo.toml \
+		--target-dir $(or $(CARGO_TARGET_DIR),target)/template --locked -- -D warnings
 	$(TIMED) "lint: dependencies" scripts/deny
 
 fmt: ## Format the code
-	$(CARGO) fmt --all && $(CARGO) fmt --all --manifest-path fuzz/Cargo.toml
+	for manifest in $(MANIFESTS); do $(CARGO) fmt --all --manifest-path $$manifest || exit; done
 
 build: toolchain ## Build the release binary
 	$(TIMED) "build: release" $(CARGO) build --release --locked

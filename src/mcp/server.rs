@@ -194,7 +194,7 @@ impl ServerHandler for Server {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = &request.uri;
         if !uri.starts_with(kept::PREFIX) {
-            return self.resources.read(uri).map(Into::into);
+            return self.resources.read(uri).await.map(Into::into);
         }
         let data = Some(json!({ "uri": uri }));
         let part = self.calls.read(&caller(&context).client, uri);

@@ -37,6 +37,15 @@ use tokio::io::AsyncWrite;
 use crate::engine::limits::{FixedLimits, LimitKind, Resources};
 use crate::engine::preload::{Fork, Forked, Preload};
 
+/// Proportional memory (PSS) in bytes: what several processes share counts for each of them in equal parts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WaitingMemory {
+    /// Of all processes in the sandboxes.
+    pub sandboxes: u64,
+    /// Of the templates of all sandboxes.
+    pub templates: u64,
+}
+
 /// Name of a sandbox. It is chosen before the sandbox is made, so that the sandbox can be removed whatever
 /// happens to the call that makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -268,6 +277,12 @@ pub trait Engine: Send + Sync + 'static {
     /// When it is not known what is in the sandbox, which is of no more use then.
     async fn fork(&self, _: &SandboxName, _: &SandboxSpec, _: Fork) -> Result<Forked, EngineError> {
         Ok(Forked::No(None))
+    }
+
+    /// Memory of sandboxes, and of templates, if the engine can tell. This looks at every page, so it takes about a
+    /// millisecond for each.
+    async fn memory(&self, _: Vec<SandboxName>) -> Option<WaitingMemory> {
+        None
     }
 
     /// Starts a runner in the sandbox; it parks by itself.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::engine::SandboxName;
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox};
 
@@ -179,6 +180,13 @@ impl IdleSet {
     pub(crate) fn len(&self) -> (usize, usize) {
         let sandboxes = lock(&self.sandboxes);
         (sandboxes.hot.len(), sandboxes.paused.len())
+    }
+
+    /// The names of the sandboxes in the set.
+    pub(crate) fn names(&self) -> Vec<SandboxName> {
+        let sandboxes = lock(&self.sandboxes);
+        let hot = sandboxes.hot.iter().map(|sandbox| sandbox.lease.name());
+        hot.chain(sandboxes.paused.iter().map(|sandbox| sandbox.lease.name())).cloned().collect()
     }
 
     /// Drops what is in the set and wakes every request that waits. Nothing can be added from now on.

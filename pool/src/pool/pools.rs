@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
 use crate::engine::limits::LimitKind;
-use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, bounded};
+use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, WaitingMemory, bounded};
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::pool::{CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start};
 use crate::run::outcome::Outcome;
@@ -215,6 +215,17 @@ impl Pools {
     /// The pools' state, by name.
     pub fn status(&self) -> BTreeMap<&str, PoolStatus> {
         self.pools.iter().map(|(name, pool)| (name.as_str(), pool.status())).collect()
+    }
+
+    /// Memory of the sandboxes that wait in each pool, and of the templates that they share, if the engine can tell.
+    pub async fn memory(&self) -> BTreeMap<&str, WaitingMemory> {
+        let mut found = BTreeMap::new();
+        for (name, pool) in &self.pools {
+            if let Some(memory) = self.shared.engine.memory(pool.idle.names()).await {
+                found.insert(name.as_str(), memory);
+            }
+        }
+        found
     }
 
     /// Requests that run, and requests that wait.

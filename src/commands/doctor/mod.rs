@@ -202,6 +202,18 @@ async fn preloads(config: &Config, pools: &Pools, findings: &mut Findings) {
             findings.warn(&format!("{name}: {complaint}"), &fix);
         }
     }
+    let memory = pools.memory().await;
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    for (name, memory) in &memory {
+        let waiting = mib(memory.sandboxes);
+        findings.fine(&format!("{name}: a sandbox that waits takes {waiting} MiB (PSS)"));
+    }
+    if let Some(templates) =
+        memory.values().map(|memory| memory.templates).max().filter(|it| *it > 0)
+    {
+        let templates = mib(templates);
+        findings.fine(&format!("the templates of all sandboxes take {templates} MiB (PSS)"));
+    }
 }
 
 /// Runs an empty file, which is a program in most languages. In the others it at least starts the command.

@@ -109,10 +109,10 @@ impl Resources {
     /// # Errors
     ///
     /// A message for the caller, if nothing is there or it can't be read.
-    pub(crate) fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+    pub(crate) async fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
         let (text, mime_type) = match Address::parse(uri) {
             Some(Address::Languages) => (as_json(&languages::of(&self.config, &self.pools))?, JSON),
-            Some(Address::Pool) => (as_json(&pool::of(&self.pools))?, JSON),
+            Some(Address::Pool) => (as_json(&pool::of(&self.pools).await)?, JSON),
             Some(Address::Snippet(name)) => {
                 let snippet = self.snippet(uri, name)?;
                 let mime_type = mime_type(&snippet.file_name);

@@ -251,6 +251,13 @@ impl Cgroup {
         Ok(Some(pids))
     }
 
+    /// Proportional memory (PSS) of all processes, in bytes: what several processes share counts for each of them in equal
+    /// parts. What ends meanwhile takes nothing.
+    pub(super) fn proportional_memory(&self) -> u64 {
+        let pids = self.pids().unwrap_or_default();
+        pids.into_iter().filter_map(proportional_memory).sum()
+    }
+
     /// The IDs of all processes.
     fn pids(&self) -> io::Result<BTreeSet<i32>> {
         let mut pids = BTreeSet::new();
@@ -266,6 +273,13 @@ impl Cgroup {
 fn pids_of(group: &Path) -> io::Result<BTreeSet<i32>> {
     let found = or_if_gone(fs::read_to_string(group.join("cgroup.procs")))?.unwrap_or_default();
     Ok(found.lines().flat_map(str::parse).collect())
+}
+
+/// Proportional memory of a process in bytes, as `proc_pid_smaps(5)` has it.
+fn proportional_memory(pid: i32) -> Option<u64> {
+    let parts = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = parts.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// CPU time in microseconds that a sandbox has in each [`CPU_PERIOD`].

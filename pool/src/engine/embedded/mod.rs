@@ -55,7 +55,7 @@ use crate::engine::preload::{Fork, Forked};
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
-    SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
+    SandboxName, SandboxSpec, SandboxState, Unsupported, WaitingMemory, Warning,
 };
 use crate::lock::lock;
 
@@ -315,6 +315,22 @@ impl Engine for EmbeddedEngine {
         fork: Fork,
     ) -> Result<Forked, EngineError> {
         self.fork_template(name, spec, fork).await
+    }
+
+    async fn memory(&self, names: Vec<SandboxName>) -> Option<WaitingMemory> {
+        // Without groups it is not known which processes are whose.
+        self.host().ok()?.groups.as_ref()?;
+        let templates = self.templates.groups();
+        let sandboxes = {
+            let live = lock(&self.sandboxes);
+            names.iter().filter_map(|name| live.get(name)?.cgroup.clone()).collect::<Vec<_>>()
+        };
+        let of = |groups: Vec<Cgroup>| groups.iter().map(Cgroup::proportional_memory).sum();
+        let measured = self.tasks.spawn_blocking(move || WaitingMemory {
+            sandboxes: of(sandboxes),
+            templates: of(templates),
+        });
+        measured.await.ok()
     }
 
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {

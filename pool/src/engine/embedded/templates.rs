@@ -69,6 +69,8 @@ type Running = Arc<tokio::sync::Mutex<Template>>;
 #[derive(Default)]
 struct State {
     running: Option<Running>,
+    /// Its control groups.
+    group: Option<Cgroup>,
     is_being_made: bool,
     failed: Option<Failure>,
 }
@@ -116,6 +118,7 @@ impl Slot {
         state.is_being_made = false;
         match made {
             Ok(template) => {
+                state.group = template.group();
                 state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
                 state.failed = None;
             }
@@ -134,6 +137,7 @@ impl Slot {
         let mut state = lock(&self.state);
         if state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, template)) {
             state.running = None;
+            state.group = None;
             if !was_good {
                 state.fail(why.to_owned());
             }
@@ -174,6 +178,12 @@ impl Templates {
         let slot = Arc::new(Slot::new());
         slots.push((key.clone(), Arc::clone(&slot)));
         slot
+    }
+
+    /// The control groups of those that are there.
+    pub(super) fn groups(&self) -> Vec<Cgroup> {
+        let slots = lock(&self.slots);
+        slots.iter().filter_map(|(_, slot)| lock(&slot.state).group.clone()).collect()
     }
 
     /// Ends them all.
