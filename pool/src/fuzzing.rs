@@ -6,6 +6,7 @@ use isolator_runner::wire::Wanted;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{Engine, SandboxName, SandboxSpec};
+use crate::run::interpreter::Want;
 use crate::run::outcome::Outcome;
 use crate::run::{RunError, RunRequest, RunTimes, run};
 use crate::sandbox::Sandbox;
@@ -32,5 +33,5 @@ pub async fn execute(
         sandbox.preload().await?;
     }
     let sandbox = sandbox.pause().await?.begin_to_resume(&tasks);
-    run(sandbox, request, Wanted::Bare, &tasks).await
+    run(sandbox, request, &Want::only(Wanted::Bare), &tasks).await
 }

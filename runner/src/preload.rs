@@ -51,6 +51,8 @@ pub(crate) struct Preloads {
     bare: Option<Parked>,
     /// One that has imported the modules.
     loaded: Option<Parked>,
+    /// One that another took the place of.
+    replaced: Option<Parked>,
     /// Interpreters that failed to get ready.
     killed: Vec<Process>,
     complaints: Vec<String>,
@@ -129,7 +131,11 @@ impl Preloads {
     pub(crate) fn start(&mut self, preload: Preload, oom_score: &OomScore, forks: Option<&Forks>) {
         if preload.modules.is_empty() {
             self.bare = self.bare.take().or_else(|| self.park(&preload, oom_score, forks));
-        } else if self.bare.is_some() || preload.forked {
+        } else if preload.forked {
+            if let Some(better) = self.park(&preload, oom_score, forks) {
+                self.replaced = self.loaded.replace(better);
+            }
+        } else if self.bare.is_some() {
             self.loaded = self.loaded.take().or_else(|| self.park(&preload, oom_score, forks));
         }
         self.preload = Some(preload);
@@ -195,7 +201,7 @@ impl Preloads {
 
     /// Lets an interpreter run the program of `job`, if one can.
     pub(crate) fn take(self, job: &Job, stdin: &[u8]) -> Taken {
-        let Self { preload, bare, loaded, killed, .. } = self;
+        let Self { preload, bare, loaded, replaced, killed, .. } = self;
         let args = preload.as_ref().and_then(|preload| arguments(preload, job));
         let (suited, others) = match job.interpreter {
             Wanted::New => ([None, None], [bare, loaded]),
@@ -220,7 +226,7 @@ impl Preloads {
                 _ => waiting.push(parked),
             }
         }
-        waiting.extend(others.into_iter().flatten());
+        waiting.extend(others.into_iter().flatten().chain(replaced));
         if program.is_none() {
             // Beside the start of a new one their end takes no time. They would take processes from the program, and
             // it may look at its neighbours.

@@ -270,6 +270,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Creates and starts a sandbox whose process 1 only waits.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 
+    /// Whether an interpreter could be forked into a sandbox now, better than what waits there. If not, one may be
+    /// soon: this is also how an engine learns what programs ask for.
+    fn can_fork(&self, _: &SandboxName, _: &SandboxSpec, _: &Fork) -> bool {
+        false
+    }
+
     /// Forks an interpreter into a sandbox whose runner waits for it.
     ///
     /// # Errors

@@ -26,13 +26,13 @@ pub struct Preload {
 }
 
 impl Preload {
-    pub(crate) fn message(&self, workdir: &str, with_modules: bool, forked: bool) -> wire::Preload {
+    pub(crate) fn message(&self, workdir: &str, modules: &[String], forked: bool) -> wire::Preload {
         wire::Preload {
             interpreter: self.interpreter,
             argv: self.argv.clone(),
             env: self.env.clone(),
             workdir: workdir.to_owned(),
-            modules: if with_modules { self.modules.clone() } else { Vec::new() },
+            modules: modules.to_vec(),
             memory: self.memory.as_bytes(),
             forked,
         }
@@ -40,10 +40,14 @@ impl Preload {
 }
 
 /// Which interpreter is forked into a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fork {
-    /// Whether it has imported its modules.
+    /// Whether it has imported the modules of its language.
     pub with_modules: bool,
+    /// Whether such a one waits in the sandbox already.
+    pub is_there: bool,
+    /// The modules that the program imports, sorted. One that has imported some of them, and no others, serves as well.
+    pub named: Vec<String>,
     /// Whether a program waits for it. Then there is none while the template is being made.
     pub is_awaited: bool,
 }
@@ -52,7 +56,10 @@ pub struct Fork {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Forked {
     /// It was, and connects to the runner.
-    Yes,
+    Yes {
+        /// The modules that it has imported.
+        modules: Vec<String>,
+    },
     /// The runner must start one, perhaps because something is wrong.
     No(Option<String>),
 }

@@ -29,7 +29,8 @@ use crate::pool::backoff::Backoff;
 use crate::pool::idle::{Closed, Idle, IdleSet};
 use crate::pool::preloading::PreloadSchedule;
 use crate::pool::template::Template;
-use crate::run::{RunRequest, interpreter};
+use crate::run::RunRequest;
+use crate::run::interpreter::{self, Want};
 use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -202,13 +203,13 @@ impl Pool {
 
     /// The interpreter that a request wants. If it is the one with modules, the next sandbox gets them without waiting
     /// for a calm moment, because others like it may follow.
-    pub(crate) fn expect(&self, request: &RunRequest) -> Wanted {
-        let Some(preload) = self.template.preload() else { return Wanted::New };
-        let wanted = interpreter::wanted(preload, &request.workspace, &request.argv);
-        if wanted == Wanted::Loaded {
+    pub(crate) fn expect(&self, request: &RunRequest) -> Want {
+        let Some(preload) = self.template.preload() else { return Want::only(Wanted::New) };
+        let want = interpreter::wanted(preload, &request.workspace, &request.argv);
+        if want.interpreter == Wanted::Loaded {
             self.preloading.used();
         }
-        wanted
+        want
     }
 
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.

@@ -164,15 +164,15 @@ impl Pools {
         let arrived = Instant::now();
         let _admitted = self.admission.enter(client).await?;
         let admitted = Instant::now();
-        let interpreter = pool.expect(request);
+        let want = pool.expect(request);
         let mut is_first = true;
         let mut source = CheckoutSource::IdleSet;
         loop {
-            let checked_out = pool.checkout(source, interpreter == Wanted::Loaded).await;
+            let checked_out = pool.checkout(source, want.interpreter == Wanted::Loaded).await;
             let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
-            let run = run::run(sandbox, request, interpreter, &self.shared.tasks);
+            let run = run::run(sandbox, request, &want, &self.shared.tasks);
             match self.shared.activity.during(run).await {
                 // Each retry takes a sandbox from the idle set, so this ends.
                 Err(RunError::NotThawed(error)) => {

@@ -5,6 +5,7 @@
 //! an import that the import would have seen. So the source is searched for the names by which this is done. A name that
 //! means something else costs a slower start and nothing more; so no source is parsed.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use isolator_runner::wire::{Interpreter, Wanted};
@@ -59,18 +60,42 @@ fn regex(pattern: &str) -> Regex {
     Regex::new(&format!("(?-u){pattern}")).expect("it is written here")
 }
 
+/// Most modules that count as what a program imports, and the longest name of one.
+const MAX_MODULES: usize = 16;
+const MAX_NAME: usize = 64;
+
+/// What a program wants of the interpreters that wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Want {
+    /// Which of those of its sandbox.
+    pub(crate) interpreter: Wanted,
+    /// The modules that it imports, sorted, if it can't notice that all of them were imported before: for one that has
+    /// just these.
+    pub(crate) modules: Vec<String>,
+}
+
+impl Want {
+    /// Only which of those of its sandbox.
+    pub(crate) fn only(interpreter: Wanted) -> Self {
+        Self { interpreter, modules: Vec::new() }
+    }
+}
+
 /// The interpreter that fits a request: its files, and the command that runs them.
-pub(crate) fn wanted(preload: &Preload, workspace: &Workspace, argv: &[String]) -> Wanted {
+pub(crate) fn wanted(preload: &Preload, workspace: &Workspace, argv: &[String]) -> Want {
     let mut sources = sources(preload.interpreter, workspace, argv);
     if sources.iter().map(|source| source.code.len()).sum::<usize>() > MAX_SOURCE {
-        return Wanted::New;
+        return Want::only(Wanted::New);
     }
     // The file that the command names comes first.
     sources.sort_by_key(|source| !source.is_program);
     let sources: Vec<_> = sources.into_iter().map(|source| source.code).collect();
     match preload.interpreter {
-        Interpreter::Python => python(&sources, &preload.modules),
-        Interpreter::Node => node(&sources, &preload.modules),
+        Interpreter::Python => {
+            let own: Vec<_> = workspace.files().map(|(path, _)| package(path)).collect();
+            python(&sources, &preload.modules, &own)
+        }
+        Interpreter::Node => Want::only(node(&sources, &preload.modules)),
     }
 }
 
@@ -97,18 +122,43 @@ fn sources<'w>(
     workspace.files().filter_map(source).collect()
 }
 
-fn python(sources: &[&[u8]], modules: &[String]) -> Wanted {
+/// `own` are the names of the request's files and folders, which may be modules.
+fn python(sources: &[&[u8]], modules: &[String], own: &[&str]) -> Want {
     if sources.iter().any(|code| PYTHON_PROCESS.is_match(code)) {
-        return Wanted::New;
+        return Want::only(Wanted::New);
+    }
+    let imports: Vec<_> = sources.iter().map(|code| imports(code)).collect();
+    if imports.iter().all(Vec::is_empty)
+        || sources.iter().any(|code| PYTHON_INTERPRETER.is_match(code))
+    {
+        return Want::only(Wanted::Bare);
     }
     let packages: Vec<_> = modules.iter().map(|module| package(module)).collect();
-    if !mentions(sources, &packages)
-        || sources.iter().any(|code| PYTHON_INTERPRETER.is_match(code))
-        || !imports_first(sources, &packages)
-    {
-        return Wanted::Bare;
+    let is_loaded = imports_first(sources, &imports, &packages);
+    let interpreter = if is_loaded { Wanted::Loaded } else { Wanted::Bare };
+    let named = named(&imports, own);
+    let packages: Vec<_> = named.iter().map(|module| package(module)).collect();
+    if !imports_first(sources, &imports, &packages) {
+        return Want::only(interpreter);
     }
-    Wanted::Loaded
+    Want { interpreter, modules: named.into_iter().collect() }
+}
+
+/// The modules that are imported, but for those of the request itself. None if there are too many.
+fn named(imports: &[Vec<Import>], own: &[&str]) -> BTreeSet<String> {
+    let is_name = |name: &&String| {
+        let is_part = |part: &str| {
+            part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        };
+        name.len() <= MAX_NAME && name.is_ascii() && name.split('.').all(is_part)
+    };
+    let all = imports.iter().flatten().flat_map(|import| &import.modules);
+    let of_image = all.filter(is_name).filter(|name| {
+        let package = package(name);
+        package != "__future__" && !own.contains(&package)
+    });
+    let named: BTreeSet<_> = of_image.cloned().collect();
+    if named.len() > MAX_MODULES { BTreeSet::new() } else { named }
 }
 
 fn node(sources: &[&[u8]], modules: &[String]) -> Wanted {
@@ -134,9 +184,8 @@ fn mentions(sources: &[&[u8]], packages: &[&str]) -> bool {
 
 /// Whether the packages are imported at all, and nothing comes before that could have influenced it. When the modules of
 /// the request run is not known, so that nothing in them may, nor in the program before it imports one of them.
-fn imports_first(sources: &[&[u8]], packages: &[&str]) -> bool {
+fn imports_first(sources: &[&[u8]], imports: &[Vec<Import>], packages: &[&str]) -> bool {
     let Some((program, others)) = sources.split_first() else { return false };
-    let imports: Vec<_> = sources.iter().map(|code| imports(code)).collect();
     let is_of_package =
         |import: &&Import| import.modules.iter().any(|name| packages.contains(&package(name)));
     if !imports.iter().flatten().any(|import| is_of_package(&import)) {
@@ -186,7 +235,32 @@ mod tests {
     }
 
     fn of(code: &str) -> Wanted {
-        python(&[code.as_bytes()], &modules())
+        python(&[code.as_bytes()], &modules(), &["main"]).interpreter
+    }
+
+    #[test]
+    fn the_modules_are_those_of_the_image_that_nothing_comes_before() {
+        let of = |code: &str| python(&[code.as_bytes()], &modules(), &["main", "mine"]).modules;
+        assert_eq!(
+            of("import scipy.stats, json as j\nfrom sympy import x"),
+            ["json", "scipy.stats", "sympy"]
+        );
+        assert_eq!(
+            of("from __future__ import annotations\nimport mine, mine.part, sympy"),
+            ["sympy"]
+        );
+        for code in [
+            "print('import sympy')",
+            "import os\nos.environ['A'] = 'b'\nimport sympy",
+            "import sys, sympy\nprint(sys.modules)",
+            "from . import sympy",
+            &format!(
+                "import {}",
+                (0..=MAX_MODULES).map(|n| format!("m{n}")).collect::<Vec<_>>().join(", ")
+            ),
+        ] {
+            assert_eq!(of(code), [""; 0], "{code}");
+        }
     }
 
     #[test]
@@ -252,7 +326,8 @@ mod tests {
     #[test]
     fn modules_of_the_request_count_wherever_they_are_imported() {
         let of = |program: &str, module: &str| {
-            python(&[program.as_bytes(), module.as_bytes()], &modules())
+            python(&[program.as_bytes(), module.as_bytes()], &modules(), &["main", "helper"])
+                .interpreter
         };
         let sets = "import os\nos.environ['A'] = 'b'\n";
         assert_eq!(of("import helper", "import numpy"), Wanted::Loaded);

@@ -17,6 +17,7 @@ use isolator_runner::wire::{
 };
 
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
+use crate::run::interpreter::Want;
 use crate::run::outcome::{End, Outcome, Status};
 use crate::run::output::Output;
 use crate::sandbox::connection::{ConnectionError, Frame};
@@ -81,15 +82,18 @@ pub enum RunError {
 pub(crate) async fn run(
     mut sandbox: Sandbox<Armed>,
     request: &RunRequest,
-    interpreter: Wanted,
+    want: &Want,
     tasks: &TaskTracker,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
     sandbox.limit(request.resources).await?;
-    if let Err(error) = sandbox.fork(interpreter).await {
-        tracing::warn!(sandbox = %sandbox.lease.name(), %error, "no interpreter came");
-        return Err(RunError::NotStarted(SandboxState::Running));
-    }
+    let interpreter = match sandbox.fork(want).await {
+        Ok(interpreter) => interpreter,
+        Err(error) => {
+            tracing::warn!(sandbox = %sandbox.lease.name(), %error, "no interpreter came");
+            return Err(RunError::NotStarted(SandboxState::Running));
+        }
+    };
     let limit = began.elapsed();
 
     let message = encode(request, interpreter, &sandbox)?;

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
 use crate::engine::preload::{Fork, Forked, PreloadStatus};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
+use crate::run::interpreter::Want;
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
 
@@ -141,14 +142,15 @@ impl Sandbox<Armed> {
             return Ok(PreloadStatus::default());
         };
         let with_modules = missing == Missing::Modules;
-        let fork =
-            self.engine.fork(self.lease.name(), &spec, Fork { with_modules, is_awaited: false });
-        let forked = bounded(Call::Preload, fork).await?;
-        let (forked, why) = match forked {
-            Forked::Yes => (true, None),
+        let (named, is_there) = (Vec::new(), false);
+        let fork = Fork { with_modules, is_there, named, is_awaited: false };
+        let fork = self.engine.fork(self.lease.name(), &spec, fork);
+        let (forked, why) = match bounded(Call::Preload, fork).await? {
+            Forked::Yes { .. } => (true, None),
             Forked::No(why) => (false, why),
         };
-        let message = preload.message(&spec.workdir, with_modules, forked);
+        let modules = if with_modules { &preload.modules[..] } else { &[] };
+        let message = preload.message(&spec.workdir, modules, forked);
         if with_modules && !forked {
             self.allow(spec.resources, preload.memory).await?;
         }
@@ -172,26 +174,34 @@ impl Sandbox<Armed> {
         Ok(PreloadStatus { memory, complaints })
     }
 
-    /// Forks the interpreter that a program wants into the sandbox, if it does not wait there and the engine can.
-    pub(crate) async fn fork(&mut self, wanted: Wanted) -> Result<(), SandboxError> {
+    /// Forks an interpreter for a program into the sandbox, if the engine has a better one than waits there. Returns the
+    /// one that the program should have.
+    pub(crate) async fn fork(&mut self, want: &Want) -> Result<Wanted, SandboxError> {
         let spec = Arc::clone(&self.spec);
-        let (Some(preload), Some(missing)) = (&spec.preload, self.state.missing) else {
-            return Ok(());
+        let wanted = want.interpreter;
+        let Some(preload) = spec.preload.as_ref().filter(|_| wanted != Wanted::New) else {
+            return Ok(wanted);
         };
-        let with_modules = wanted == Wanted::Loaded && !preload.modules.is_empty();
-        if wanted == Wanted::New || (!with_modules && missing == Missing::Modules) {
-            return Ok(());
+        let with_modules = wanted == Wanted::Loaded;
+        let is_there = match self.state.missing {
+            None => true,
+            Some(Missing::Modules) => !with_modules,
+            Some(Missing::Interpreter) => false,
+        };
+        let named = want.modules.clone();
+        let fork = Fork { with_modules, is_there, named, is_awaited: true };
+        if !self.engine.can_fork(self.lease.name(), &spec, &fork) {
+            return Ok(wanted);
         }
         self.state.thawed().await?;
-        let fork =
-            self.engine.fork(self.lease.name(), &spec, Fork { with_modules, is_awaited: true });
-        if bounded(Call::Preload, fork).await? == Forked::Yes {
-            let message = preload.message(&spec.workdir, with_modules, true);
-            let forked =
-                bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
-            forked.await??;
-        }
-        Ok(())
+        let fork = self.engine.fork(self.lease.name(), &spec, fork);
+        let Forked::Yes { modules } = bounded(Call::Preload, fork).await? else {
+            return Ok(wanted);
+        };
+        let message = preload.message(&spec.workdir, &modules, true);
+        let told = bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
+        told.await??;
+        Ok(if modules.is_empty() { wanted } else { Wanted::Loaded })
     }
 
     /// Freezes the sandbox.

@@ -20,6 +20,9 @@ import sys
 _TEMPLATE = "/.isolator/preload/template.so"
 # What the template passes on to its forks.
 _FORKED_CHANNEL = 60
+# Most bytes and entries of what modules may write when they are imported.
+_MOST_WRITTEN = 4 << 20
+_MOST_ENTRIES = 1000
 
 
 def _take_back_the_way_in():
@@ -247,6 +250,49 @@ def _wait_to_be_forked(leaves):
     _take_back_what_forks_share()
 
 
+def _written():
+    """What is in the folders that can be written: for each path None for a folder, the target of a link in a tuple, or
+    what is in the file, with its mode."""
+    import os
+
+    found, size = {}, 0
+    for place in ["/tmp", "/dev/shm", os.getcwd()]:
+        for folder, folders, files in os.walk(place):
+            for path in [os.path.join(folder, name) for name in folders + files]:
+                mode = os.lstat(path).st_mode
+                if os.path.islink(path):
+                    found[path] = (os.readlink(path),), mode
+                elif os.path.isdir(path):
+                    found[path] = None, mode
+                elif os.path.isfile(path):
+                    with open(path, "rb") as file:
+                        found[path] = file.read(_MOST_WRITTEN + 1), mode
+                    size += len(found[path][0])
+                else:
+                    raise RuntimeError("a module made %s, which is no file" % path)
+                if size > _MOST_WRITTEN or len(found) > _MOST_ENTRIES:
+                    raise RuntimeError("the modules wrote too many files")
+    return found
+
+
+def _write_again(written):
+    """Writes what the modules wrote into the sandbox that this process is in now."""
+    import os
+
+    for path, (content, mode) in written.items():
+        if os.path.lexists(path):
+            continue
+        if content is None:
+            os.mkdir(path)
+        elif type(content) is tuple:
+            os.symlink(*content, path)
+            continue
+        else:
+            with open(path, "xb") as file:
+                file.write(content)
+        os.chmod(path, mode & 0o7777)
+
+
 def _take_back_what_forks_share():
     """Numbers that nobody can guess, which a module has drawn once for each process."""
     import os
@@ -271,6 +317,7 @@ def _park(said):
         preloaded, missing = _load(names, leaves)
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
+        written = _written() if channel == 0 else {}
     except BaseException as error:
         # Python would complain, go on, and end with a complaint about the program that is not there yet.
         os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode(errors="backslashreplace"))
@@ -281,6 +328,7 @@ def _park(said):
     if channel == 0:
         channel = _FORKED_CHANNEL
         _wait_to_be_forked(leaves)
+        _write_again(written)
         os.write(channel, ready)
     try:
         arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]

@@ -6,6 +6,7 @@
 //! are writes to control groups, and a sandbox has ended when process 1 has, of which the server holds a
 //! descriptor.
 
+mod asked;
 mod build;
 mod build_limits;
 mod build_network;
@@ -306,6 +307,10 @@ impl Engine for EmbeddedEngine {
         let live = Live::new(created, cgroup, &launcher, held);
         lock(&self.sandboxes).insert(name.clone(), live);
         Ok(())
+    }
+
+    fn can_fork(&self, name: &SandboxName, spec: &SandboxSpec, fork: &Fork) -> bool {
+        self.can_fork_template(name, spec, fork)
     }
 
     async fn fork(

@@ -105,7 +105,7 @@ const PROC: [&str; 9] =
 pub(super) fn template(
     spec: &SandboxSpec,
     preload: &Preload,
-    with_modules: bool,
+    modules: &[String],
     user: u32,
     parts: &Parts<'_>,
 ) -> Value {
@@ -114,7 +114,7 @@ pub(super) fn template(
     let process = &mut template["process"];
     process["args"] = json!(preload.argv);
     process["oomScoreAdj"] = json!(500);
-    process["env"] = json!(template_environment(parts.env, preload, with_modules));
+    process["env"] = json!(template_environment(parts.env, preload, modules));
     let linux = &mut template["linux"];
     if let Some(namespaces) = linux["namespaces"].as_array_mut() {
         namespaces.retain(|namespace| namespace["type"] != "pid" && namespace["type"] != "user");
@@ -153,7 +153,7 @@ pub(super) fn programs(preload: &Preload, image: &[String]) -> Vec<PathBuf> {
     path.unwrap_or_default().split(':').map(|folder| Path::new(folder).join(name)).collect()
 }
 
-fn template_environment(image: &[String], preload: &Preload, with_modules: bool) -> Vec<String> {
+fn template_environment(image: &[String], preload: &Preload, modules: &[String]) -> Vec<String> {
     let mut env = environment(image);
     let mut own = preload.env.clone();
     let path = "PYTHONPATH";
@@ -162,8 +162,7 @@ fn template_environment(image: &[String], preload: &Preload, with_modules: bool)
     });
     let theirs = theirs.filter(|theirs| !theirs.is_empty()).map(|theirs| format!(":{theirs}"));
     own.insert(path.to_owned(), format!("{}{}", paths::PYTHON_PRELOAD, theirs.unwrap_or_default()));
-    let modules = if with_modules { preload.modules.join(",") } else { String::new() };
-    own.insert("ISOLATOR_PRELOAD".to_owned(), format!("0:{modules}"));
+    own.insert("ISOLATOR_PRELOAD".to_owned(), format!("0:{}", modules.join(",")));
     env.retain(|variable| !own.keys().any(|name| variable.starts_with(&format!("{name}="))));
     env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
     env

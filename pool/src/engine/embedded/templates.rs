@@ -10,12 +10,13 @@ use isolator_runner::wire::Interpreter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::asked::Asked;
 use super::cgroup::Cgroup;
 use super::host::Host;
 use super::launcher::Launcher;
 use super::layout::IMAGES;
 use super::protocol::{Kind, Layer, Part};
-use super::template::{ForkError, Template};
+use super::template::{Bounds, ForkError, Template};
 use super::{EmbeddedEngine, refused, root, spec};
 use crate::engine::preload::{Fork, Forked, Preload};
 use crate::engine::{Call, EngineError, SandboxName, SandboxSpec};
@@ -28,12 +29,18 @@ pub(super) const TEMPLATES: &str = "+template";
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 const LATEST_RETRY: Duration = Duration::from_secs(10 * 60);
 
+/// Most templates for what programs have asked for, of each image and launcher, and how long one that another takes the
+/// place of must not have been used.
+const MOST_ASKED: usize = 4;
+const LEAST_USE: Duration = Duration::from_secs(60);
+
 /// The templates, and the users that they run as.
 #[derive(Default)]
 pub(super) struct Templates {
     /// By image: one for all templates of it, and nobody else.
     users: Mutex<HashMap<String, u32>>,
     slots: Mutex<Vec<(Key, Arc<Slot>)>>,
+    asked: Mutex<Asked>,
 }
 
 /// What a template is made from.
@@ -42,17 +49,37 @@ struct Key {
     launcher: Weak<Launcher>,
     spec: SandboxSpec,
     preload: Preload,
-    with_modules: bool,
+    modules: Vec<String>,
+    /// Whether programs have asked for just these.
+    is_asked: bool,
     user: u32,
 }
 
 impl Key {
-    fn is_like(&self, other: &Self) -> bool {
+    /// Whether both are for the same sandboxes.
+    fn is_beside(&self, other: &Self) -> bool {
         self.launcher.ptr_eq(&other.launcher)
             && self.spec.image.digest == other.spec.image.digest
             && self.spec.workdir == other.spec.workdir
             && self.preload == other.preload
-            && self.with_modules == other.with_modules
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.is_beside(other) && self.modules == other.modules && self.is_asked == other.is_asked
+    }
+
+    /// Of the one that is made for a set of modules.
+    fn of_asked(&self, modules: &[String]) -> Self {
+        Self { modules: modules.to_vec(), is_asked: true, ..self.clone() }
+    }
+
+    /// How many of the modules it has imported, by their packages.
+    fn covers(&self, named: &[String]) -> usize {
+        fn package(name: &str) -> &str {
+            name.split('.').next().unwrap_or_default()
+        }
+        let has = |name: &&String| self.modules.iter().any(|own| package(own) == package(name));
+        named.iter().filter(has).count()
     }
 }
 
@@ -69,6 +96,7 @@ type Running = Arc<tokio::sync::Mutex<Template>>;
 #[derive(Default)]
 struct State {
     running: Option<Running>,
+    used: Option<Instant>,
     /// Its control groups.
     group: Option<Cgroup>,
     is_being_made: bool,
@@ -95,12 +123,17 @@ impl Slot {
     }
 
     fn look(&self) -> Found {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        state.used = Some(Instant::now());
         match (&state.running, &state.failed) {
             (Some(running), _) => Found::Running(Arc::clone(running)),
             (None, Some(failure)) => Found::Failed(failure.why.clone()),
             (None, None) => Found::BeingMade,
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        lock(&self.state).running.is_some()
     }
 
     /// Whether the caller must now have a new one made, and put it here.
@@ -146,6 +179,11 @@ impl Slot {
 }
 
 impl State {
+    /// When it was used last; never if there is none.
+    fn last_use(&self) -> Option<Instant> {
+        self.running.as_ref().and(self.used)
+    }
+
     fn fail(&mut self, why: String) {
         let last = self.failed.as_ref().map(|failure| failure.retry_after);
         let retry_after = last.map_or(RETRY_AFTER, |last| LATEST_RETRY.min(last * 2));
@@ -180,6 +218,61 @@ impl Templates {
         slot
     }
 
+    /// The best that is ready for a program: one that was made for its modules if that has more of them.
+    fn best(&self, plain: &Key, fork: &Fork) -> Option<(Key, Arc<Slot>)> {
+        let covered = if fork.with_modules { plain.covers(&fork.named) } else { 0 };
+        let is_fit = |key: &Key| {
+            key.is_asked
+                && key.is_beside(plain)
+                && key.modules.len() > covered
+                && key.modules.iter().all(|module| fork.named.contains(module))
+        };
+        let slots = lock(&self.slots);
+        let asked = slots.iter().filter(|(key, slot)| is_fit(key) && slot.is_ready());
+        let asked = asked.max_by_key(|(key, _)| key.modules.len());
+        let plain = slots.iter().find(|(key, slot)| key.is_like(plain) && slot.is_ready());
+        asked.or(plain.filter(|_| !fork.is_there)).cloned()
+    }
+
+    /// Counts what a program asks for. Returns the place of a template that must now be made for it.
+    fn learn(&self, plain: &Key, fork: &Fork) -> Option<(Key, Arc<Slot>)> {
+        let covered = if fork.with_modules { plain.covers(&fork.named) } else { 0 };
+        if fork.named.len() <= covered {
+            return None;
+        }
+        let is_wanted = lock(&self.asked).count(&plain.spec.image.digest, &fork.named);
+        if !is_wanted {
+            return None;
+        }
+        let key = plain.of_asked(&fork.named);
+        let mut slots = lock(&self.slots);
+        slots.retain(|(key, _)| key.launcher.strong_count() > 0);
+        if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(&key)) {
+            let slot = Arc::clone(slot);
+            return (!slot.is_ready() && slot.begins()).then_some((key, slot));
+        }
+        let beside = |slots: &[(Key, Arc<Slot>)]| {
+            let beside = slots
+                .iter()
+                .enumerate()
+                .filter(|(_, (other, _))| other.is_asked && other.is_beside(&key));
+            beside.map(|(at, (_, slot))| (at, lock(&slot.state).last_use())).collect::<Vec<_>>()
+        };
+        let others = beside(&slots);
+        if others.len() >= MOST_ASKED {
+            // One that was used a moment ago is as good.
+            let (at, used) = others.into_iter().min_by_key(|(_, used)| *used)?;
+            if used.is_some_and(|used| used.elapsed() < LEAST_USE) {
+                return None;
+            }
+            slots.remove(at);
+        }
+        let slot = Arc::new(Slot::new());
+        lock(&slot.state).used = Some(Instant::now());
+        slots.push((key.clone(), Arc::clone(&slot)));
+        slot.begins().then_some((key, slot))
+    }
+
     /// The control groups of those that are there.
     pub(super) fn groups(&self) -> Vec<Cgroup> {
         let slots = lock(&self.slots);
@@ -198,30 +291,60 @@ impl EmbeddedEngine {
         format!("{}{TEMPLATES}", self.instance)
     }
 
+    /// What a plain template for a sandbox is made from, if there are any for it.
+    fn key(
+        &self,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        fork: &Fork,
+    ) -> Option<(Key, Arc<Launcher>)> {
+        let user = self.templates.user(self.host().ok()?, spec)?;
+        let preload = spec.preload.clone()?;
+        let launcher = self.with_live(Call::Preload, name, |live| Ok(live.launcher())).ok()??;
+        let modules = if fork.with_modules { preload.modules.clone() } else { Vec::new() };
+        let spec = spec.clone();
+        let weak = Arc::downgrade(&launcher);
+        Some((Key { launcher: weak, spec, preload, modules, is_asked: false, user }, launcher))
+    }
+
+    pub(super) fn can_fork_template(
+        &self,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        fork: &Fork,
+    ) -> bool {
+        let Some((plain, launcher)) = self.key(name, spec, fork) else { return false };
+        if !fork.is_there {
+            let slot = self.templates.slot(&plain);
+            if !slot.is_ready() && slot.begins() {
+                self.make_template(&launcher, &plain, &slot);
+            }
+        }
+        if let Some((key, slot)) = self.templates.learn(&plain, fork) {
+            self.make_template(&launcher, &key, &slot);
+        }
+        self.templates.best(&plain, fork).is_some()
+    }
+
     pub(super) async fn fork_template(
         &self,
         name: &SandboxName,
         spec: &SandboxSpec,
         fork: Fork,
     ) -> Result<Forked, EngineError> {
-        let host = self.host()?;
-        let (Some(preload), Some(user)) = (&spec.preload, self.templates.user(host, spec)) else {
+        let Some((plain, launcher)) = self.key(name, spec, &fork) else {
             return Ok(Forked::No(None));
         };
-        let (launcher, process, cgroup) = self.with_live(Call::Preload, name, |live| {
-            Ok((live.launcher(), Arc::clone(&live.process), live.cgroup.clone()))
+        let (process, cgroup) = self.with_live(Call::Preload, name, |live| {
+            Ok((Arc::clone(&live.process), live.cgroup.clone()))
         })?;
-        let Some(launcher) = launcher else { return Ok(Forked::No(None)) };
         let doors = cgroup.as_ref().map(Cgroup::doors).transpose();
         let doors = doors.map_err(|error| refused(Call::Preload, error))?;
-        let key = Key {
-            launcher: Arc::downgrade(&launcher),
-            spec: spec.clone(),
-            preload: preload.clone(),
-            with_modules: fork.with_modules,
-            user,
+        let (key, slot) = match self.templates.best(&plain, &fork) {
+            Some(best) => best,
+            None if fork.is_awaited => return Ok(Forked::No(None)),
+            None => (plain.clone(), self.templates.slot(&plain)),
         };
-        let slot = self.templates.slot(&key);
         let mut made = slot.made.subscribe();
         let mut found = slot.look();
         if !matches!(found, Found::Running(_)) && slot.begins() {
@@ -242,7 +365,7 @@ impl EmbeddedEngine {
             self.make_template(&launcher, &key, &slot);
         }
         let forked = running.fork(spec.user, process.as_fd(), &doors.unwrap_or_default()).await;
-        let Err(error) = forked else { return Ok(Forked::Yes) };
+        let Err(error) = forked else { return Ok(Forked::Yes { modules: key.modules }) };
         let image = &spec.image.name;
         tracing::warn!(%image, %error, "a template could not be forked");
         slot.give_up(&template, running.age() > RETRY_AFTER, &error.to_string());
@@ -266,7 +389,7 @@ impl EmbeddedEngine {
         slot: &Arc<Slot>,
     ) -> Result<(), EngineError> {
         let host = self.host()?;
-        let Key { spec, preload, with_modules, user, .. } = key;
+        let Key { spec, preload, modules, is_asked, user, .. } = key;
         let held = self.hold(&spec.image)?;
         let name = format!("isolator-template-{}", uuid::Uuid::new_v4().simple());
         let instance = self.templates_instance();
@@ -279,7 +402,7 @@ impl EmbeddedEngine {
             ids: None,
             is_entered: false,
         };
-        let oci = spec::template(spec, preload, *with_modules, *user, &parts);
+        let oci = spec::template(spec, preload, modules, *user, &parts);
         let layer = Layer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
         let kind = Kind::Image {
             image: Path::new(IMAGES).join(held.image().relative_root()),
@@ -289,7 +412,10 @@ impl EmbeddedEngine {
         if let Some(groups) = &host.groups {
             groups.make_instance(&instance).map_err(|error| refused(Call::Preload, error))?;
         }
-        let most = if *with_modules { preload.memory.as_bytes() } else { u64::MAX };
+        let bounds = Bounds {
+            memory: if modules.is_empty() { u64::MAX } else { preload.memory.as_bytes() },
+            is_asked: *is_asked,
+        };
         let (launcher, slot, tasks) = (Arc::clone(launcher), Arc::clone(slot), self.tasks.clone());
         self.tasks.spawn(async move {
             let freezer = cgroup.as_ref().and_then(Cgroup::separate_freezer);
@@ -297,7 +423,7 @@ impl EmbeddedEngine {
             // A template that is not ready yet does not keep a launcher.
             drop(launcher);
             let made = match created {
-                Ok(created) => Template::new(created, cgroup, held, most, &tasks).await,
+                Ok(created) => Template::new(created, cgroup, held, bounds, &tasks).await,
                 Err(error) => Err(error),
             };
             slot.put(made);
