@@ -5,8 +5,8 @@ use std::sync::Arc;
 use isolator_runner::wire::Wanted;
 use tokio_util::task::TaskTracker;
 
+use crate::engine::preload::Want;
 use crate::engine::{Engine, SandboxName, SandboxSpec};
-use crate::run::interpreter::Want;
 use crate::run::outcome::Outcome;
 use crate::run::{RunError, RunRequest, RunTimes, run};
 use crate::sandbox::Sandbox;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use isolator_runner::wire;
+use isolator_runner::wire::{self, Wanted};
 
 pub use isolator_runner::wire::Interpreter;
 
@@ -36,6 +36,23 @@ impl Preload {
             memory: self.memory.as_bytes(),
             forked,
         }
+    }
+}
+
+/// What a program wants of the interpreters that wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Want {
+    /// Which of those of its sandbox.
+    pub(crate) interpreter: Wanted,
+    /// The modules that it imports, sorted, if it can't notice that all of them were imported before: for one that has
+    /// just these.
+    pub(crate) modules: Vec<String>,
+}
+
+impl Want {
+    /// Only which of those of its sandbox.
+    pub(crate) fn only(interpreter: Wanted) -> Self {
+        Self { interpreter, modules: Vec::new() }
     }
 }
 

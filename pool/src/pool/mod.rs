@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::images::{FetchStatus, ImageProvider};
 use crate::engine::instance::Instance;
-use crate::engine::preload::PreloadStatus;
+use crate::engine::preload::{PreloadStatus, Want};
 use crate::engine::{Engine, SandboxSpec};
 use crate::lock::lock;
 use crate::pool::backoff::Backoff;
@@ -30,7 +30,7 @@ use crate::pool::idle::{Closed, Idle, IdleSet};
 use crate::pool::preloading::PreloadSchedule;
 use crate::pool::template::Template;
 use crate::run::RunRequest;
-use crate::run::interpreter::{self, Want};
+use crate::run::interpreter;
 use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::{Armed, Sandbox, SandboxError};

@@ -12,7 +12,7 @@ use isolator_runner::wire::{Interpreter, Wanted};
 use memchr::memmem;
 use regex::bytes::Regex;
 
-use crate::engine::preload::Preload;
+use crate::engine::preload::{Preload, Want};
 use crate::run::workspace::Workspace;
 
 /// Python: by what the process itself can be looked at, which has more variables and time behind it and fewer objects
@@ -63,23 +63,6 @@ fn regex(pattern: &str) -> Regex {
 /// Most modules that count as what a program imports, and the longest name of one.
 const MAX_MODULES: usize = 16;
 const MAX_NAME: usize = 64;
-
-/// What a program wants of the interpreters that wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Want {
-    /// Which of those of its sandbox.
-    pub(crate) interpreter: Wanted,
-    /// The modules that it imports, sorted, if it can't notice that all of them were imported before: for one that has
-    /// just these.
-    pub(crate) modules: Vec<String>,
-}
-
-impl Want {
-    /// Only which of those of its sandbox.
-    pub(crate) fn only(interpreter: Wanted) -> Self {
-        Self { interpreter, modules: Vec::new() }
-    }
-}
 
 /// The interpreter that fits a request: its files, and the command that runs them.
 pub(crate) fn wanted(preload: &Preload, workspace: &Workspace, argv: &[String]) -> Want {

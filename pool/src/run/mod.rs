@@ -16,8 +16,8 @@ use isolator_runner::wire::{
     self, Exit, Failed, FailedCause, Job, KillReason, Kind, Wanted, WireError,
 };
 
+use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
-use crate::run::interpreter::Want;
 use crate::run::outcome::{End, Outcome, Status};
 use crate::run::output::Output;
 use crate::sandbox::connection::{ConnectionError, Frame};

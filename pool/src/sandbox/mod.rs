@@ -22,9 +22,8 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked, PreloadStatus};
+use crate::engine::preload::{Fork, Forked, PreloadStatus, Want};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
-use crate::run::interpreter::Want;
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
 

@@ -42,12 +42,53 @@ async fn a_template_has_no_privileges_and_sees_nobody() {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         assert!(seen.iter().all(|name| name.parse::<u32>().is_err()), "{seen:?}");
         let owner = fs::metadata(template.directory()).expect("it runs").uid();
-        assert!(owner >= 524_288, "user {owner}");
+        assert!((524_288..589_824).contains(&owner), "user {owner}");
         let launcher = launchers(server.process())[0].inner;
         for kind in ["net", "ipc", "uts", "mnt", "cgroup"] {
             assert_ne!(template.namespace(kind), launcher.namespace(kind), "{kind}");
         }
     }
+    server.stop().await;
+}
+
+/// What each template has imported.
+fn imported(server: &Server) -> Vec<String> {
+    let of = |template: Process| {
+        let environ = fs::read(template.directory().join("environ")).unwrap_or_default();
+        let environ = String::from_utf8_lossy(&environ).into_owned();
+        let modules =
+            environ.split('\0').find_map(|variable| variable.strip_prefix("ISOLATOR_PRELOAD=0:"));
+        modules.map(str::to_owned)
+    };
+    templates(server).into_iter().filter_map(of).collect()
+}
+
+#[tokio::test]
+async fn what_programs_ask_for_often_is_imported_ahead() {
+    let server = with_templates().await;
+    // It writes a folder when it is imported, and the program finds it.
+    let code = "import matplotlib.pyplot, os\nprint(sorted(os.listdir('/tmp')))";
+    let first = server.call(python(code)).await.output().to_owned();
+    assert!(first.contains("matplotlib"), "{first}");
+    eventually("a template for the program", async || {
+        assert_eq!(server.call(python(code)).await.output(), first);
+        imported(&server).iter().any(|modules| modules == "matplotlib.pyplot,os")
+    })
+    .await;
+    for _ in 0..4 {
+        let answer = server.call(python(code)).await;
+        assert!(answer.is_preloaded(), "{answer:?}");
+        assert_eq!(answer.output(), first);
+        // What prints, what is not there, and what costs nothing has no template.
+        assert!(server.call(python("import this")).await.output().starts_with("The Zen"));
+        server.call(python("import nowhere")).await;
+        server.call(python("import json")).await;
+    }
+    let known = ["", "numpy,pandas", "matplotlib.pyplot,os"];
+    eventually("an end of those that save nothing", async || {
+        imported(&server).iter().all(|modules| known.contains(&modules.as_str()))
+    })
+    .await;
     server.stop().await;
 }
 

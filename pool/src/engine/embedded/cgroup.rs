@@ -161,9 +161,18 @@ impl Cgroup {
         }
         if has("cpu") {
             let period = CPU_PERIOD.as_micros();
+            let (controller, burst) = self.hierarchies.burst();
+            let saves = self.file(controller, burst)?.exists();
+            if saves {
+                // It may not be more than the limit, at any moment.
+                self.write(controller, burst, "0")?;
+            }
             match self.hierarchies.version {
                 Version::One => self.write("cpu", "cpu.cfs_quota_us", &quota)?,
                 Version::Two => self.write("", "cpu.max", &format!("{quota} {period}"))?,
+            }
+            if saves {
+                self.write(controller, burst, &quota)?;
             }
         }
         Ok(())

@@ -104,6 +104,20 @@ impl Hierarchies {
         }
     }
 
+    /// The controller and the file for the CPU time that can be saved, in microseconds (Linux 5.14).
+    pub(super) fn burst(&self) -> (&'static str, &'static str) {
+        match self.version {
+            Version::One => ("cpu", "cpu.cfs_burst_us"),
+            Version::Two => ("", "cpu.max.burst"),
+        }
+    }
+
+    /// Whether the kernel lets groups save CPU time.
+    pub(super) fn save_cpu_time(&self) -> bool {
+        let (controller, file) = self.burst();
+        self.mount(controller).is_ok_and(|mount| mount.join(self.root()).join(file).exists())
+    }
+
     pub(super) fn root(&self) -> PathBuf {
         self.base.join(INSTANCES_GROUP)
     }

@@ -110,8 +110,9 @@ impl Host {
     pub(super) fn next_ids(&self) -> Option<Ids> {
         match &self.users {
             Users::PerSandbox(next) => {
-                let ranges = (LAST_ID - FIRST_ID) / IDS;
-                let range = next.fetch_add(1, Ordering::Relaxed) % ranges;
+                // The first is for templates.
+                let ranges = (LAST_ID - FIRST_ID) / IDS - 1;
+                let range = 1 + next.fetch_add(1, Ordering::Relaxed) % ranges;
                 Some(Ids { first: FIRST_ID + range * IDS, count: IDS })
             }
             // The first one is the user who runs the server.
@@ -126,9 +127,16 @@ impl Host {
         groups.map(|groups| groups.version)
     }
 
-    /// Whether there are users that only templates have.
-    pub(super) fn has_users_for_templates(&self) -> bool {
-        matches!(self.users, Users::PerSandbox(_))
+    /// A user for the templates of an image, whom no sandbox has; `None` where sandboxes have no users of their own.
+    pub(super) fn next_template_user(&self) -> Option<u32> {
+        let Users::PerSandbox(next) = &self.users else { return None };
+        Some(FIRST_ID + next.fetch_add(1, Ordering::Relaxed) % IDS)
+    }
+
+    /// Whether a sandbox can use later what it does not use of its CPU time.
+    pub(super) fn saves_cpu_time(&self) -> bool {
+        let groups = self.groups.as_ref().filter(|_| self.limits("cpu"));
+        groups.is_some_and(Hierarchies::save_cpu_time)
     }
 
     /// Whether a controller limits sandboxes.
@@ -241,6 +249,8 @@ mod tests {
         let (one, other) = (host.next_ids().unwrap(), host.next_ids().unwrap());
         assert!(one.first.abs_diff(other.first) >= IDS, "{one:?} {other:?}");
         assert!(one.first >= FIRST_ID && one.first + one.count <= LAST_ID);
+        let user = host.next_template_user().unwrap();
+        assert!((FIRST_ID..FIRST_ID + IDS).contains(&user) && one.first >= FIRST_ID + IDS);
     }
 
     #[test]

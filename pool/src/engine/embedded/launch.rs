@@ -18,9 +18,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 
 use libcontainer::container::builder::ContainerBuilder;
-use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::syscall::syscall::SyscallType;
-use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError, default};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
@@ -35,6 +33,7 @@ use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 use serde_json::Value;
 
+use super::exec::Exec;
 use super::hierarchies::{self, CGROUP_MOUNT};
 use super::joined_group::JoinedGroup;
 use super::layout::{BUILDING, FIRST_PID, IMAGES, ROOTS, SHARED};
@@ -444,65 +443,4 @@ fn read_log(log: &OwnedFd) -> String {
         .unwrap_or_default();
     let said = String::from_utf8_lossy(&said[..read]);
     said.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Resets every signal to its default, so that programs don't ignore those that the server ignores.
-#[allow(unsafe_code)]
-fn restore_signals() {
-    const LAST: usize = 64;
-    // Default handler, no flags, no mask: to the kernel all of these are zero.
-    let default = [0_usize; 4];
-    let length_of_mask = size_of::<u64>();
-    for signal in 1..=LAST {
-        // SAFETY: the kernel reads the action, which lives as long as the call, and writes nothing. For the
-        // two signals that can't be changed it returns an error.
-        let _ = unsafe {
-            syscalls::syscall!(
-                syscalls::Sysno::rt_sigaction,
-                signal,
-                default.as_ptr(),
-                0,
-                length_of_mask
-            )
-        };
-    }
-}
-
-/// The last step in a sandbox: its process becomes the runner.
-#[derive(Clone)]
-struct Exec {
-    programs: Rc<[BpfProgram]>,
-}
-
-/// Sorts the variables, which `libcontainer` sets in an order of chance. A runner starts programs with sorted ones, and
-/// those of a template become a program's.
-#[allow(unsafe_code)]
-fn sort_variables() {
-    let mut variables: Vec<_> = std::env::vars_os().collect();
-    variables.sort();
-    // SAFETY: the process has a single thread.
-    unsafe {
-        for (name, _) in &variables {
-            std::env::remove_var(name);
-        }
-        for (name, value) in &variables {
-            std::env::set_var(name, value);
-        }
-    }
-}
-
-impl Executor for Exec {
-    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
-        restore_signals();
-        sort_variables();
-        for program in self.programs.iter() {
-            seccompiler::apply_filter(program)
-                .map_err(|error| ExecutorError::Other(format!("seccomp: {error}")))?;
-        }
-        default::get_executor().exec(spec)
-    }
-
-    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
-        Ok(())
-    }
 }

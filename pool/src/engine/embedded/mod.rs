@@ -13,10 +13,12 @@ mod build_network;
 mod build_output;
 mod cgroup;
 mod devices;
+mod exec;
 mod hierarchies;
 mod host;
 mod images;
 mod joined_group;
+mod labels;
 pub mod launch;
 mod launcher;
 mod layout;
@@ -45,12 +47,13 @@ use tokio_util::task::TaskTracker;
 pub use self::build::ImageBuild;
 use self::cgroup::Cgroup;
 use self::host::Host;
+use self::labels::{instance_of, labels_of};
 use self::launcher::Launcher;
 use self::layout::IMAGES;
 use self::live::Live;
 use self::protocol::{Devices, Kind, LauncherPaths, Layer, Part};
 use self::templates::Templates;
-use crate::engine::instance::{Instance, LABEL, PROCESS};
+use crate::engine::instance::Instance;
 use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::preload::{Fork, Forked};
 use crate::engine::store::{self, Held, Store, StoreError};
@@ -477,39 +480,4 @@ fn write(shared: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()
     fs::write(&new, content)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
     fs::rename(&new, path)
-}
-
-/// The labels as a file name: this engine can store them only in names. The labels that it leaves out are the
-/// same for all instances of a machine.
-fn instance_of(labels: &Labels) -> String {
-    let process = labels.get(PROCESS).map_or(String::new(), |process| process.replace('/', "+"));
-    format!("{}+{process}", labels.get(LABEL).map_or("", String::as_str))
-}
-
-fn labels_of(instance: &str, ours: &Labels) -> Labels {
-    let mut labels = ours.clone();
-    let (id, process) = instance.split_once('+').unwrap_or((instance, ""));
-    labels.insert(LABEL.to_owned(), id.to_owned());
-    labels.insert(PROCESS.to_owned(), process.replace('+', "/"));
-    labels
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_of_an_instance_restores_its_labels() {
-        let process = "pid:[4026531836]/1234/567890";
-        let labels = Labels::from([
-            (LABEL.to_owned(), "11f5b8e0-0000".to_owned()),
-            (PROCESS.to_owned(), process.to_owned()),
-            ("isolator.boot".to_owned(), "this".to_owned()),
-        ]);
-        let name = instance_of(&labels);
-        assert!(!name.contains('/'), "{name}");
-        assert_eq!(labels_of(&name, &labels), labels);
-        // A name in another form is an instance that nobody knows.
-        assert_eq!(labels_of("stranger", &labels)[LABEL], "stranger");
-    }
 }

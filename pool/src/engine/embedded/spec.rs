@@ -307,7 +307,11 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     let mut limits = limits_of_memory(host, resources.memory);
     if host.limits("cpu") {
         let period = cgroup::CPU_PERIOD.as_micros() as u64;
-        limits["cpu"] = json!({ "quota": cgroup::quota(resources), "period": period });
+        let quota = cgroup::quota(resources);
+        limits["cpu"] = json!({ "quota": quota, "period": period });
+        if host.saves_cpu_time() {
+            limits["cpu"]["burst"] = json!(quota);
+        }
     }
     if host.limits("pids") {
         limits["pids"] = json!({ "limit": spec.processes() });

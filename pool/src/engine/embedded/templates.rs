@@ -195,14 +195,14 @@ impl Templates {
     /// The user who may enter a new sandbox, if templates are made for it.
     pub(super) fn user(&self, host: &Host, spec: &SandboxSpec) -> Option<u32> {
         let preload = spec.preload.as_ref()?;
-        if preload.interpreter != Interpreter::Python || !host.has_users_for_templates() {
+        if preload.interpreter != Interpreter::Python {
             return None;
         }
         let mut users = lock(&self.users);
         if let Some(user) = users.get(&spec.image.digest) {
             return Some(*user);
         }
-        let user = host.next_ids()?.first;
+        let user = host.next_template_user()?;
         users.insert(spec.image.digest.clone(), user);
         Some(user)
     }
