@@ -207,7 +207,9 @@ impl Calls {
         let executed = self.pools.execute(&request.language.name, client, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
-            Err(error) => return Ok(tool_result::sandbox_fault(&error)),
+            Err(error) => {
+                return Ok(tool_result::sandbox_fault(&error, self.pools.advice_when_busy()));
+            }
         };
         let context = Context {
             config: &self.config,
@@ -264,7 +266,7 @@ impl Calls {
             Ok((outcome, receipt)) => {
                 tool_result::of_data(&Tested::executed(&outcome, &receipt, notes))
             }
-            Err(error) => tool_result::sandbox_fault(&error),
+            Err(error) => tool_result::sandbox_fault(&error, self.pools.advice_when_busy()),
         })
     }
 
@@ -278,7 +280,9 @@ impl Calls {
         let (check, request) = syntax::request(language, code, &self.config)?;
         let outcome = match self.pools.execute(&language.name, client, &request).await {
             Ok((outcome, _)) => outcome,
-            Err(error) => return Ok(Err(tool_result::sandbox_fault(&error))),
+            Err(error) => {
+                return Ok(Err(tool_result::sandbox_fault(&error, self.pools.advice_when_busy())));
+            }
         };
         Ok(syntax::verdict(check, &outcome, code)
             .map_err(|error| tool_result::no_verdict(&error, &outcome)))

@@ -155,10 +155,13 @@ pub(crate) fn no_verdict(error: &syntax::NoVerdict, outcome: &Outcome) -> CallTo
 }
 
 /// The answer when the sandbox failed, so that the model does not look for the mistake in its program.
-pub(crate) fn sandbox_fault(error: &ExecuteError) -> CallToolResult {
+/// `when_busy` is what helps if there are too many requests.
+pub(crate) fn sandbox_fault(error: &ExecuteError, when_busy: Option<&str>) -> CallToolResult {
     tracing::warn!(%error, "a call failed");
+    let did_not_run = ["The program did not run."].into_iter().chain(when_busy);
+    let did_not_run = did_not_run.collect::<Vec<_>>().join(" ");
     let advice = match error {
-        ExecuteError::Admission(_) => "The program did not run.",
+        ExecuteError::Admission(_) => &did_not_run,
         ExecuteError::Checkout(CheckoutError::ImageComing { .. }) => {
             "The program did not run. Try again in a minute, or use a language that is ready."
         }

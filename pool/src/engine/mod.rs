@@ -267,6 +267,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Fetches an image from its registry.
     async fn pull_image(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError>;
 
+    /// What helps if there are more requests than this engine makes sandboxes for, in a sentence.
+    fn advice_when_busy(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Creates and starts a sandbox whose process 1 only waits.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::lock::lock;
+use crate::pool::pace::Pace;
 
 /// The limits of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,26 +54,40 @@ impl fmt::Display for Client {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// The queue is full.
-    #[error("{running} requests are running and {queue} are waiting: try again in a moment")]
+    #[error("{running} requests are running and {queue} are waiting: try again {}", when(*served_in))]
     QueueFull {
         /// Requests that run.
         running: usize,
         /// Requests that wait.
         queue: usize,
+        /// How long it takes to serve those that wait, at the pace of the last ones.
+        served_in: Option<Duration>,
     },
     /// The request waited as long as it was allowed to.
     #[error(
-        "{running} requests are running and this one waited {wait:?} for its turn: try again later"
+        "{running} requests are running and this one waited {wait:?} for its turn: try again {}",
+        when(*served_in)
     )]
     WaitedTooLong {
         /// Requests that run.
         running: usize,
         /// How long the request waited.
         wait: Duration,
+        /// How long it takes to serve those that still wait, at the pace of the last ones.
+        served_in: Option<Duration>,
     },
     /// The server is stopping.
     #[error("the server is shutting down")]
     Closed,
+}
+
+/// When to try again, in whole seconds, because the pace of the last requests says no more.
+fn when(served_in: Option<Duration>) -> String {
+    match served_in.map(|time| time.as_secs_f64().ceil() as u64) {
+        None => "in a moment".to_owned(),
+        Some(0 | 1) => "in about a second".to_owned(),
+        Some(seconds) => format!("in about {seconds} seconds"),
+    }
 }
 
 /// The gate in front of the pools.
@@ -92,6 +107,7 @@ struct Turns {
     number: u64,
     /// The clients with running or waiting requests.
     clients: HashMap<Client, ClientQueue>,
+    pace: Pace,
 }
 
 #[derive(Debug, Default)]
@@ -141,9 +157,11 @@ impl Admission {
             Ok(answer) => answer.unwrap_or(Err(AdmissionError::Closed)),
             // The turn may have come at this very moment.
             Err(_) => turn.try_recv().unwrap_or_else(|_| {
+                let turns = lock(&self.turns);
                 Err(AdmissionError::WaitedTooLong {
-                    running: self.running(),
+                    running: turns.running,
                     wait: self.limits.wait,
+                    served_in: turns.pace.time_for(turns.waiting + 1),
                 })
             }),
         }
@@ -169,8 +187,10 @@ impl Admission {
 
     /// Refuses the newest request of the client with the longest queue, unless that is this client.
     fn make_room(&self, turns: &mut Turns, client: &Client) -> Result<(), AdmissionError> {
-        let Turns { clients, waiting, running, .. } = turns;
-        let full = AdmissionError::QueueFull { running: *running, queue: self.limits.queue };
+        let Turns { clients, waiting, running, pace, .. } = turns;
+        let (running, queue) = (*running, self.limits.queue);
+        let served_in = pace.time_for(*waiting + 1);
+        let full = AdmissionError::QueueFull { running, queue, served_in };
         let own = clients.get(client).map_or(0, |share| share.waiting.len());
         let longest = clients.values_mut().max_by_key(|share| share.waiting.len());
         match longest {
@@ -245,6 +265,8 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let mut turns = lock(&self.admission.turns);
         turns.running -= 1;
+        let is_busy = turns.waiting > 0;
+        turns.pace.served(is_busy);
         if let Some(share) = turns.clients.get_mut(&self.client) {
             share.running -= 1;
         }
@@ -299,6 +321,26 @@ mod tests {
         assert_eq!(admission.waiting(), 0);
         drop(running);
         assert!(admission.enter(&host).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_refused_is_told_when_those_that_wait_are_served() {
+        let (admission, ran) = (admission(1, 40), Arc::default());
+        let first = line_up(&admission, "a", 41, &ran);
+        tokio::time::sleep(Duration::from_millis(105)).await;
+        let second = line_up(&admission, "b", 10, &ran);
+        tokio::task::yield_now().await;
+        // In the full queue, the one with most requests loses one.
+        drop(admission.enter(&Client::host()).await);
+        let mut refused = Vec::new();
+        for task in first.into_iter().chain(second) {
+            refused.extend(task.await.unwrap().err());
+        }
+        let [error @ AdmissionError::QueueFull { served_in: Some(time), .. }] = &refused[..] else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(*time, Duration::from_millis(410));
+        assert!(error.to_string().ends_with("try again in about a second"), "{error}");
     }
 
     #[tokio::test]
@@ -381,7 +423,7 @@ mod tests {
         running.pop();
         running.push(fourth.await.unwrap());
         let refused = admission.enter(&one).await.unwrap_err();
-        assert_eq!(refused, AdmissionError::WaitedTooLong { running: 3, wait });
+        assert_eq!(refused, AdmissionError::WaitedTooLong { running: 3, wait, served_in: None });
         drop(running);
 
         let host = Client::host();

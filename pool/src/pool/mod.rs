@@ -6,6 +6,7 @@
 pub mod admission;
 mod backoff;
 mod idle;
+mod pace;
 pub mod pools;
 mod preloading;
 mod refill;

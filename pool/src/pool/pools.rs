@@ -203,6 +203,11 @@ impl Pools {
         }
     }
 
+    /// What helps if there are more requests than the engine makes sandboxes for, in a sentence.
+    pub fn advice_when_busy(&self) -> Option<&'static str> {
+        self.shared.engine.advice_when_busy()
+    }
+
     /// Names the pools that a caller can use meanwhile, if the image of the one it asked for is still coming.
     fn with_ready(&self, mut error: CheckoutError) -> CheckoutError {
         if let CheckoutError::ImageComing { ready, .. } = &mut error {
