@@ -16,6 +16,7 @@
 pub mod chart;
 pub mod docker_api;
 mod error;
+pub mod load;
 pub mod machine;
 pub mod mcp_client;
 mod quiescence;

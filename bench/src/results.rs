@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::load::Load;
 use crate::machine::Machine;
 use crate::scenario::Scenario;
 use crate::schedule::Cell;
 use crate::statistics::{Summary, ms};
-use crate::throughput::Throughput;
 
 /// Everything that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -17,8 +17,9 @@ pub struct Results {
     pub machine: Machine,
     /// One for each program and scenario, program by program.
     pub rows: Vec<Row>,
-    /// Several requests at once, where they were measured.
-    pub throughput: Option<Throughput>,
+    /// Many requests, where they were measured.
+    #[serde(flatten)]
+    pub load: Load,
 }
 
 /// One program in one scenario.
@@ -45,7 +46,7 @@ pub struct Row {
 
 impl Results {
     /// Sums up what was measured. Cells without a sample are left out.
-    pub fn new(machine: Machine, cells: &[Cell], throughput: Option<Throughput>) -> Self {
+    pub fn new(machine: Machine, cells: &[Cell], load: Load) -> Self {
         let mut rows: Vec<Row> = Vec::new();
         let mut first: Option<(String, Scenario, Duration)> = None;
         for cell in cells {
@@ -64,7 +65,7 @@ impl Results {
                 samples_ms: cell.samples.iter().map(|sample| ms(*sample)).collect(),
             });
         }
-        Self { machine, rows, throughput }
+        Self { machine, rows, load }
     }
 
     /// The rows of each program.
@@ -76,7 +77,8 @@ impl Results {
 /// Results for the tests of what shows them.
 #[cfg(test)]
 pub(crate) fn example() -> Results {
-    use crate::throughput::{Contender, Rate};
+    use crate::load::Burst;
+    use crate::throughput::{Contender, Rate, Throughput};
     let row = |program: &str, scenario, ms: u64, times_faster| Row {
         program: program.to_owned(),
         scenario,
@@ -105,14 +107,22 @@ pub(crate) fn example() -> Results {
             row("go, hello", Scenario::DockerCold, 1280, 1.0),
             row("go, hello", Scenario::IsolatorHot, 110, 11.6),
         ],
-        throughput: Some(Throughput {
-            program: "python, hello".to_owned(),
-            clients: 4,
-            rows: vec![
-                rate(Contender::DockerCold, 5.25, 1.0),
-                rate(Contender::Embedded, 84.0, 16.0),
-            ],
-        }),
+        load: Load {
+            throughput: Some(Throughput {
+                program: "python, hello".to_owned(),
+                clients: 4,
+                rows: vec![
+                    rate(Contender::DockerCold, 5.25, 1.0),
+                    rate(Contender::Embedded, 84.0, 16.0),
+                ],
+            }),
+            mixed: None,
+            bursts: vec![Burst {
+                program: "python, hello".to_owned(),
+                contender: Contender::Embedded,
+                summary: Summary::of(&[Duration::from_millis(44); 8]).unwrap(),
+            }],
+        },
     }
 }
 
@@ -137,7 +147,7 @@ mod tests {
             let took = if cell.scenario == Scenario::DockerCold { cold } else { 20 };
             cell.samples.push(Duration::from_millis(took));
         }
-        let results = Results::new(Machine::here([]), &schedule.into_cells(), None);
+        let results = Results::new(Machine::here([]), &schedule.into_cells(), Load::default());
         let programs: Vec<_> = results.programs().collect();
         assert_eq!(programs.len(), 4);
         for rows in programs {
@@ -159,7 +169,7 @@ mod tests {
             let took = if cell.scenario == Scenario::EmbeddedCold { 100 } else { 10 };
             cell.samples.push(Duration::from_millis(took));
         }
-        let rows = Results::new(Machine::here([]), &schedule.into_cells(), None).rows;
+        let rows = Results::new(Machine::here([]), &schedule.into_cells(), Load::default()).rows;
         assert!(rows.iter().all(|row| row.compared_with == Scenario::EmbeddedCold), "{rows:?}");
         assert_eq!((rows[0].times_faster, rows[2].times_faster), (1.0, 10.0));
     }

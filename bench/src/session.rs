@@ -21,7 +21,7 @@ use crate::scenario::{PoolShape, Scenario, ServerSpec};
 use crate::schedule::Schedule;
 use crate::settings;
 use crate::target::Target;
-use crate::throughput::{self, CLIENTS, Contender, Throughput, Turns};
+use crate::throughput::Contender;
 use crate::workload::Workload;
 
 /// Longest time for one sample with everything around it; more than a server gives a program by
@@ -29,7 +29,7 @@ use crate::workload::Workload;
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Pause after each sample: the engine's helpers end a moment after the container is gone.
-const SETTLE_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The pause doubles, up to this, each time a call did not find the pool as it should be.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(3);
@@ -39,11 +39,11 @@ const MAX_DISCARDED: usize = 10;
 
 /// The engines, and on each a server for each kind of pool.
 pub struct Session {
-    targets: Vec<Target>,
-    docker: Option<RawDocker>,
-    servers: BTreeMap<Scenario, IsolatorProcess>,
-    /// The servers whose throughput is measured.
-    busy: BTreeMap<Contender, IsolatorProcess>,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) docker: Option<RawDocker>,
+    pub(crate) servers: BTreeMap<Scenario, IsolatorProcess>,
+    /// The servers that many requests come to.
+    pub(crate) busy: BTreeMap<Contender, IsolatorProcess>,
     settle_pause: Duration,
     program: PathBuf,
     /// The servers' configurations.
@@ -92,7 +92,7 @@ impl Session {
         Ok(session)
     }
 
-    fn spawn(
+    pub(crate) fn spawn(
         &self,
         target: &Target,
         languages: &BTreeSet<String>,
@@ -231,54 +231,6 @@ impl Session {
         Ok((served.start == start.as_str()).then_some(served.took))
     }
 
-    /// Measures what the engines sustain, with servers of their own: those of the starts end before.
-    /// `None` if there is nothing to run.
-    ///
-    /// # Errors
-    ///
-    /// When the engine or a server fails, or the program does not do what it should.
-    pub async fn throughput(&mut self, until: Instant) -> Result<Option<Throughput>, BenchError> {
-        stop(std::mem::take(&mut self.servers)).await?;
-        let cells = self.cells();
-        let Some((workload, _)) = cells.first() else { return Ok(None) };
-        let pool = workload.pool;
-        let languages = BTreeSet::from([workload.program.language.to_owned()]);
-        let mut contenders = BTreeMap::new();
-        for target in &self.targets {
-            if target.workloads.iter().any(|found| Arc::ptr_eq(found, workload)) {
-                let found = target.scenarios.iter().map(|scenario| Contender::of(*scenario));
-                contenders.extend(found.map(|contender| (contender, target)));
-            }
-        }
-        for (contender, target) in &contenders {
-            if *contender != Contender::DockerCold {
-                let server = self.spawn(target, &languages, pool)?;
-                self.busy.entry(*contender).or_insert(server).connect(target).await?;
-            }
-        }
-        let mut turns = Turns::new(contenders.keys().copied(), until);
-        while let Some((contender, length)) = turns.next() {
-            let slice = match (self.busy.get_mut(&contender), &self.docker) {
-                (Some(server), _) => {
-                    let call = async || server.call(workload).await.map(|_| ());
-                    let slice = throughput::slice(pool.size + CLIENTS, length, call).await?;
-                    // Its refill must not disturb the next slice.
-                    server.wait_until_quiescent(contenders[&contender]).await?;
-                    slice
-                }
-                (None, Some(docker)) => {
-                    let cold = async || docker.cold(workload).await.map(|_| ());
-                    throughput::slice(0, length, cold).await?
-                }
-                (None, None) => return Err(no_such(contender.label())),
-            };
-            turns.add(contender, slice);
-            tokio::time::sleep(SETTLE_PAUSE).await;
-        }
-        stop(std::mem::take(&mut self.busy)).await?;
-        Ok(Some(turns.into_throughput(workload)))
-    }
-
     /// Stops the servers and removes everything that the session made.
     ///
     /// # Errors
@@ -310,11 +262,11 @@ impl Session {
 }
 
 /// Stops all servers, even if one of them fails to stop.
-async fn stop<K>(servers: BTreeMap<K, IsolatorProcess>) -> Result<(), BenchError> {
+pub(crate) async fn stop<K>(servers: BTreeMap<K, IsolatorProcess>) -> Result<(), BenchError> {
     let stopped = join_all(servers.into_values().map(IsolatorProcess::stop)).await;
     stopped.into_iter().collect()
 }
 
-fn no_such(what: &'static str) -> BenchError {
+pub(crate) fn no_such(what: &'static str) -> BenchError {
     BenchError::NoSuchScenario(what)
 }

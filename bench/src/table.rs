@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::load::Burst;
 use crate::results::{Results, Row};
 use crate::scenario::Scenario;
 use crate::statistics::ms;
@@ -36,8 +37,13 @@ pub fn table(results: &Results) -> String {
         }
         lines.push(String::new());
     }
-    if let Some(throughput) = &results.throughput {
+    let load = &results.load;
+    for throughput in [&load.throughput, &load.mixed].into_iter().flatten() {
         lines.extend(throughput_lines(throughput));
+        lines.push(String::new());
+    }
+    for bursts in load.bursts.chunk_by(|a, b| a.program == b.program) {
+        lines.extend(burst_lines(bursts));
         lines.push(String::new());
     }
     for row in results.programs().filter_map(<[Row]>::first) {
@@ -81,6 +87,26 @@ fn throughput_lines(throughput: &Throughput) -> Vec<String> {
             three_digits(rate.per_second),
             rate.n,
             rate.times_more,
+        ));
+    }
+    lines
+}
+
+fn burst_lines(bursts: &[Burst]) -> Vec<String> {
+    let program = bursts.first().map(|burst| burst.program.as_str()).unwrap_or_default();
+    let head = format!("{program}, requests at once");
+    let mut lines = vec![format!(
+        "{head:<LABEL_WIDTH$}{:>9}{:>9}{:>9}{:>6}",
+        "p50 ms", "p99 ms", "last ms", "n"
+    )];
+    for Burst { contender, summary, .. } in bursts {
+        lines.push(format!(
+            "{:<LABEL_WIDTH$}{:>9}{:>9}{:>9}{:>6}",
+            format!("  {}", contender.label()),
+            digits(summary.p50),
+            digits(summary.p99),
+            digits(summary.max),
+            summary.n,
         ));
     }
     lines
@@ -159,8 +185,19 @@ mod tests {
         let embedded = rates.lines().find(|line| line.contains("isolator embedded")).unwrap();
         assert!(embedded.ends_with("16.0") && embedded.contains("84.0"), "{shown}");
         assert_eq!(embedded.chars().count(), head, "{shown}");
-        results.throughput = None;
+        results.load.throughput = None;
         assert!(!table(&results).contains("requests/s"));
+    }
+
+    #[test]
+    fn bursts_are_shown_with_their_size_below_its_head() {
+        let shown = table(&example());
+        let bursts = shown.split("python, hello, requests at once").nth(1).unwrap();
+        let embedded = bursts.lines().nth(1).unwrap();
+        assert!(
+            embedded.contains("isolator embedded") && embedded.ends_with("44.0     8"),
+            "{shown}"
+        );
     }
 
     #[test]

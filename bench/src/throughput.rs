@@ -13,7 +13,6 @@ use serde::Serialize;
 use crate::error::BenchError;
 use crate::scenario::Scenario;
 use crate::scenario::TargetKind;
-use crate::workload::Workload;
 
 /// Clients that ask at the same time.
 pub const CLIENTS: usize = 4;
@@ -160,7 +159,7 @@ impl Turns {
         }
     }
 
-    pub(crate) fn into_throughput(self, workload: &Workload) -> Throughput {
+    pub(crate) fn into_throughput(self, program: String) -> Throughput {
         let mut rows: Vec<Rate> = Vec::new();
         for (contender, slices) in self.done {
             let all = Slice {
@@ -176,7 +175,7 @@ impl Turns {
                 times_more: per_second / rows.first().map_or(per_second, |first| first.per_second),
             });
         }
-        Throughput { program: workload.label(), clients: CLIENTS, rows }
+        Throughput { program, clients: CLIENTS, rows }
     }
 }
 

@@ -132,6 +132,15 @@ async fn every_scenario_is_measured_and_shown() {
         assert!(rate["slices_per_second"].as_array().unwrap().len() >= 2, "{rate}");
     }
 
+    let mixed = &results["mixed"];
+    assert_eq!(mixed["program"], "all programs in turn");
+    assert_eq!(mixed["rows"].as_array().unwrap().len(), contenders.len(), "{mixed}");
+    // Larger ones come only if there is time.
+    let bursts = results["bursts"].as_array().unwrap();
+    let of_one = bursts.iter().filter(|burst| burst["n"] == 1 && burst["program"] == programs[0]);
+    let of_one: Vec<_> = of_one.map(|burst| &burst["contender"]).collect();
+    assert_eq!(of_one, contenders, "{bursts:?}");
+
     let chart = fs::read_to_string(directory.path().join("chart.svg")).unwrap();
     let chart = roxmltree::Document::parse(&chart).unwrap();
     let texts: Vec<_> = chart.descendants().filter_map(|node| Some(node.text()?.trim())).collect();

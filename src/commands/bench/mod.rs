@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use isolator_bench::chart;
+use isolator_bench::load::{Load, LoadDeadlines};
 use isolator_bench::machine::{CpuTimes, Machine};
 use isolator_bench::results::Results;
 use isolator_bench::schedule::Schedule;
 use isolator_bench::session::Session;
 use isolator_bench::table::table;
 use isolator_bench::target::Target;
-use isolator_bench::throughput::Throughput;
 
 use crate::commands::cli::BenchArguments;
 use crate::commands::signals::stop_signal;
@@ -30,7 +30,7 @@ use targets::Targets;
 #[derive(Debug, Clone, Copy)]
 struct Deadlines {
     starts: Instant,
-    throughput: Instant,
+    load: LoadDeadlines,
 }
 
 /// Measures and shows what was measured.
@@ -48,10 +48,9 @@ pub fn bench(config: Config, arguments: BenchArguments) -> Work {
 
 async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow::Result<()> {
     let began = Instant::now();
-    let deadlines = Deadlines {
-        starts: began + arguments.duration * 2 / 3,
-        throughput: began + arguments.duration,
-    };
+    let sixths = |count| began + arguments.duration * count / 6;
+    let load = LoadDeadlines { throughput: sixths(4), mixed: sixths(5), bursts: sixths(6) };
+    let deadlines = Deadlines { starts: sixths(3), load };
     for file in [&arguments.svg, &arguments.json].into_iter().flatten() {
         refuse_unless_writable(file)?;
     }
@@ -123,24 +122,21 @@ async fn measure(
         }
     };
     let closed = session.close().await;
-    let (schedule, throughput) = ended?;
+    let (schedule, load) = ended?;
     closed?;
-    Ok(Results::new(machine, &schedule.into_cells(), throughput))
+    Ok(Results::new(machine, &schedule.into_cells(), load))
 }
 
-async fn run(
-    session: &mut Session,
-    deadlines: Deadlines,
-) -> anyhow::Result<(Schedule, Option<Throughput>)> {
-    let left = deadlines.throughput.saturating_duration_since(Instant::now());
+async fn run(session: &mut Session, deadlines: Deadlines) -> anyhow::Result<(Schedule, Load)> {
+    let left = deadlines.load.bursts.saturating_duration_since(Instant::now());
     let ways = session.cells().len();
     complain(&format!(
-        "measuring {ways} ways to start a program, each at least once, and throughput, for {left:.0?}"
+        "measuring {ways} ways to start a program, each at least once, throughput and bursts, for {left:.0?}"
     ));
     session.connect().await?;
     tell_left_out(&session.try_all().await?);
     let mut schedule = Schedule::new(session.cells());
     session.measure(&mut schedule, deadlines.starts).await?;
-    let throughput = session.throughput(deadlines.throughput).await?;
-    Ok((schedule, throughput))
+    let load = session.load(deadlines.load).await?;
+    Ok((schedule, load))
 }
