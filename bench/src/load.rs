@@ -32,6 +32,21 @@ pub struct Load {
     pub mixed: Option<Throughput>,
     /// Requests that come at once.
     pub bursts: Vec<Burst>,
+    /// What the sandboxes that wait take, where the engine can tell.
+    pub waiting: Vec<Waiting>,
+}
+
+/// Proportional memory (PSS) of the sandboxes that wait: what they share counts for each in equal parts.
+#[derive(Debug, Clone, Serialize)]
+pub struct Waiting {
+    /// Whose.
+    pub contender: Contender,
+    /// How many there are, of all languages.
+    pub sandboxes: usize,
+    /// What they take, in bytes.
+    pub bytes: u64,
+    /// What the templates take that they are forked from, in bytes.
+    pub templates_bytes: u64,
 }
 
 /// Requests that came at once.
@@ -56,6 +71,9 @@ pub struct LoadDeadlines {
     /// Bursts.
     pub bursts: Instant,
 }
+
+/// How long to wait before memory is measured.
+const CALM: Duration = Duration::from_secs(3);
 
 impl Session {
     /// Measures what comes of many requests.
@@ -113,7 +131,19 @@ impl Session {
         for workload in of_language {
             bursts.extend(self.bursts(&contenders, workload, deadlines.bursts).await?);
         }
-        Ok(Load { throughput: Some(throughput), mixed, bursts })
+        let mut waiting = Vec::new();
+        // Modules are imported when nothing has come for a moment.
+        tokio::time::sleep(CALM).await;
+        for (contender, target) in &contenders {
+            let Some(server) = self.busy.get(contender) else { continue };
+            let names = server.waiting();
+            let sandboxes = names.len();
+            if let Some(memory) = target.engine.memory(names).await {
+                let (bytes, templates_bytes) = (memory.sandboxes, memory.templates);
+                waiting.push(Waiting { contender: *contender, sandboxes, bytes, templates_bytes });
+            }
+        }
+        Ok(Load { throughput: Some(throughput), mixed, bursts, waiting })
     }
 
     /// What is sustained of programs in turn.

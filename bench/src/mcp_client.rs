@@ -16,6 +16,7 @@ use crate::quiescence::Quiescence;
 use crate::scenario::PoolShape;
 use crate::target::Target;
 use crate::workload::Workload;
+use isolator_pool::engine::SandboxName;
 
 /// The tool that runs a program.
 const EXECUTE_CODE: &str = "execute_code";
@@ -108,6 +109,11 @@ impl IsolatorProcess {
     /// When they do not become full.
     pub async fn wait_until_quiescent(&mut self, target: &Target) -> Result<(), BenchError> {
         self.quiescence.wait(target).await
+    }
+
+    /// The sandboxes that waited when it was quiescent last.
+    pub(crate) fn waiting(&self) -> Vec<SandboxName> {
+        self.quiescence.waiting()
     }
 
     /// Runs the program.

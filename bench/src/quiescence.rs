@@ -40,6 +40,11 @@ impl Quiescence {
         Self { process, thawed, paused, last: BTreeSet::new() }
     }
 
+    /// The sandboxes that were there when it was quiescent last.
+    pub(crate) fn waiting(&self) -> Vec<SandboxName> {
+        self.last.iter().cloned().collect()
+    }
+
     /// Waits until the server is quiescent on `target`. There must have been a call since the last time.
     pub(crate) async fn wait(&mut self, target: &Target) -> Result<(), BenchError> {
         let began = Instant::now();

@@ -122,6 +122,7 @@ pub(crate) fn example() -> Results {
                 contender: Contender::Embedded,
                 summary: Summary::of(&[Duration::from_millis(44); 8]).unwrap(),
             }],
+            waiting: Vec::new(),
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::load::Burst;
+use crate::load::{Burst, Waiting};
 use crate::results::{Results, Row};
 use crate::scenario::Scenario;
 use crate::statistics::ms;
@@ -45,6 +45,14 @@ pub fn table(results: &Results) -> String {
     for bursts in load.bursts.chunk_by(|a, b| a.program == b.program) {
         lines.extend(burst_lines(bursts));
         lines.push(String::new());
+    }
+    for Waiting { contender, sandboxes, bytes, templates_bytes } in &load.waiting {
+        lines.push(format!(
+            "{}: {sandboxes} sandboxes that wait take {} MiB (PSS), and their templates {} MiB.",
+            contender.label(),
+            bytes >> 20,
+            templates_bytes >> 20
+        ));
     }
     for row in results.programs().filter_map(<[Row]>::first) {
         if row.compared_with != Scenario::DockerCold {

@@ -29,6 +29,13 @@ unsafe extern "C" {
     fn PyOS_AfterFork_Child();
 }
 
+/// Called by Python before it says that it is ready: an interpreter that lacks something that this library calls can't load it.
+/// Returns null, so that there is no module.
+#[unsafe(no_mangle)]
+pub extern "C" fn PyInit_isolator_loads() -> *mut c_void {
+    null_mut()
+}
+
 /// Called by Python for the import. Returns null in each fork, which Python takes for an error, so that there is no module.
 #[unsafe(no_mangle)]
 pub extern "C" fn PyInit_isolator_template() -> *mut c_void {

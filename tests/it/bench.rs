@@ -141,6 +141,12 @@ async fn every_scenario_is_measured_and_shown() {
     let of_one: Vec<_> = of_one.map(|burst| &burst["contender"]).collect();
     assert_eq!(of_one, contenders, "{bursts:?}");
 
+    let [waiting] = &results["waiting"].as_array().unwrap()[..] else { panic!("{results}") };
+    assert_eq!((&waiting["contender"], &waiting["sandboxes"]), (&json!("embedded"), &json!(1)));
+    for what in ["bytes", "templates_bytes"] {
+        assert!(waiting[what].as_u64() > Some(1 << 20), "{waiting}");
+    }
+
     let chart = fs::read_to_string(directory.path().join("chart.svg")).unwrap();
     let chart = roxmltree::Document::parse(&chart).unwrap();
     let texts: Vec<_> = chart.descendants().filter_map(|node| Some(node.text()?.trim())).collect();

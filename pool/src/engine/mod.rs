@@ -290,7 +290,7 @@ pub trait Engine: Send + Sync + 'static {
         Ok(Forked::No(None))
     }
 
-    /// Memory of sandboxes, and of templates, if the engine can tell. This looks at every page, so it takes about a
+    /// Memory of sandboxes, of this instance or another, and of their templates, if the engine can tell. This looks at every page, so it takes about a
     /// millisecond for each.
     async fn memory(&self, _: Vec<SandboxName>) -> Option<WaitingMemory> {
         None

@@ -234,17 +234,22 @@ def _start_clocks():
         logging._startTime = time.time_ns() if is_whole else time.time()
 
 
+def _call_template(name):
+    """Calls a part of the template's library, by an import that never succeeds."""
+    import _imp
+
+    try:
+        _imp.create_dynamic(type(sys.implementation)(name="isolator_" + name, origin=_TEMPLATE))
+    except SystemError:
+        pass
+
+
 def _wait_to_be_forked(leaves):
     """Returns in each fork, and never in the template."""
-    import _imp
     import os
 
     here = os.getcwd()
-    try:
-        _imp.create_dynamic(type(sys.implementation)(name="isolator_template", origin=_TEMPLATE))
-    except SystemError:
-        # Its import never succeeds.
-        pass
+    _call_template("template")
     leaves.append(vars(sys).pop("_isolator_leave"))
     os.chdir(here)
     _take_back_what_forks_share()
@@ -317,6 +322,8 @@ def _park(said):
         preloaded, missing = _load(names, leaves)
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
+        if channel == 0:
+            _call_template("loads")
         written = _written() if channel == 0 else {}
     except BaseException as error:
         # Python would complain, go on, and end with a complaint about the program that is not there yet.
@@ -327,8 +334,12 @@ def _park(said):
     os.write(channel, ready)
     if channel == 0:
         channel = _FORKED_CHANNEL
-        _wait_to_be_forked(leaves)
-        _write_again(written)
+        try:
+            _wait_to_be_forked(leaves)
+            _write_again(written)
+        except BaseException:
+            # The runner sees that this is gone.
+            os._exit(1)
         os.write(channel, ready)
     try:
         arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]

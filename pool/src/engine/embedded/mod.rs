@@ -33,7 +33,7 @@ mod template;
 mod templates;
 mod user_namespace;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +52,7 @@ use self::launcher::Launcher;
 use self::layout::IMAGES;
 use self::live::Live;
 use self::protocol::{Devices, Kind, LauncherPaths, Layer, Part};
-use self::templates::Templates;
+use self::templates::{TEMPLATES, Templates};
 use crate::engine::instance::Instance;
 use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::preload::{Fork, Forked};
@@ -327,18 +327,27 @@ impl Engine for EmbeddedEngine {
 
     async fn memory(&self, names: Vec<SandboxName>) -> Option<WaitingMemory> {
         // Without groups it is not known which processes are whose.
-        self.host().ok()?.groups.as_ref()?;
-        let templates = self.templates.groups();
-        let sandboxes = {
-            let live = lock(&self.sandboxes);
-            names.iter().filter_map(|name| live.get(name)?.cgroup.clone()).collect::<Vec<_>>()
-        };
-        let of = |groups: Vec<Cgroup>| groups.iter().map(Cgroup::proportional_memory).sum();
-        let measured = self.tasks.spawn_blocking(move || WaitingMemory {
-            sandboxes: of(sandboxes),
-            templates: of(templates),
+        let groups = self.host().ok()?.groups.clone()?;
+        let own = self.instance.clone();
+        let measured = self.tasks.spawn_blocking(move || {
+            let listed = groups.list().ok()?;
+            let is_named = |found: &str| names.iter().any(|name| name.as_str() == found);
+            let of_named = listed.iter().filter(|(_, name)| is_named(name));
+            let instances: HashSet<_> =
+                of_named.map(|(instance, _)| instance.as_str()).chain([own.as_str()]).collect();
+            let mut memory = WaitingMemory::default();
+            for (instance, name) in &listed {
+                let of_group = || Cgroup::new(&groups, instance, name).proportional_memory();
+                if is_named(name) {
+                    memory.sandboxes += of_group();
+                } else if instance.strip_suffix(TEMPLATES).is_some_and(|of| instances.contains(of))
+                {
+                    memory.templates += of_group();
+                }
+            }
+            Some(memory)
         });
-        measured.await.ok()
+        measured.await.ok()?
     }
 
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {

@@ -154,11 +154,6 @@ impl Template {
         self.born.elapsed()
     }
 
-    /// Its control groups, where it has some.
-    pub(super) fn group(&self) -> Option<Cgroup> {
-        self.cgroup.clone()
-    }
-
     /// What the kernel tells of it in `/proc`.
     fn directory(&self) -> Option<PathBuf> {
         let number = self.process.as_raw_fd();

@@ -97,8 +97,6 @@ type Running = Arc<tokio::sync::Mutex<Template>>;
 struct State {
     running: Option<Running>,
     used: Option<Instant>,
-    /// Its control groups.
-    group: Option<Cgroup>,
     is_being_made: bool,
     failed: Option<Failure>,
 }
@@ -151,7 +149,6 @@ impl Slot {
         state.is_being_made = false;
         match made {
             Ok(template) => {
-                state.group = template.group();
                 state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
                 state.failed = None;
             }
@@ -170,7 +167,6 @@ impl Slot {
         let mut state = lock(&self.state);
         if state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, template)) {
             state.running = None;
-            state.group = None;
             if !was_good {
                 state.fail(why.to_owned());
             }
@@ -271,12 +267,6 @@ impl Templates {
         lock(&slot.state).used = Some(Instant::now());
         slots.push((key.clone(), Arc::clone(&slot)));
         slot.begins().then_some((key, slot))
-    }
-
-    /// The control groups of those that are there.
-    pub(super) fn groups(&self) -> Vec<Cgroup> {
-        let slots = lock(&self.slots);
-        slots.iter().filter_map(|(_, slot)| lock(&slot.state).group.clone()).collect()
     }
 
     /// Ends them all.
