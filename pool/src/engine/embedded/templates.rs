@@ -34,6 +34,12 @@ const LATEST_RETRY: Duration = Duration::from_secs(10 * 60);
 const MOST_ASKED: usize = 4;
 const LEAST_USE: Duration = Duration::from_secs(60);
 
+/// Most of them that are remembered because they failed.
+const MOST_FAILED: usize = 32;
+
+/// How long one of them is kept that nobody uses.
+const KEPT_UNUSED: Duration = Duration::from_secs(30 * 60);
+
 /// The templates, and the users that they run as.
 #[derive(Default)]
 pub(super) struct Templates {
@@ -175,9 +181,9 @@ impl Slot {
 }
 
 impl State {
-    /// When it was used last; never if there is none.
+    /// When it was used last, or began to be made; never if it failed.
     fn last_use(&self) -> Option<Instant> {
-        self.running.as_ref().and(self.used)
+        self.used.filter(|_| self.running.is_some() || self.is_being_made)
     }
 
     fn fail(&mut self, why: String) {
@@ -209,6 +215,12 @@ impl Templates {
         if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(key)) {
             return Arc::clone(slot);
         }
+        // Nothing is made from the image anymore that had this name before.
+        let is_current = |found: &Key| {
+            found.spec.image.name != key.spec.image.name
+                || found.spec.image.digest == key.spec.image.digest
+        };
+        slots.retain(|(found, _)| is_current(found));
         let slot = Arc::new(Slot::new());
         slots.push((key.clone(), Arc::clone(&slot)));
         slot
@@ -242,27 +254,16 @@ impl Templates {
         }
         let key = plain.of_asked(&fork.named);
         let mut slots = lock(&self.slots);
-        slots.retain(|(key, _)| key.launcher.strong_count() > 0);
+        slots.retain(|(key, slot)| {
+            let used = lock(&slot.state).last_use();
+            let is_unused = used.is_some_and(|used| used.elapsed() > KEPT_UNUSED);
+            key.launcher.strong_count() > 0 && !(key.is_asked && is_unused)
+        });
         if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(&key)) {
             let slot = Arc::clone(slot);
             return (!slot.is_ready() && slot.begins()).then_some((key, slot));
         }
-        let beside = |slots: &[(Key, Arc<Slot>)]| {
-            let beside = slots
-                .iter()
-                .enumerate()
-                .filter(|(_, (other, _))| other.is_asked && other.is_beside(&key));
-            beside.map(|(at, (_, slot))| (at, lock(&slot.state).last_use())).collect::<Vec<_>>()
-        };
-        let others = beside(&slots);
-        if others.len() >= MOST_ASKED {
-            // One that was used a moment ago is as good.
-            let (at, used) = others.into_iter().min_by_key(|(_, used)| *used)?;
-            if used.is_some_and(|used| used.elapsed() < LEAST_USE) {
-                return None;
-            }
-            slots.remove(at);
-        }
+        make_room(&mut slots, &key)?;
         let slot = Arc::new(Slot::new());
         lock(&slot.state).used = Some(Instant::now());
         slots.push((key.clone(), Arc::clone(&slot)));
@@ -273,6 +274,25 @@ impl Templates {
     pub(super) fn clear(&self) {
         lock(&self.slots).clear();
     }
+}
+
+/// Makes room for a template that programs have asked for. `None` if all that are there were used a moment ago: they are as
+/// good. What failed takes no room, but is remembered, so that it is not tried all the time.
+fn make_room(slots: &mut Vec<(Key, Arc<Slot>)>, key: &Key) -> Option<()> {
+    let beside =
+        slots.iter().enumerate().filter(|(_, (other, _))| other.is_asked && other.is_beside(key));
+    let (there, failed): (Vec<_>, Vec<_>) = beside
+        .map(|(at, (_, slot))| (at, lock(&slot.state).last_use()))
+        .partition(|(_, used)| used.is_some());
+    let gone = if there.len() >= MOST_ASKED {
+        let (at, used) = there.into_iter().min_by_key(|(_, used)| *used)?;
+        used.filter(|used| used.elapsed() >= LEAST_USE)?;
+        Some(at)
+    } else {
+        failed.first().filter(|_| failed.len() >= MOST_FAILED).map(|(at, _)| *at)
+    };
+    gone.map(|at| slots.remove(at));
+    Some(())
 }
 
 impl EmbeddedEngine {
