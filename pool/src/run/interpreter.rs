@@ -44,7 +44,7 @@ static PYTHON_TEXT: LazyLock<Regex> = LazyLock::new(|| {
 /// Python: an import, with the modules that it names.
 static PYTHON_IMPORT: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"\b(?:import|from)[ \t]+(?<modules>[\w.]+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+(?:[ \t]+as[ \t]+\w+)?)*)",
+        r"\bfrom[ \t]+(?<from>[\w.]+)[ \t]+import\b|\bimport[ \t]+(?<modules>[\w.]+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+(?:[ \t]+as[ \t]+\w+)?)*)",
     )
 });
 
@@ -198,7 +198,8 @@ fn imports(code: &[u8]) -> Vec<Import> {
         blanked[text.range()].fill(b' ');
     }
     let import = |found: regex::bytes::Captures<'_>| {
-        let modules = found.name("modules").map_or(&b""[..], |modules| modules.as_bytes());
+        let modules = found.name("from").or_else(|| found.name("modules"));
+        let modules = modules.map_or(&b""[..], |modules| modules.as_bytes());
         let modules = String::from_utf8_lossy(modules);
         let name = |part: &str| part.split_whitespace().next().unwrap_or_default().to_owned();
         Import {
