@@ -1,25 +1,32 @@
-//! Process 1 of a sandbox: it waits, and offers the program nothing to attack.
+//! Process 1 of a sandbox with an engine that can end a container only by killing process 1.
+//!
+//! It starts the runner, waits until that has ended, and offers the program nothing to attack. The runner can't be
+//! process 1 there: a program can make it wait in the kernel for a pipe that the program has locked, where no signal
+//! reaches it. The kernel kills the program only after process 1.
 
-use std::convert::Infallible;
 use std::fs::File;
 use std::io;
+use std::process::Command;
 
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use isolator_runner::paths;
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 
-/// Waits forever. The program runs as the same user, so process 1 makes itself undumpable, which protects its
-/// memory and descriptors, and closes its standard streams: what is written to those of a container's
-/// process 1 goes to the engine, without any limit on output.
+/// Starts the runner on this process's streams, and returns when it has ended. The program runs as the same user, so
+/// process 1 makes itself undumpable, which protects its memory and descriptors, and closes its standard streams: they
+/// belong to the runner, and end with it.
 ///
 /// # Errors
 ///
-/// When the process can't be protected.
-pub(crate) fn wait_forever() -> io::Result<Infallible> {
+/// When this is not process 1, the runner can't be started, or the process can't be protected.
+pub(crate) fn hold() -> io::Result<()> {
+    if rustix::process::getpid() != Pid::INIT {
+        return Err(io::Error::other("this is not a sandbox: there it would be process 1"));
+    }
+    let mut runner = Command::new(paths::RUNNER).arg("park").spawn()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    loop {
-        rustix::event::pause();
-    }
+    runner.wait().map(drop)
 }

@@ -1,7 +1,7 @@
 //! The runner: the program that waits in every sandbox.
 //!
-//! `isolator-runner hold` is process 1 of a sandbox and does nothing. Signals from inside the sandbox can't end
-//! it, so the sandbox lives until it is removed from outside.
+//! `isolator-runner hold` is process 1 of a sandbox. It starts `isolator-runner park`, and ends only after
+//! it. Signals from inside the sandbox can't end it earlier.
 //! `isolator-runner park` says *ready* on its standard output, waits for one job on its standard
 //! input, runs it, reports, and ends. A sandbox is used once, so its runner is, too. With an
 //! engine that can start process 1 with a stream, the runner is process 1 itself, and the sandbox ends with it.
@@ -22,13 +22,15 @@ mod usage;
 
 use std::process::ExitCode;
 
+use isolator_runner::wire::RUNNER_ENDED;
+
 /// Name of the binary inside the sandbox, and so of process 1. The kernel keeps 15 characters.
 const NAME: &str = "isolator-runner";
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        Some("hold") => match init::wait_forever() {
-            Ok(never) => match never {},
+        Some("hold") => match init::hold() {
+            Ok(()) => ExitCode::from(RUNNER_ENDED),
             Err(error) => {
                 complain(&format!("{NAME}: {error}"));
                 ExitCode::FAILURE

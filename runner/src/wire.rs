@@ -30,6 +30,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Exit code of process 1 after the runner, its child, has ended. Nobody outside gives it.
+pub const RUNNER_ENDED: u8 = 70;
+
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
 pub const VERSION: u32 = 6;
 

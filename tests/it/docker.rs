@@ -141,12 +141,17 @@ async fn the_engine_was_asked_for_every_restriction() {
     assert_eq!(
         container,
         json!({
+            "AttachStderr": true,
+            "AttachStdin": true,
+            "AttachStdout": true,
             "Entrypoint": ["/.isolator/isolator-runner", "hold"],
             "Env": of_image.env.unwrap(),
             "Healthcheck": { "Test": ["NONE"] },
             "Hostname": "sandbox",
             "Image": image.id.unwrap(),
             "Labels": container["Labels"],
+            "OpenStdin": true,
+            "StdinOnce": true,
             // An engine that ends stops it at once.
             "StopSignal": "SIGKILL",
             "User": "1000:1000",

@@ -272,7 +272,7 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// Creates and starts a sandbox whose process 1 only waits.
+    /// Creates a sandbox, as far as can be done before its runner starts.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 
     /// Whether an interpreter could be forked into a sandbox now, better than what waits there. If not, one may be
@@ -296,7 +296,8 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// Starts a runner in the sandbox; it parks by itself.
+    /// Opens the streams of the sandbox's runner, which parks by itself, and starts the sandbox unless
+    /// [`create`](Engine::create) has.
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError>;
 
     /// Freezes the sandbox. Pausing a paused one is fine.

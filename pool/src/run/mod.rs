@@ -141,8 +141,8 @@ pub(crate) async fn run(
         },
         Report::Closed => match sandbox.settled_state().await? {
             state if !output.started => Err(RunError::NotStarted(state)),
-            // The runner has ended, and with it the sandbox if the runner is its process 1. Either the program
-            // killed it, or the kernel did because memory ran out.
+            // The runner has ended, and with it the sandbox. Either the program killed it, or the kernel did because
+            // memory ran out.
             SandboxState::Running | SandboxState::Ended => {
                 Ok((outcome_without_report(Status::Killed, output, total), times))
             }

@@ -25,9 +25,16 @@ pub(super) fn body(
     let (uid, gid) = spec.user;
     ContainerCreateBody {
         image: Some(spec.image.digest.clone()),
-        // Process 1 only waits. No zombies need an init: the sandbox does not live long enough.
+        // Process 1 starts the runner and then only waits. No zombies need an init: the sandbox does not live long
+        // enough.
         entrypoint: Some(vec![paths::RUNNER.to_owned(), "hold".to_owned()]),
         cmd: Some(Vec::new()),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        open_stdin: Some(true),
+        // The end of a server is the end of its runners.
+        stdin_once: Some(true),
         user: Some(format!("{uid}:{gid}")),
         working_dir: Some(spec.workdir.clone()),
         hostname: Some("sandbox".to_owned()),
@@ -89,6 +96,8 @@ fn host_config(
         masked_paths: Some(hidden()),
         readonly_paths: Some(READ_ONLY.map(str::to_owned).to_vec()),
         runtime: spec.runtime.clone(),
+        // An engine can be set up to start a process 1 of its own otherwise.
+        init: Some(false),
         memory: Some(resources.memory.as_i64()),
         // Memory and swap together: no swap is added.
         memory_swap: Some(resources.memory.as_i64()),

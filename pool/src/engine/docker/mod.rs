@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::Docker;
-use bollard::container::LogOutput;
-use bollard::exec::{CreateExecOptions, StartExecResults};
+use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::models::{ContainerState, ContainerStateStatusEnum, ContainerUpdateBody};
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
+    RemoveContainerOptionsBuilder,
 };
 use futures_util::{StreamExt, TryStreamExt};
-use isolator_runner::paths;
+use isolator_runner::wire::RUNNER_ENDED;
 use tokio::sync::OnceCell;
 
 pub use self::connect::{ConnectError, EngineAddress, connect};
@@ -148,16 +148,7 @@ impl Engine for DockerEngine {
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
         let translate = self.translate(Call::Check);
         let docker = self.docker().await?;
-        let mut warnings = docker.info().await.map_err(|e| translate.error(e))?.warnings;
-        let version = docker.version().await.map_err(|e| translate.error(e))?;
-        for component in version.components.unwrap_or_default() {
-            if component.name == "runc" && has_stuck_execs(&component.version) {
-                warnings.get_or_insert_default().push(format!(
-                    "runc {} can leave an exec stuck forever; upgrade to 1.3.6 or later",
-                    component.version
-                ));
-            }
-        }
+        let warnings = docker.info().await.map_err(|e| translate.error(e))?.warnings;
         let warning = |what| Warning::new(what, "see the engine's documentation");
         Ok(warnings.unwrap_or_default().into_iter().map(warning).collect())
     }
@@ -195,52 +186,33 @@ impl Engine for DockerEngine {
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;
         let body = container::body(spec, self.volume.name(), self.all_labels(), dialect);
-        self.docker().await?.create_container(Some(options), body).await.map_err(|error| {
-            match translate.error(error) {
-                // Only the image is looked up here, so a 404 is about the image.
-                EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
-                    EngineError::NoSuchImage(spec.image.name.clone())
-                }
-                other => other,
+        let created = self.docker().await?.create_container(Some(options), body).await;
+        created.map(drop).map_err(|error| match translate.error(error) {
+            // Only the image is looked up here, so a 404 is about the image.
+            EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
+                EngineError::NoSuchImage(spec.image.name.clone())
             }
-        })?;
-        let started = self.docker().await?.start_container(name.as_str(), None).await;
-        started.map_err(|e| translate.error(e))
+            other => other,
+        })
     }
 
+    /// Opens the container's streams before it starts: what the runner said before would be lost.
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
-        let translate = self.translate(Call::Arm);
-        let options = CreateExecOptions::<String> {
-            attach_stdin: Some(true),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            cmd: Some(vec![paths::RUNNER.to_owned(), "park".to_owned()]),
-            ..CreateExecOptions::default()
-        };
-        let exec = self.docker().await?.create_exec(name.as_str(), options).await;
-        let exec = exec.map_err(|e| translate.error(e))?;
-        match self
-            .docker()
-            .await?
-            .start_exec(&exec.id, None)
-            .await
-            .map_err(|e| translate.error(e))?
-        {
-            StartExecResults::Attached { output, input } => {
-                let address = self.shown.clone();
-                let mut log = RunnerLog::new(name.clone());
-                let output = output
-                    .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
-                    .try_filter_map(move |piece| ready(Ok(standard_output(&mut log, piece))))
-                    .boxed();
-                Ok(Channel { input: Box::new(input), output })
-            }
-            StartExecResults::Detached => Err(EngineError::Refused {
-                call: Call::Arm,
-                message: "the engine started the runner without its input and output streams"
-                    .to_owned(),
-            }),
-        }
+        let docker = self.docker().await?;
+        let options = AttachContainerOptionsBuilder::new();
+        let options = options.stream(true).stdin(true).stdout(true).stderr(true).build();
+        let attached = docker.attach_container(name.as_str(), Some(options)).await;
+        let AttachContainerResults { output, input } =
+            attached.map_err(|e| self.translate(Call::Arm).error(e))?;
+        let started = docker.start_container(name.as_str(), None).await;
+        started.map_err(|e| self.translate(Call::Create).error(e))?;
+        let address = self.shown.clone();
+        let mut log = RunnerLog::new(name.clone());
+        let output = output
+            .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
+            .try_filter_map(move |piece| ready(Ok(standard_output(&mut log, piece))))
+            .boxed();
+        Ok(Channel { input: Box::new(input), output })
     }
 
     async fn pause(&self, name: &SandboxName) -> Result<(), EngineError> {
@@ -292,6 +264,9 @@ impl Engine for DockerEngine {
         };
         let state = inspected.state.unwrap_or_default();
         Ok(match state.status {
+            _ if has_ended(&state) && state.exit_code == Some(RUNNER_ENDED.into()) => {
+                SandboxState::Ended
+            }
             // A container that was restarted has lost its runner.
             _ if has_ended(&state) => SandboxState::Stopped,
             Some(ContainerStateStatusEnum::RUNNING) => SandboxState::Running,
@@ -370,14 +345,6 @@ fn has_ended(state: &ContainerState) -> bool {
     state.finished_at.as_ref().is_some_and(|at| !at.is_empty() && !at.starts_with("0001-"))
 }
 
-/// Whether this version of runc is known to leave execs stuck: 1.3.0 to 1.3.5.
-fn has_stuck_execs(version: &str) -> bool {
-    let patch = version.strip_prefix("1.3.").map(|rest| {
-        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>()
-    });
-    matches!(patch, Some(Ok(0..=5)))
-}
-
 /// Returns the runner's standard output, which carries its frames; its standard error goes to the log.
 fn standard_output(log: &mut RunnerLog, piece: LogOutput) -> Option<bytes::Bytes> {
     match piece {
@@ -387,18 +354,5 @@ fn standard_output(log: &mut RunnerLog, piece: LogOutput) -> Option<bytes::Bytes
             None
         }
         LogOutput::StdIn { .. } | LogOutput::Console { .. } => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::has_stuck_execs;
-
-    #[test]
-    fn only_versions_with_the_bug_get_a_warning() {
-        assert!(has_stuck_execs("1.3.0") && has_stuck_execs("1.3.5+ds1"));
-        assert!(
-            !has_stuck_execs("1.3.6") && !has_stuck_execs("1.1.5") && !has_stuck_execs("1.30.1")
-        );
     }
 }
