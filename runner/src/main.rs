@@ -4,7 +4,8 @@
 //! it. Signals from inside the sandbox can't end it earlier.
 //! `isolator-runner park` says *ready* on its standard output, waits for one job on its standard
 //! input, runs it, reports, and ends. A sandbox is used once, so its runner is, too. With an
-//! engine that can start process 1 with a stream, the runner is process 1 itself, and the sandbox ends with it.
+//! engine that can kill all processes of a sandbox at once, the runner is process 1 itself, and the sandbox ends with
+//! it.
 
 mod cgroup;
 mod changes;

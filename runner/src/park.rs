@@ -81,9 +81,8 @@ pub(crate) fn park(forks: bool) -> io::Result<()> {
 /// The end of a run kills every process it may signal. Inside a sandbox that is the program and
 /// what it left behind; anywhere else it would be the machine.
 ///
-/// If the runner is process 1, this is a sandbox. Otherwise process 1 must be that of [`crate::init`]. On a
-/// busy machine the engine may start the runner while process 1 is still the engine's own helper, so this
-/// waits for a while.
+/// If the runner is process 1, this is a sandbox. Otherwise process 1 must be that of [`crate::init`], which
+/// protects itself only after it has started the runner. So this waits for a while.
 fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
     if rustix::process::getpid() == Pid::INIT {
         return Ok(());
