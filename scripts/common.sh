@@ -31,6 +31,13 @@ please install the equivalent of these Debian packages: $*"
         die "apt-get could not install: $*"
 }
 
+# Installs what the lock $2 names into the Python environment $1: these files, by their hashes, and nothing else. Without
+# --no-deps, pip 23 looks for the newest version of a package that another one wants with an extra, and then refuses it.
+install_locked() {
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+        --only-binary :all: --requirement "$2" >&2
+}
+
 apt_get() {
     DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0 --no-install-recommends "$@" \
         </dev/null >&2

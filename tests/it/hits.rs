@@ -2,11 +2,13 @@
 //!
 //! This is a single test, because others at the same time would also make sandboxes and use up the machine.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::engine::State;
 use crate::common::eventually;
 use crate::common::server::Server;
+use rmcp::model::ResourceContents;
 use serde_json::{Value, json};
 
 const SIZE: usize = 4;
@@ -52,13 +54,27 @@ async fn at_a_steady_rate(server: &Server) {
     assert_eq!(preloaded, hits, "what waits has its interpreter");
 }
 
-/// Waits until the pool is, and one sandbox is thawed.
+/// Waits until the pool is, and one sandbox is thawed. Used sandboxes look like those that wait until they are removed, so
+/// they must be gone, too.
 async fn full(server: &Server) {
-    let count = async |state| server.sandboxes(state).await.len();
     eventually("a full pool", async || {
-        (count(State::Running).await, count(State::Paused).await) == (1, SIZE - 1)
+        let mut states = BTreeMap::new();
+        for sandbox in server.engine.sandboxes(&server.instance).await {
+            *states.entry(sandbox.state).or_insert(0) += 1;
+        }
+        states == BTreeMap::from([(State::Running, 1), (State::Paused, SIZE - 1)])
+            && waiting(server).await == (1, SIZE - 1)
     })
     .await;
+}
+
+/// What the server says that a request can take: thawed sandboxes, paused ones.
+async fn waiting(server: &Server) -> (usize, usize) {
+    let pool = server.read("isolator://pool").await.expect("it can be read");
+    let ResourceContents::TextResourceContents { text, .. } = pool else { panic!("{pool:?}") };
+    let pool: Value = serde_json::from_str(&text).expect("JSON");
+    let count = |what: &str| pool["pools"]["python"][what].as_u64().expect("a number") as usize;
+    (count("hot"), count("paused"))
 }
 
 fn python(code: &str) -> Value {

@@ -46,9 +46,9 @@ const STEPS: [&str; 5] = [
     "copy the interpreter",
 ];
 
-/// CPU time of a start and its imports above which a template that programs have asked for saves something: a start without
-/// imports takes 15 ms, and a fork some.
-const WORTH_IT: Duration = Duration::from_millis(50);
+/// A template that programs have asked for saves something if its imports take this many times as much CPU time as its start
+/// did before them. A start takes about as long as a fork and what follows it, on a slow or busy machine as on others.
+const WORTH_IT: u32 = 2;
 
 /// What a template may be.
 pub(super) struct Bounds {
@@ -70,6 +70,24 @@ pub(super) struct Template {
     is_asked: bool,
     tasks: TaskTracker,
     _image: Arc<Held>,
+}
+
+/// What a template says when it is ready: `ready`, two times in nanoseconds, and the missing modules.
+struct Ready<'a> {
+    /// CPU time of its start, before the imports.
+    start: Duration,
+    /// CPU time of its imports.
+    imports: Duration,
+    /// Modules that the image does not have.
+    missing: Vec<&'a str>,
+}
+
+impl<'a> Ready<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.strip_prefix("ready ")?.split_whitespace();
+        let mut time = || words.next()?.parse().ok().map(Duration::from_nanos);
+        Some(Self { start: time()?, imports: time()?, missing: words.collect() })
+    }
 }
 
 /// Why there is no fork.
@@ -119,9 +137,9 @@ impl Template {
             Ok(Err(error)) => return Err(error.to_string()),
             Ok(Ok(length)) => String::from_utf8_lossy(&line[..length]).into_owned(),
         };
-        if !said.starts_with("ready") {
+        let Some(ready) = Ready::parse(&said) else {
             return Err(format!("it ended: {}", template.printed().unwrap_or_default()));
-        }
+        };
         if let Some(printed) = template.printed() {
             return Err(format!("it printed {printed:?}"));
         }
@@ -135,11 +153,11 @@ impl Template {
             return Err(format!("it takes {more} MiB more than preload.memoryMB allows"));
         }
         if bounds.is_asked {
-            if let Some(missing) = said.strip_prefix("ready ") {
-                return Err(format!("the image has no module {}", missing.trim_end()));
+            if !ready.missing.is_empty() {
+                return Err(format!("the image has no module {}", ready.missing.join(" ")));
             }
-            if template.cpu_time().is_none_or(|time| time < WORTH_IT) {
-                return Err("its modules are imported in no time".to_owned());
+            if ready.imports < ready.start * WORTH_IT {
+                return Err("importing its modules takes less time than forking it".to_owned());
             }
         }
         Ok(template)
@@ -173,12 +191,6 @@ impl Template {
         let status = fs::read_to_string(self.directory()?.join("status")).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
         line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
-    }
-
-    /// CPU time that it has used.
-    fn cpu_time(&self) -> Option<Duration> {
-        let times = fs::read_to_string(self.directory()?.join("schedstat")).ok()?;
-        times.split(' ').next()?.parse().ok().map(Duration::from_nanos)
     }
 
     /// Forks the interpreter into a sandbox: `process` is its runner, `doors` are the files to join its control groups.

@@ -60,7 +60,7 @@ impl Kind {
 }
 
 /// What a sandbox does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     Running,
     Paused,
