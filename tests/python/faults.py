@@ -16,7 +16,7 @@ from programs import HELLO
 from server import BINARY, WAITS, environment, isolator, until
 from server import configuration as base_configuration
 
-IMAGES = ["isolator/base", "isolator/python"]
+IMAGES = ["isolator/javascript", "isolator/python"]
 
 # Sandboxes that wait at rest, one of them thawed.
 POOLED = 2

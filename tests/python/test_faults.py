@@ -324,7 +324,7 @@ async def test_all_that_wait_are_harmed_at_once(tmp_path):
 
 # Images.
 
-SHELL = {"image": "isolator/base", "extensions": [".sh"], "command": ["sh", "{file}"]}
+SHELL = {"image": "isolator/javascript", "extensions": [".sh"], "command": ["sh", "{file}"]}
 
 
 @pytest.mark.parametrize("pooled", [0, POOLED])
@@ -338,10 +338,10 @@ async def test_the_image_is_removed(tmp_path, own_engine, pooled):
         # Docker keeps what a container is made from.
         await until(lambda: len(engine.sandboxes(server.instance)) == pooled, 60, "the used one is removed")
         with at_rest(server):
-            with engine_without("isolator/base", own_engine):
+            with engine_without("isolator/javascript", own_engine):
                 answers = [await ask(server, within=REFUSED_WITHIN_S, **call) for _ in range(4)]
                 if pooled == 0 or engine.KIND == "embedded":
-                    assert "isolator/base" in head(answers[-1]) and answers[-1].is_error, answers[-1].content
+                    assert "isolator/javascript" in head(answers[-1]) and answers[-1].is_error, answers[-1].content
         await recovers(server, **call)
 
 

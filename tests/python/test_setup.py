@@ -180,6 +180,18 @@ def test_a_base_image_is_of_one_debian_release(tmp_path):
     assert " trixie " in Path(f"{base}.arguments").read_text()
 
 
+def test_the_tests_use_the_crates_of_the_release_build():
+    """A crate with other features is another crate, and so is all that depends on it."""
+
+    def crates(*options):
+        tree = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", *options]
+        listed = subprocess.run(tree, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+        return {line.removesuffix(" (*)") for line in listed.splitlines()}
+
+    twice = crates("normal") - crates("normal,dev", "--workspace")
+    assert not twice, "add the features that the tests need to the dependencies: see Cargo.toml"
+
+
 # What each command that installs something must say, so that it takes nothing but what a lock names.
 FLAGS = {
     r"pip install\b": {"--no-deps", "--require-hashes", "--only-binary"},
