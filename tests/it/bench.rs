@@ -27,6 +27,9 @@ const INSTANCES: usize = 4;
 /// On each engine: a server whose throughput is measured.
 const MORE_INSTANCES: usize = 1;
 
+/// A Python without the packages beside its standard library, so that only one program is measured.
+const BARE: [&str; 3] = ["python3", "-S", "{file}"];
+
 /// A directory with a configuration for Python on Docker.
 fn directory(more: Value) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -36,12 +39,14 @@ fn directory(more: Value) -> TempDir {
     directory
 }
 
-/// Runs `isolator bench` on Docker, and asserts that neither it nor its servers leave anything.
-async fn bench(directory: &Path, arguments: &[&str]) -> Finished {
-    let mut command = isolator(directory);
-    command.arg("bench").args(arguments);
+/// Runs `isolator bench` on a machine where no Docker answers.
+async fn without_docker(directory: &TempDir, arguments: &[&str]) -> Finished {
+    let mut command = isolator(directory.path());
+    command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+    command.args(["--engine", "auto", "bench"]).args(arguments);
     let instances = INSTANCES + MORE_INSTANCES;
-    bench_with(directory, command, instances..=instances).await
+    // The one that looks for Docker is gone within milliseconds, seen or not.
+    bench_with(directory.path(), command, instances..=instances + 1).await
 }
 
 /// Runs a command that measures with so many instances, and asserts that none leaves anything.
@@ -158,7 +163,7 @@ async fn every_scenario_is_measured_and_shown() {
 
 #[tokio::test]
 async fn an_engine_that_is_asked_for_is_measured_alone_or_beside_the_plain_docker_api() {
-    let directory = directory(json!({}));
+    let directory = directory(json!({ "languageSettings": { "python": { "command": BARE } } }));
     for (engine, expected, instances) in [
         ("docker", [&PLAIN[..], &DOCKER].concat(), INSTANCES + MORE_INSTANCES),
         // One more is the command itself on Docker.
@@ -177,12 +182,7 @@ async fn an_engine_that_is_asked_for_is_measured_alone_or_beside_the_plain_docke
 #[tokio::test]
 async fn without_docker_the_embedded_engine_is_measured_and_what_is_missing_is_told() {
     let directory = directory(json!({}));
-    let mut command = isolator(directory.path());
-    command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
-    command.args(["--engine", "auto", "bench", "--duration", "1ms"]);
-    let instances = INSTANCES + MORE_INSTANCES;
-    // The one that looks for Docker is gone within milliseconds, seen or not.
-    let finished = bench_with(directory.path(), command, instances..=instances + 1).await;
+    let finished = without_docker(&directory, &["--duration", "1ms"]).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!(scenarios(&finished), EMBEDDED, "{finished:?}");
     assert!(finished.stderr.contains(" instead of 1ms: "), "{finished:?}");
@@ -204,7 +204,7 @@ async fn paths_in_the_configuration_may_be_relative_and_its_tools_of_another_lan
     let rule = "id: no-eval\nlanguage: python\nmessage: no\nrule:\n  pattern: eval($A)\n";
     fs::create_dir(directory.path().join("rules")).unwrap();
     fs::write(directory.path().join("rules/own.yml"), rule).unwrap();
-    let finished = bench(directory.path(), &["python", "--duration", "1ms"]).await;
+    let finished = without_docker(&directory, &["python", "--duration", "1ms"]).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
 }
 
@@ -235,10 +235,8 @@ async fn a_signal_stops_it_and_nothing_is_left() {
 
 #[tokio::test]
 async fn a_program_without_its_library_is_left_out() {
-    // Without the packages beside its standard library.
-    let command = json!(["python3", "-S", "{file}"]);
-    let directory = directory(json!({ "languageSettings": { "python": { "command": command } } }));
-    let finished = bench(directory.path(), &["--duration", "1ms"]).await;
+    let directory = directory(json!({ "languageSettings": { "python": { "command": BARE } } }));
+    let finished = without_docker(&directory, &["--duration", "1ms"]).await;
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(finished.stdout.contains("python, hello"), "{finished:?}");
     assert!(!finished.stdout.contains("pandas"), "{finished:?}");
