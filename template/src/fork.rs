@@ -53,28 +53,20 @@ pub(crate) fn into_sandbox(request: &Request) -> Result<Side, Failed> {
 extern "C" fn enter(attempt: *mut ()) -> c_int {
     // SAFETY: `into_sandbox` passes this and stands still.
     let attempt = unsafe { &mut *attempt.cast::<Attempt<'_>>() };
-    if let Err(failed) = try_enter(attempt.request) {
-        attempt.failed = Some(failed);
+    // SAFETY: no memory is passed.
+    let entered = unsafe { syscall!(Sysno::setns, attempt.request.process(), NAMESPACES) };
+    if let Err(error) = entered {
+        attempt.failed = Some(Failed::at(2)(error));
         return 0;
     }
     match in_child(copy, attempt) {
         None => 1,
         Some(Ok(())) => 0,
         Some(Err(error)) => {
-            attempt.failed = Some(Failed::at(4)(error));
+            attempt.failed = Some(Failed::at(3)(error));
             0
         }
     }
-}
-
-fn try_enter(request: &Request) -> Result<(), Failed> {
-    for group in request.groups() {
-        // SAFETY: the text is static.
-        unsafe { syscall!(Sysno::write, *group, c"0".as_ptr(), 1) }.map_err(Failed::at(2))?;
-    }
-    // SAFETY: no memory is passed.
-    unsafe { syscall!(Sysno::setns, request.process(), NAMESPACES) }.map_err(Failed::at(3))?;
-    Ok(())
 }
 
 /// The second process: inside, but the child of one outside.
@@ -89,7 +81,7 @@ extern "C" fn copy(attempt: *mut ()) -> c_int {
             Err(_) => exit(73),
         },
         ..0 => {
-            attempt.failed = Some(Failed::at(5)(Errno::EAGAIN));
+            attempt.failed = Some(Failed::at(4)(Errno::EAGAIN));
             0
         }
         _ => 0,

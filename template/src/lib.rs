@@ -5,10 +5,11 @@
 //! it never does. Nothing here allocates or takes a lock, because the memory is the interpreter's. Only the last of the
 //! three processes that a fork takes is a copy:
 //!
-//! 1. The first enters the groups and namespaces of the sandbox. It borrows the template's memory, and the template
+//! 1. The first enters the namespaces of the sandbox. It borrows the template's memory, and the template
 //!    stands still meanwhile.
 //! 2. The second is the first one's child and so the first inside the sandbox's process namespace. It borrows the memory, too.
-//! 3. The third is a copy, made by the C library. The second one ends, so its parent is the sandbox's process 1.
+//! 3. The third is a copy, made by the C library. The second one ends, so its parent is the sandbox's process 1. It tells the server
+//!    that it is there, and waits until the server has moved it into the control groups of the sandbox.
 #![no_std]
 #![allow(unsafe_code, reason = "it is the C side of an interpreter")]
 

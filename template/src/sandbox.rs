@@ -1,7 +1,7 @@
 //! The third process, inside: it becomes what a program of the sandbox is.
 
 use linux_raw_sys::general::_LINUX_CAPABILITY_VERSION_3;
-use linux_raw_sys::net::{AF_UNIX, SOCK_STREAM};
+use linux_raw_sys::net::{AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM};
 use linux_raw_sys::prctl::{PR_CAPBSET_DROP, PR_SET_DUMPABLE};
 
 use crate::call::{Errno, Sysno, syscall};
@@ -13,9 +13,10 @@ const CHANNEL: i32 = 60;
 /// Highest capability that a kernel may have.
 const MOST_CAPABILITIES: usize = 63;
 
-/// Gives up every right that was needed to enter, and gets the streams of a program.
+/// Waits for its place in the control groups, gives up every right that was needed to enter, and then makes the streams of a program: whoever makes a pipe owns it, and only
+/// its owner can open `/dev/stdin`.
 pub(crate) fn settle(request: &Request) -> Result<(), Errno> {
-    connect()?;
+    wait_for_place(request.server())?;
     // SAFETY: of memory only the sets of capabilities are passed, which live as long as the calls.
     unsafe {
         syscall!(Sysno::setgroups, 0, 0)?;
@@ -34,7 +35,25 @@ pub(crate) fn settle(request: &Request) -> Result<(), Errno> {
         syscall!(Sysno::prctl, PR_SET_DUMPABLE, 1, 0, 0, 0)?;
         syscall!(Sysno::setsid)?;
     }
-    Ok(())
+    connect()
+}
+
+/// Tells the server that this process is there, and waits until it has moved it.
+fn wait_for_place(server: i32) -> Result<(), Errno> {
+    let mut word = 0_u8;
+    // SAFETY: the byte lives as long as the calls.
+    unsafe {
+        syscall!(Sysno::sendto, server, c".".as_ptr(), 1, MSG_NOSIGNAL, 0, 0)?;
+        loop {
+            match syscall!(Sysno::read, server, &raw mut word, 1) {
+                Ok(1) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                // The server has given up.
+                Ok(_) => return Err(Errno::EPIPE),
+                Err(error) => return Err(error),
+            }
+        }
+    }
 }
 
 /// Makes the streams, and passes the other ends to the runner.

@@ -12,8 +12,8 @@ use crate::call::{Errno, Sysno, exit, syscall};
 
 const SERVER: i32 = 0;
 
-/// Most descriptors of a request: the runner's process, and the groups of the sandbox.
-const MOST: usize = 16;
+/// Most descriptors of a message: the streams and the channel of a fork. A request has two.
+const MOST: usize = 4;
 
 /// A request of the server.
 pub(crate) struct Request {
@@ -30,9 +30,9 @@ impl Request {
         self.descriptors[0]
     }
 
-    /// The files to which a process writes to join the groups.
-    pub(crate) fn groups(&self) -> &[i32] {
-        self.descriptors.get(1..self.count).unwrap_or_default()
+    /// The socket over which the fork and the server tell each other that it is in its place.
+    pub(crate) fn server(&self) -> i32 {
+        self.descriptors[1]
     }
 }
 
@@ -89,6 +89,9 @@ pub(crate) fn receive() -> Option<Request> {
     }
     let bytes = control.header.cmsg_len.saturating_sub(size_of::<cmsghdr>());
     let count = (bytes / size_of::<i32>()).min(MOST);
+    if count != 2 {
+        exit(71);
+    }
     Some(Request { user: numbers[0], group: numbers[1], descriptors: control.descriptors, count })
 }
 

@@ -11,9 +11,10 @@ separated by commas. On the channel, this module sends ``ready`` and the modules
 ``go`` and the program's arguments, each ended by a NUL, and shuts its side. The answer is ``.`` if the program
 can run here; anything else, and an end without an answer, means that it needs a plain start.
 
-A template has the server on its standard input, and the number of that is its channel. It sends a line of its own: ``ready``, the
-CPU time of its start and that of the imports in nanoseconds, and the missing modules. Then it is forked, into one sandbox after
-the other, and each fork goes on as above, with a channel of its own.
+A template has the server on its standard input, and the number of that is its channel. It sends three lines: ``ready`` and the CPU
+time of its start in nanoseconds; the imports, each as its name, ``=`` and its CPU time, with ``!`` for the standard library, and
+without a time if it is missing; the names of all modules. Then it is forked, into one sandbox after the other, and each fork
+goes on as above, with a channel of its own.
 """
 
 import sys
@@ -21,6 +22,7 @@ import sys
 _TEMPLATE = "/.isolator/preload/template.so"
 # What the template passes on to its forks.
 _FORKED_CHANNEL = 60
+_LONGEST_REPORT = 60000
 # Most bytes and entries of what modules may write when they are imported.
 _MOST_WRITTEN = 4 << 20
 _MOST_ENTRIES = 1000
@@ -57,16 +59,21 @@ def _import_the_images_own():
 
 
 def _preload(names):
-    """Imports the modules and returns the names of those that are not there."""
-    missing = []
+    """Imports the modules. Returns the CPU time of each in nanoseconds, None for those that are not there."""
+    from time import process_time_ns
+
+    times = {}
     for name in names:
+        began = process_time_ns()
         try:
             __import__(name)
         except ModuleNotFoundError as error:
             if not (name + ".").startswith(error.name + "."):
                 raise
-            missing.append(name)
-    return missing
+            times[name] = None
+        else:
+            times[name] = process_time_ns() - began
+    return times
 
 
 def _arrange_the_end(preloaded, leaves):
@@ -166,14 +173,18 @@ def _arrange_the_end(preloaded, leaves):
     return count
 
 
-def _load(names, leaves):
-    """Imports the modules and makes them known to the end."""
+def _load(names, leaves, drawn):
+    """Imports the modules and makes them known to the end. In a template ``drawn`` gets what its forks must draw again."""
     plain = set(sys.modules)
     import gc
 
-    preloaded = {}
+    preloaded, chosen = {}, {}
     count = _arrange_the_end(preloaded, leaves)
-    missing = _preload(names)
+    end_watch = _watch_seeds(chosen) if names and drawn is not None else None
+    times = _preload(names)
+    if end_watch:
+        end_watch()
+        drawn += _find_drawn(chosen)
     if names:
         preloaded.update((name, sys.modules[name]) for name in set(sys.modules) - plain)
     else:
@@ -189,7 +200,7 @@ def _load(names, leaves):
         sys.modules["__main__"] = main
     _look_for_an_archive()
     count()
-    return preloaded, missing
+    return preloaded, times
 
 
 def _look_for_an_archive():
@@ -245,7 +256,7 @@ def _call_template(name):
         pass
 
 
-def _wait_to_be_forked(leaves):
+def _wait_to_be_forked(leaves, drawn):
     """Returns in each fork, and never in the template."""
     import os
 
@@ -253,7 +264,8 @@ def _wait_to_be_forked(leaves):
     _call_template("template")
     leaves.append(vars(sys).pop("_isolator_leave"))
     os.chdir(here)
-    _take_back_what_forks_share()
+    for draw, thing in drawn:
+        draw(thing)
 
 
 def _written():
@@ -299,18 +311,108 @@ def _write_again(written):
         os.chmod(path, mode & 0o7777)
 
 
-def _take_back_what_forks_share():
-    """Numbers that nobody can guess, which a module has drawn once for each process."""
+def _watch_seeds(chosen):
+    """Notes each object of ``random.Random`` whose seed a module chooses: a new interpreter has the same numbers. Returns a
+    function that ends this and leaves no trace."""
+    undo = []
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if name != "random":
+                return None
+            sys.meta_path.remove(self)
+            found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+            spec = next((spec for spec in found if spec), None)
+            if spec:
+                loader, execute = spec.loader, spec.loader.exec_module
+                loader.exec_module = lambda module: (execute(module), watch(module.Random), vars(loader).pop("exec_module"))
+            return spec
+
+    def watch(kind):
+        plain = kind.seed
+
+        def seed(self, a=None, version=2):
+            chosen.pop(id(self), None)
+            if a is not None:
+                chosen[id(self)] = self
+            return plain(self, a, version)
+
+        kind.seed = seed
+        undo.append(lambda: setattr(kind, "seed", plain))
+
+    def end():
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        for step in undo:
+            step()
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+    return end
+
+
+# A seed that numpy draws by itself has 128 bits. One below this was chosen by a module.
+_LEAST_DRAWN = 1 << 64
+
+
+def _find_drawn(chosen):
+    """Returns what modules have drawn from the system, once for each process, as pairs of a function that draws it again and
+    its argument: the states of generators of random numbers, wherever they are, and a few numbers."""
+    import gc
     import os
 
-    for name in ["numpy.random.mtrand", "numpy.random"]:
-        random = sys.modules.get(name)
-        if random:
-            random.seed()
-            break
+    random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    # Those that the collector does not know are held by something that it knows.
+    tracked = gc.get_objects()
+    things = {id(thing): thing for thing in tracked + gc.get_referents(*tracked)}.values()
+
+    def all_of(kind):
+        return [thing for thing in things if issubclass(type(thing), kind)]
+
+    drawn = []
+    if random:
+        system, generator = random.SystemRandom, random.Random
+        theirs = (thing for thing in all_of(generator.__base__) if id(thing) not in chosen)
+        for thing in theirs:
+            kind = generator if issubclass(type(thing), generator) else generator.__base__
+            if not issubclass(type(thing), system):
+                drawn.append((kind.seed, thing))
+    if numpy:
+        sequences = [it for it in all_of(numpy.SeedSequence) if type(it.entropy) is int and it.entropy >= _LEAST_DRAWN]
+        bits = [it for it in all_of(numpy.BitGenerator) if any(it.seed_seq is sequence for sequence in sequences)]
+        legacy = [it for it in all_of(numpy.RandomState) if any(it._bit_generator is one for one in bits)]
+        drawn += [(type(thing).__init__, thing) for thing in sequences + bits]
+        drawn += [(_forget_a_number, thing) for thing in legacy]
+    symbol = sys.modules.get("sympy.core.symbol")
+    if symbol:
+        drawn.append((_draw_dummies, symbol.Dummy))
     process = sys.modules.get("multiprocessing.process")
     if process:
-        process.current_process().authkey = os.urandom(32)
+        drawn.append((lambda process: setattr(process.current_process(), "authkey", os.urandom(32)), process))
+    return drawn
+
+
+def _forget_a_number(legacy):
+    """Normal numbers come in pairs, and a RandomState has the second in store."""
+    legacy.set_state(dict(legacy.get_state(legacy=False), has_gauss=0, gauss=0.0))
+
+
+def _draw_dummies(dummy):
+    dummy._base_dummy_index = dummy._prng.randint(10**6, 9 * 10**6)
+
+
+def _report(started, times):
+    """What a template says when it is ready."""
+    standard = getattr(sys, "stdlib_module_names", ())
+
+    def words(name, time):
+        mark = "!" if name.partition(".")[0] in standard else ""
+        return name + "=" + ("" if time is None else str(time) + mark)
+
+    imports = " ".join(words(*item) for item in times.items())
+    loaded = " ".join(name for name in sys.modules if " " not in name)
+    # The server reads no more than this, and does without the rest.
+    return ("ready %d\n%s\n%s" % (started, imports, loaded))[:_LONGEST_REPORT]
 
 
 def _park(said):
@@ -321,8 +423,9 @@ def _park(said):
     channel, _, names = said.partition(":")
     channel = int(channel)
     names, leaves = [name for name in names.split(",") if name], []
+    drawn = [] if channel == 0 else None
     try:
-        preloaded, missing = _load(names, leaves)
+        preloaded, times = _load(names, leaves, drawn)
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
         if channel == 0:
@@ -333,13 +436,13 @@ def _park(said):
         os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode(errors="backslashreplace"))
         os._exit(1)
 
+    missing = [name for name, time in times.items() if time is None]
     ready = (" ".join(["ready"] + missing) + "\n").encode()
     if channel == 0:
-        times = [str(started), str(process_time_ns() - started)]
-        os.write(channel, " ".join(["ready"] + times + missing).encode())
+        os.write(channel, _report(started, times).encode(errors="backslashreplace"))
         channel = _FORKED_CHANNEL
         try:
-            _wait_to_be_forked(leaves)
+            _wait_to_be_forked(leaves, drawn)
             _write_again(written)
         except BaseException:
             # The runner sees that this is gone.

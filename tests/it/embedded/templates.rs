@@ -110,6 +110,70 @@ async fn forks_share_no_numbers_that_nobody_can_guess() {
     server.stop().await;
 }
 
+/// The imports of programs that print what modules have drawn from the system, once for each process, and what they print: no
+/// value comes twice.
+const DRAWN: [(&str, &str); 3] = [
+    ("sympy", "sympy.randprime(2**127, 2**128), sympy.Dummy().dummy_index"),
+    (
+        "sympy.crypto.crypto",
+        "sympy.crypto.crypto.dh_private_key(64), sympy.crypto.crypto.elgamal_private_key(64),\
+         sympy.crypto.crypto.gm_public_key(2**61 - 1, 2**89 - 1)",
+    ),
+    (
+        "more_itertools,numpy,random,scipy.stats",
+        "scipy.stats.norm.rvs(), scipy.stats.uniform.rvs(), more_itertools.random_permutation(range(50)),\
+         random.getrandbits(64), random.gauss(), numpy.random.standard_normal(),\
+         numpy.random.get_bit_generator().seed_seq.spawn(1)[0].entropy",
+    ),
+];
+
+#[tokio::test]
+async fn forks_draw_again_what_a_module_has_drawn() {
+    let server = with_templates().await;
+    for (modules, values) in DRAWN {
+        let code = format!("import {modules}\nprint({values}, sep='\\n')");
+        eventually("a template for the program", async || {
+            server.call(python(&code)).await;
+            imported(&server).iter().any(|found| found == modules)
+        })
+        .await;
+        let mut seen = BTreeSet::new();
+        for _ in 0..FORKS / 4 {
+            let answer = server.call(python(&code)).await;
+            assert!(answer.is_preloaded(), "{answer:?}");
+            let before = seen.len();
+            let lines: Vec<_> = answer.output().lines().map(ToOwned::to_owned).collect();
+            seen.extend(lines.iter().cloned());
+            assert_eq!(seen.len(), before + lines.len(), "{code}: {lines:?}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn usual_imports_beside_those_of_a_waiting_fork_make_no_template() {
+    let server = with_templates().await;
+    let code = "import pandas, time, json, os, datetime, pytz, dateutil\nprint('x')";
+    for _ in 0..4 {
+        assert_eq!(server.call(python(code)).await.output(), "x\n");
+    }
+    // What was not known of some of them is known now.
+    eventually("an end of what saves nothing", async || {
+        imported(&server).iter().all(|modules| ["", "numpy,pandas"].contains(&modules.as_str()))
+    })
+    .await;
+    for _ in 0..4 {
+        let answer = server.call(python(code)).await;
+        assert!(answer.is_preloaded(), "{answer:?}");
+        let made = imported(&server);
+        assert!(
+            made.iter().all(|modules| ["", "numpy,pandas"].contains(&modules.as_str())),
+            "{made:?}"
+        );
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn forks_can_t_lock_or_watch_the_program_that_they_share() {
     let server = with_templates().await;

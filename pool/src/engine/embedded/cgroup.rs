@@ -62,16 +62,12 @@ impl Cgroup {
         }
     }
 
-    /// The files to which a process writes to join the groups.
-    pub(super) fn doors(&self) -> io::Result<Vec<fs::File>> {
-        let mut doors = Vec::new();
+    /// Moves a process into all groups.
+    pub(super) fn take_in(&self, pid: Pid) -> io::Result<()> {
+        let number = pid.as_raw_nonzero().to_string();
         self.hierarchies.each(&self.path, |group| {
-            doors.extend(or_if_gone(
-                fs::File::options().write(true).open(group.join("cgroup.procs")),
-            )?);
-            Ok(())
-        })?;
-        Ok(doors)
+            or_if_gone(fs::write(group.join("cgroup.procs"), &number)).map(|_| ())
+        })
     }
 
     fn file(&self, controller: &str, name: &str) -> io::Result<PathBuf> {

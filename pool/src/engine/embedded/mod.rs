@@ -17,6 +17,7 @@ mod exec;
 mod hierarchies;
 mod host;
 mod images;
+mod imports;
 mod joined_group;
 mod labels;
 pub mod launch;

@@ -125,6 +125,13 @@ pub(super) fn template(
     memory += TEMPLATE_MEMORY.as_bytes();
     linux["resources"]["memory"]["limit"] = json!(memory);
     linux["resources"]["memory"]["swap"] = json!(memory);
+    // A fork counts here until it has its place in a sandbox, and does its work here that far.
+    let period = cgroup::CPU_PERIOD.as_micros() as u64;
+    for (limit, value) in [("/pids/limit", TEMPLATE_PROCESSES), ("/cpu/quota", period)] {
+        if let Some(limit) = linux["resources"].pointer_mut(limit) {
+            *limit = json!(value);
+        }
+    }
     if let Some(mounts) = template["mounts"].as_array_mut() {
         let at = mounts.iter().position(|mount| mount["destination"] == "/proc");
         let tmpfs = &["nosuid", "noexec", "nodev", "mode=755", "size=64k"];
@@ -141,6 +148,10 @@ pub(super) fn template(
 
 /// What a template may take on top for the tables of the memory that its forks share with it.
 const TEMPLATE_MEMORY: ByteSize = ByteSize::mib(128);
+
+/// Most processes of a template: itself, and its forks until they have their places. It does not depend on what a sandbox may
+/// have, because a template serves all of them.
+const TEMPLATE_PROCESSES: u64 = 256;
 
 /// Where the program of an interpreter may be in its image.
 pub(super) fn programs(preload: &Preload, image: &[String]) -> Vec<PathBuf> {

@@ -3,6 +3,7 @@
 //! A template belongs to a launcher, because a process can only enter the process namespaces below its own. It is a
 //! process of the image with nearly all restrictions of a sandbox; what it may do more is to enter sandboxes of the same image.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,19 +13,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::ioctl_fionbio;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    sockopt,
+};
+use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::cgroup::Cgroup;
+use super::imports::Ready;
 use super::launcher::Created;
 use super::live;
 use crate::engine::store::Held;
 
 /// How long a template may take to import its modules.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Most bytes that it says when it is ready. The names of a thousand modules take about 25 KB.
+const LONGEST_READY: usize = 64 << 10;
 
 /// How long a fork may take. It takes some milliseconds.
 const FORK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,21 +44,13 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 const MAX_FORKS: u32 = 10_000;
 
-/// Most descriptors of a request.
-const MOST_DESCRIPTORS: usize = 16;
-
 /// What a fork does, in the order of the numbers of the steps, which begin with one.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 4] = [
     "start a process",
-    "join the sandbox's control groups",
     "enter the sandbox's namespaces",
     "start a process in the sandbox",
     "copy the interpreter",
 ];
-
-/// A template that programs have asked for saves something if its imports take this many times as much CPU time as its start
-/// did before them. A start takes about as long as a fork and what follows it, on a slow or busy machine as on others.
-const WORTH_IT: u32 = 2;
 
 /// What a template may be.
 pub(super) struct Bounds {
@@ -69,25 +71,8 @@ pub(super) struct Template {
     /// Whether its answer to the last request was not read yet.
     is_asked: bool,
     tasks: TaskTracker,
+    loaded: HashSet<String>,
     _image: Arc<Held>,
-}
-
-/// What a template says when it is ready: `ready`, two times in nanoseconds, and the missing modules.
-struct Ready<'a> {
-    /// CPU time of its start, before the imports.
-    start: Duration,
-    /// CPU time of its imports.
-    imports: Duration,
-    /// Modules that the image does not have.
-    missing: Vec<&'a str>,
-}
-
-impl<'a> Ready<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.strip_prefix("ready ")?.split_whitespace();
-        let mut time = || words.next()?.parse().ok().map(Duration::from_nanos);
-        Some(Self { start: time()?, imports: time()?, missing: words.collect() })
-    }
 }
 
 /// Why there is no fork.
@@ -102,7 +87,7 @@ pub(super) enum ForkError {
 }
 
 impl Template {
-    /// Takes a process that was just started, and waits until it has imported its modules.
+    /// Takes a process that was just started, and waits until it has imported its modules. `learn` gets what it says then.
     ///
     /// # Errors
     ///
@@ -113,6 +98,7 @@ impl Template {
         image: Arc<Held>,
         bounds: Bounds,
         tasks: &TaskTracker,
+        learn: impl FnOnce(&Ready<'_>),
     ) -> Result<Self, String> {
         let Created { stream, log, process } = created;
         let socket = std::os::unix::net::UnixDatagram::from(stream);
@@ -128,9 +114,20 @@ impl Template {
         };
         let born = Instant::now();
         let (forks, is_asked, tasks) = (0, false, tasks.clone());
-        let template =
-            Self { socket, log, process, cgroup, born, forks, is_asked, tasks, _image: image };
-        let mut line = [0; 4096];
+        let loaded = HashSet::new();
+        let mut template = Self {
+            socket,
+            log,
+            process,
+            cgroup,
+            born,
+            forks,
+            is_asked,
+            tasks,
+            loaded,
+            _image: image,
+        };
+        let mut line = vec![0; LONGEST_READY];
         let said = tokio::time::timeout(READY_TIMEOUT, template.receive(&mut line)).await;
         let said = match said {
             Err(_) => return Err(format!("it was not ready within {READY_TIMEOUT:?}")),
@@ -140,11 +137,15 @@ impl Template {
         let Some(ready) = Ready::parse(&said) else {
             return Err(format!("it ended: {}", template.printed().unwrap_or_default()));
         };
+        learn(&ready);
         if let Some(printed) = template.printed() {
             return Err(format!("it printed {printed:?}"));
         }
         if template.can_read_its_program() {
             return Err("its program can be read, so its forks could lock or watch it".to_owned());
+        }
+        if let Some(shared) = template.shared_with_forks() {
+            return Err(format!("a module has {shared}, which all forks would share"));
         }
         if let Some(more @ 1..) =
             template.memory().and_then(|memory| memory.checked_sub(bounds.memory))
@@ -153,14 +154,21 @@ impl Template {
             return Err(format!("it takes {more} MiB more than preload.memoryMB allows"));
         }
         if bounds.is_asked {
-            if !ready.missing.is_empty() {
-                return Err(format!("the image has no module {}", ready.missing.join(" ")));
+            let missing = ready.missing();
+            if !missing.is_empty() {
+                return Err(format!("the image has no module {}", missing.join(" ")));
             }
-            if ready.imports < ready.start * WORTH_IT {
+            if !ready.is_worth_it() {
                 return Err("importing its modules takes less time than forking it".to_owned());
             }
         }
+        template.loaded = ready.loaded();
         Ok(template)
+    }
+
+    /// All modules that it has imported.
+    pub(super) fn loaded(&self) -> &HashSet<String> {
+        &self.loaded
     }
 
     /// Whether it should be replaced.
@@ -186,6 +194,28 @@ impl Template {
         program.is_none_or(|program| program.permissions().mode() & READ != 0)
     }
 
+    /// What a fork would have in common with others beyond a copy of the memory, in words. What can't be read counts, too.
+    fn shared_with_forks(&self) -> Option<&'static str> {
+        const STREAMS: [&str; 3] = ["0", "1", "2"];
+        let names = |of: &str| -> Option<Vec<_>> {
+            let entries = fs::read_dir(self.directory()?.join(of)).ok()?;
+            entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+        };
+        let maps = || fs::read_to_string(self.directory()?.join("maps")).ok();
+        let is_written = |line: &str| {
+            line.split(' ')
+                .nth(1)
+                .is_none_or(|rights| rights.contains('w') && rights.ends_with('s'))
+        };
+        if names("task").is_none_or(|tasks| tasks.len() != 1) {
+            return Some("threads");
+        }
+        if names("fd").is_none_or(|open| !open.iter().all(|number| STREAMS.contains(&&**number))) {
+            return Some("open files");
+        }
+        maps().is_none_or(|maps| maps.lines().any(is_written)).then_some("writable shared memory")
+    }
+
     /// Its anonymous memory in bytes, if it has not ended.
     fn memory(&self) -> Option<u64> {
         let status = fs::read_to_string(self.directory()?.join("status")).ok()?;
@@ -193,7 +223,7 @@ impl Template {
         line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
     }
 
-    /// Forks the interpreter into a sandbox: `process` is its runner, `doors` are the files to join its control groups.
+    /// Forks the interpreter into a sandbox: `process` is its runner. What comes back has to be placed.
     ///
     /// # Errors
     ///
@@ -202,26 +232,25 @@ impl Template {
         &mut self,
         user: (u32, u32),
         process: BorrowedFd<'_>,
-        doors: &[std::fs::File],
-    ) -> Result<(), ForkError> {
+    ) -> Result<Arriving, ForkError> {
+        let not_forked = |error: io::Error| ForkError::NotForked(error.to_string());
         if self.is_asked {
             // Nobody waited for its answer to the last request.
-            let answered = self.answer().await;
-            answered.map_err(|error| ForkError::NotForked(error.to_string()))?;
+            self.answer().await.map_err(not_forked)?;
         }
         self.forks += 1;
-        let descriptors: Vec<_> =
-            [process].into_iter().chain(doors.iter().map(AsFd::as_fd)).collect();
+        let (arriving, theirs) = Arriving::new().map_err(not_forked)?;
         let request = [user.0.to_ne_bytes(), user.1.to_ne_bytes()].concat();
-        let sent = self.send(&request, &descriptors).await;
-        sent.map_err(|error| ForkError::NotForked(error.to_string()))?;
+        let sent = self.send(&request, &[process, theirs.as_fd()]).await;
+        drop(theirs);
+        sent.map_err(not_forked)?;
         self.is_asked = true;
         let answer = self.answer().await.map_err(|error| ForkError::Lost(error.to_string()))?;
         let [step, errno] = [0, 4].map(|at| {
             u32::from_ne_bytes([answer[at], answer[at + 1], answer[at + 2], answer[at + 3]])
         });
         let step = match step {
-            0 => return Ok(()),
+            0 => return Ok(arriving),
             step => STEPS.get(step as usize - 1).unwrap_or(&"do what it was asked"),
         };
         let error = io::Error::from_raw_os_error(errno as i32);
@@ -244,11 +273,10 @@ impl Template {
     }
 
     async fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut space =
-            [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Err(io::Error::other("a sandbox has too many control groups"));
+            return Err(io::Error::other("two descriptors don't fit into a message"));
         }
         let parts = [io::IoSlice::new(bytes)];
         let mut send = || Ok(sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?);
@@ -271,6 +299,74 @@ impl Template {
         let length = rustix::io::read(&self.log, &mut said).unwrap_or_default();
         let said = String::from_utf8_lossy(&said[..length]);
         said.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+    }
+}
+
+/// A fork that has entered a sandbox, is not in its control groups yet, and waits for that.
+///
+/// Nothing by which groups can be joined is ever in a template: it holds code of an image. The fork says that it is there, and the
+/// kernel vouches for its number.
+pub(super) struct Arriving(UnixDatagram);
+
+impl Arriving {
+    /// Also returns the end for the fork.
+    fn new() -> io::Result<(Self, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        // The fork waits in a read.
+        ioctl_fionbio(&theirs, false)?;
+        sockopt::set_socket_passcred(&ours, true)?;
+        Ok((Self(UnixDatagram::from_std(ours.into())?), theirs))
+    }
+
+    /// Moves it into the groups of its sandbox, and lets it go on.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended, or does not say in time that it is there.
+    pub(super) async fn place(self, cgroup: Option<Cgroup>) -> Result<(), ForkError> {
+        let placed = tokio::time::timeout(FORK_TIMEOUT, self.try_place(cgroup)).await;
+        let placed = placed.unwrap_or_else(|_| {
+            Err(io::Error::other(format!("it was not in the sandbox within {FORK_TIMEOUT:?}")))
+        });
+        placed.map_err(|error| ForkError::Lost(error.to_string()))
+    }
+
+    async fn try_place(self, cgroup: Option<Cgroup>) -> io::Result<()> {
+        let pid = self.who().await?;
+        if let Some(cgroup) = cgroup {
+            // The kernel may take some milliseconds for it.
+            let taken = tokio::task::spawn_blocking(move || cgroup.take_in(pid)).await;
+            taken.map_err(io::Error::other)??;
+        }
+        self.0.send(b".").await.map(|_| ())
+    }
+
+    /// Its number here.
+    async fn who(&self) -> io::Result<Pid> {
+        let mut receive = || {
+            let mut space =
+                [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut word = [0; 1];
+            let parts = &mut [io::IoSliceMut::new(&mut word)];
+            let received = recvmsg(&self.0, parts, &mut control, RecvFlags::empty())?;
+            let who = control.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmCredentials(who) => Some(who.pid),
+                _ => None,
+            });
+            match (received.bytes, who) {
+                (1, Some(pid)) => Ok(pid),
+                _ => Err(io::Error::other("it ended in the sandbox")),
+            }
+        };
+        loop {
+            self.0.readable().await?;
+            match self.0.try_io(Interest::READABLE, &mut receive) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The templates of all launchers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::asked::Asked;
 use super::cgroup::Cgroup;
 use super::host::Host;
+use super::imports::{Cost, Costs, Ready, WORTH_A_FORK};
 use super::launcher::Launcher;
 use super::layout::IMAGES;
 use super::protocol::{Kind, Layer, Part};
@@ -47,6 +48,7 @@ pub(super) struct Templates {
     users: Mutex<HashMap<String, u32>>,
     slots: Mutex<Vec<(Key, Arc<Slot>)>>,
     asked: Mutex<Asked>,
+    costs: Arc<Mutex<Costs>>,
 }
 
 /// What a template is made from.
@@ -78,15 +80,6 @@ impl Key {
     fn of_asked(&self, modules: &[String]) -> Self {
         Self { modules: modules.to_vec(), is_asked: true, ..self.clone() }
     }
-
-    /// How many of the modules it has imported, by their packages.
-    fn covers(&self, named: &[String]) -> usize {
-        fn package(name: &str) -> &str {
-            name.split('.').next().unwrap_or_default()
-        }
-        let has = |name: &&String| self.modules.iter().any(|own| package(own) == package(name));
-        named.iter().filter(has).count()
-    }
 }
 
 /// The place of a template.
@@ -102,6 +95,8 @@ type Running = Arc<tokio::sync::Mutex<Template>>;
 #[derive(Default)]
 struct State {
     running: Option<Running>,
+    /// The modules that the last one had.
+    loaded: HashSet<String>,
     used: Option<Instant>,
     is_being_made: bool,
     failed: Option<Failure>,
@@ -155,6 +150,7 @@ impl Slot {
         state.is_being_made = false;
         match made {
             Ok(template) => {
+                state.loaded.clone_from(template.loaded());
                 state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
                 state.failed = None;
             }
@@ -226,26 +222,46 @@ impl Templates {
         slot
     }
 
-    /// The best that is ready for a program: one that was made for its modules if that has more of them.
+    /// What a program imports that the plain template does not have, with what each costs. Empty if all of it is not worth a
+    /// fork.
+    fn costly<'f>(&self, plain: &Key, fork: &'f Fork) -> HashMap<&'f str, Cost> {
+        let digest = &plain.spec.image.digest;
+        let slots = lock(&self.slots);
+        let state =
+            slots.iter().find(|(key, _)| key.is_like(plain)).map(|(_, slot)| lock(&slot.state));
+        let has = |module: &String| {
+            plain.modules.contains(module)
+                || state.as_ref().is_some_and(|state| state.loaded.contains(module))
+        };
+        let costs = lock(&self.costs);
+        let others = fork.named.iter().filter(|module| !has(module));
+        let costly: HashMap<_, _> =
+            others.map(|module| (module.as_str(), costs.of(digest, module))).collect();
+        if sum(costly.values()) < WORTH_A_FORK { HashMap::new() } else { costly }
+    }
+
+    /// The best that is ready for a program: the one made for programs with these imports that saves most, if that is worth a
+    /// fork.
     fn best(&self, plain: &Key, fork: &Fork) -> Option<(Key, Arc<Slot>)> {
-        let covered = if fork.with_modules { plain.covers(&fork.named) } else { 0 };
+        let costly = self.costly(plain, fork);
+        let saves =
+            |key: &Key| sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())));
         let is_fit = |key: &Key| {
             key.is_asked
                 && key.is_beside(plain)
-                && key.modules.len() > covered
                 && key.modules.iter().all(|module| fork.named.contains(module))
+                && saves(key) >= WORTH_A_FORK
         };
         let slots = lock(&self.slots);
         let asked = slots.iter().filter(|(key, slot)| is_fit(key) && slot.is_ready());
-        let asked = asked.max_by_key(|(key, _)| key.modules.len());
+        let asked = asked.max_by_key(|(key, _)| (saves(key), key.modules.len()));
         let plain = slots.iter().find(|(key, slot)| key.is_like(plain) && slot.is_ready());
         asked.or(plain.filter(|_| !fork.is_there)).cloned()
     }
 
     /// Counts what a program asks for. Returns the place of a template that must now be made for it.
     fn learn(&self, plain: &Key, fork: &Fork) -> Option<(Key, Arc<Slot>)> {
-        let covered = if fork.with_modules { plain.covers(&fork.named) } else { 0 };
-        if fork.named.len() <= covered {
+        if self.costly(plain, fork).is_empty() {
             return None;
         }
         let is_wanted = lock(&self.asked).count(&plain.spec.image.digest, &fork.named);
@@ -274,6 +290,10 @@ impl Templates {
     pub(super) fn clear(&self) {
         lock(&self.slots).clear();
     }
+}
+
+fn sum<'c>(costs: impl Iterator<Item = &'c Cost>) -> Cost {
+    costs.fold(0, |sum, cost| sum.saturating_add(*cost))
 }
 
 /// Makes room for a template that programs have asked for. `None` if all that are there were used a moment ago: they are as
@@ -348,8 +368,6 @@ impl EmbeddedEngine {
         let (process, cgroup) = self.with_live(Call::Preload, name, |live| {
             Ok((Arc::clone(&live.process), live.cgroup.clone()))
         })?;
-        let doors = cgroup.as_ref().map(Cgroup::doors).transpose();
-        let doors = doors.map_err(|error| refused(Call::Preload, error))?;
         let (key, slot) = match self.templates.best(&plain, &fork) {
             Some(best) => best,
             None if fork.is_awaited => return Ok(Forked::No(None)),
@@ -374,11 +392,18 @@ impl EmbeddedEngine {
         if running.is_old() && slot.begins() {
             self.make_template(&launcher, &key, &slot);
         }
-        let forked = running.fork(spec.user, process.as_fd(), &doors.unwrap_or_default()).await;
-        let Err(error) = forked else { return Ok(Forked::Yes { modules: key.modules }) };
+        let age = running.age();
+        let forked = running.fork(spec.user, process.as_fd()).await;
+        // The next fork does not wait until this one has its place.
+        drop(running);
+        let placed = match forked {
+            Ok(arriving) => arriving.place(cgroup).await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = placed else { return Ok(Forked::Yes { modules: key.modules }) };
         let image = &spec.image.name;
         tracing::warn!(%image, %error, "a template could not be forked");
-        slot.give_up(&template, running.age() > RETRY_AFTER, &error.to_string());
+        slot.give_up(&template, age > RETRY_AFTER, &error.to_string());
         match error {
             ForkError::NotForked(_) => Ok(Forked::No(None)),
             ForkError::Lost(message) => Err(refused(Call::Preload, message)),
@@ -427,13 +452,15 @@ impl EmbeddedEngine {
             is_asked: *is_asked,
         };
         let (launcher, slot, tasks) = (Arc::clone(launcher), Arc::clone(slot), self.tasks.clone());
+        let (costs, digest) = (Arc::clone(&self.templates.costs), spec.image.digest.clone());
         self.tasks.spawn(async move {
+            let learn = |ready: &Ready<'_>| lock(&costs).learn(&digest, ready);
             let freezer = cgroup.as_ref().and_then(Cgroup::separate_freezer);
             let created = launcher.create(&name, oci, kind, freezer).await;
             // A template that is not ready yet does not keep a launcher.
             drop(launcher);
             let made = match created {
-                Ok(created) => Template::new(created, cgroup, held, bounds, &tasks).await,
+                Ok(created) => Template::new(created, cgroup, held, bounds, &tasks, learn).await,
                 Err(error) => Err(error),
             };
             slot.put(made);

@@ -1,0 +1,150 @@
+//! What imports cost, as templates measured it, and what interpreters have without asking for it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// Most modules whose cost is remembered, of all images. Then all are forgotten and measured again.
+const MOST_KNOWN: usize = 4096;
+
+/// A template that programs have asked for saves something if its imports take this many times as much CPU time as its start
+/// did before them. A start takes about as long as a fork and what follows it, on a slow or busy machine as on others.
+const WORTH_IT: u32 = 2;
+
+/// What an import costs, in thousandths of the CPU time of a start without imports.
+pub(super) type Cost = u32;
+
+/// What imports must cost together, so that a program gets a fork that was made for them and not the one that waits.
+pub(super) const WORTH_A_FORK: Cost = 500;
+
+/// What an import costs that was not measured.
+const UNKNOWN: Cost = 1000;
+
+/// What a template says when it is ready: see `sitecustomize.py`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ready<'a> {
+    /// CPU time of its start, before the imports.
+    start: Duration,
+    /// What it imported, one after the other.
+    imports: Vec<Import<'a>>,
+    /// All modules that it has now.
+    loaded: Vec<&'a str>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Import<'a> {
+    name: &'a str,
+    /// CPU time; `None` if the image has no such module.
+    time: Option<Duration>,
+    /// Whether it is a part of the standard library. These import only each other, so each has its cost for itself.
+    is_standard: bool,
+}
+
+impl<'a> Ready<'a> {
+    /// Parses three lines: `ready` and the nanoseconds of the start; each import as its name, `=`, and nanoseconds, with `!` for
+    /// the standard library, or nothing if it is missing; the names of all modules.
+    pub(super) fn parse(said: &'a str) -> Option<Self> {
+        let mut lines = said.lines();
+        let start = Duration::from_nanos(lines.next()?.strip_prefix("ready ")?.parse().ok()?);
+        let import = |word: &'a str| {
+            let (name, time) = word.split_once('=')?;
+            let (time, is_standard) = match time.strip_suffix('!') {
+                Some(time) => (time, true),
+                None => (time, false),
+            };
+            let time = match time {
+                "" => None,
+                time => Some(Duration::from_nanos(time.parse().ok()?)),
+            };
+            Some(Import { name, time, is_standard })
+        };
+        let imports = lines.next()?.split_whitespace().map(import).collect::<Option<_>>()?;
+        let loaded = lines.next().unwrap_or_default().split_whitespace().collect();
+        Some(Self { start, imports, loaded })
+    }
+
+    /// The modules that the image does not have.
+    pub(super) fn missing(&self) -> Vec<&'a str> {
+        let missing = self.imports.iter().filter(|import| import.time.is_none());
+        missing.map(|import| import.name).collect()
+    }
+
+    /// Whether a fork of it saves something, compared with a new interpreter.
+    pub(super) fn is_worth_it(&self) -> bool {
+        let imports: Duration = self.imports.iter().filter_map(|import| import.time).sum();
+        imports >= self.start * WORTH_IT
+    }
+
+    /// All modules that it has.
+    pub(super) fn loaded(&self) -> HashSet<String> {
+        self.loaded.iter().map(|name| (*name).to_owned()).collect()
+    }
+}
+
+/// What the modules of the standard library cost, by the digest of their image. What others cost depends on what was imported
+/// before them.
+#[derive(Debug, Default)]
+pub(super) struct Costs(HashMap<(String, String), Cost>);
+
+impl Costs {
+    /// Takes what a template of an image has measured.
+    pub(super) fn learn(&mut self, digest: &str, ready: &Ready<'_>) {
+        if self.0.len() + ready.imports.len() > MOST_KNOWN {
+            self.0.clear();
+        }
+        let start = ready.start.as_nanos().max(1);
+        for import in ready.imports.iter().filter(|import| import.is_standard) {
+            let Some(time) = import.time else { continue };
+            let cost = Cost::try_from(time.as_nanos() * 1000 / start).unwrap_or(Cost::MAX);
+            self.0.insert((digest.to_owned(), import.name.to_owned()), cost);
+        }
+    }
+
+    /// What the import of a module of an image costs.
+    pub(super) fn of(&self, digest: &str, module: &str) -> Cost {
+        self.0.get(&(digest.to_owned(), module.to_owned())).copied().unwrap_or(UNKNOWN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str =
+        "ready 10000000\njson=3000000! asyncio=20000000! nowhere= yaml=4000000\nsys json yaml\n";
+
+    #[test]
+    fn what_is_missing_and_what_is_there_is_read() {
+        let ready = Ready::parse(SAID).unwrap();
+        assert_eq!(ready.missing(), ["nowhere"]);
+        assert_eq!(ready.loaded().len(), 3);
+        assert_eq!(Ready::parse("ready 1\n\n").unwrap().imports, []);
+        for wrong in ["", "ready", "ready x\n\n", "ready 1", "ready 1\nmodule\n", "ready 1\na=b\n"]
+        {
+            assert_eq!(Ready::parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn imports_are_worth_a_template_if_they_take_longer_than_starts() {
+        assert!(Ready::parse(SAID).unwrap().is_worth_it());
+        assert!(!Ready::parse("ready 10000000\njson=3000000!\n").unwrap().is_worth_it());
+    }
+
+    #[test]
+    fn what_is_not_of_the_standard_library_has_no_cost_of_its_own() {
+        let mut costs = Costs::default();
+        costs.learn("image", &Ready::parse(SAID).unwrap());
+        let of = ["json", "asyncio", "nowhere", "yaml", "os"].map(|name| costs.of("image", name));
+        assert_eq!(of, [300, 2000, UNKNOWN, UNKNOWN, UNKNOWN]);
+        assert_eq!(costs.of("another", "json"), UNKNOWN);
+    }
+
+    #[test]
+    fn the_number_of_known_modules_is_bounded() {
+        let mut costs = Costs::default();
+        for number in 0..MOST_KNOWN * 2 {
+            costs.learn("image", &Ready::parse(&format!("ready 9\nm{number}=1!\n")).unwrap());
+            assert!(costs.0.len() <= MOST_KNOWN);
+        }
+    }
+}
