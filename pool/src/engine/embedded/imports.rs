@@ -6,15 +6,15 @@ use std::time::Duration;
 /// Most modules whose cost is remembered, of all images. Then all are forgotten and measured again.
 const MOST_KNOWN: usize = 4096;
 
-/// A template that programs have asked for saves something if its imports take this many times as much CPU time as its start
-/// did before them. A start takes about as long as a fork and what follows it, on a slow or busy machine as on others.
-const WORTH_IT: u32 = 2;
-
 /// What an import costs, in thousandths of the CPU time of a start without imports.
 pub(super) type Cost = u32;
 
 /// What imports must cost together, so that a program gets a fork that was made for them and not the one that waits.
 pub(super) const WORTH_A_FORK: Cost = 500;
+
+/// What they must cost together, so that a template is kept for them: as much as a start, which takes about as long as a fork and
+/// what follows it, on a slow or busy machine as on others.
+const WORTH_A_TEMPLATE: Cost = 1000;
 
 /// What an import costs that was not measured.
 const UNKNOWN: Cost = 1000;
@@ -70,8 +70,12 @@ impl<'a> Ready<'a> {
 
     /// Whether a fork of it saves something, compared with a new interpreter.
     pub(super) fn is_worth_it(&self) -> bool {
-        let imports: Duration = self.imports.iter().filter_map(|import| import.time).sum();
-        imports >= self.start * WORTH_IT
+        self.cost(self.imports.iter().filter_map(|import| import.time).sum()) >= WORTH_A_TEMPLATE
+    }
+
+    fn cost(&self, time: Duration) -> Cost {
+        let start = self.start.as_nanos().max(1);
+        Cost::try_from(time.as_nanos() * 1000 / start).unwrap_or(Cost::MAX)
     }
 
     /// All modules that it has.
@@ -91,11 +95,9 @@ impl Costs {
         if self.0.len() + ready.imports.len() > MOST_KNOWN {
             self.0.clear();
         }
-        let start = ready.start.as_nanos().max(1);
         for import in ready.imports.iter().filter(|import| import.is_standard) {
             let Some(time) = import.time else { continue };
-            let cost = Cost::try_from(time.as_nanos() * 1000 / start).unwrap_or(Cost::MAX);
-            self.0.insert((digest.to_owned(), import.name.to_owned()), cost);
+            self.0.insert((digest.to_owned(), import.name.to_owned()), ready.cost(time));
         }
     }
 

@@ -145,7 +145,7 @@ impl Template {
             return Err("its program can be read, so its forks could lock or watch it".to_owned());
         }
         if let Some(shared) = template.shared_with_forks() {
-            return Err(format!("a module has {shared}, which all forks would share"));
+            return Err(format!("it {shared}, which all forks would share"));
         }
         if let Some(more @ 1..) =
             template.memory().and_then(|memory| memory.checked_sub(bounds.memory))
@@ -196,24 +196,15 @@ impl Template {
 
     /// What a fork would have in common with others beyond a copy of the memory, in words. What can't be read counts, too.
     fn shared_with_forks(&self) -> Option<&'static str> {
-        const STREAMS: [&str; 3] = ["0", "1", "2"];
-        let names = |of: &str| -> Option<Vec<_>> {
+        let names = |of: &str| -> Option<Vec<String>> {
             let entries = fs::read_dir(self.directory()?.join(of)).ok()?;
             entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
         };
-        let maps = || fs::read_to_string(self.directory()?.join("maps")).ok();
-        let is_written = |line: &str| {
-            line.split(' ')
-                .nth(1)
-                .is_none_or(|rights| rights.contains('w') && rights.ends_with('s'))
-        };
-        if names("task").is_none_or(|tasks| tasks.len() != 1) {
-            return Some("threads");
+        let maps = self.directory().and_then(|path| fs::read_to_string(path.join("maps")).ok());
+        match (names("task"), names("fd"), maps) {
+            (Some(threads), Some(open), Some(maps)) => shared(&threads, &open, &maps),
+            _ => Some("ended"),
         }
-        if names("fd").is_none_or(|open| !open.iter().all(|number| STREAMS.contains(&&**number))) {
-            return Some("open files");
-        }
-        maps().is_none_or(|maps| maps.lines().any(is_written)).then_some("writable shared memory")
     }
 
     /// Its anonymous memory in bytes, if it has not ended.
@@ -376,6 +367,23 @@ impl Drop for Template {
     }
 }
 
+/// What forks of a process would share, given its threads, its open descriptors and its mappings as `/proc` has them.
+fn shared(threads: &[String], open: &[String], maps: &str) -> Option<&'static str> {
+    const STREAMS: [&str; 3] = ["0", "1", "2"];
+    // The rights are the second word of a line.
+    let is_written = |line: &str| {
+        let rights = line.split(' ').nth(1).unwrap_or_default();
+        rights.ends_with('s') && rights.contains('w')
+    };
+    if threads.len() > 1 {
+        Some("has threads")
+    } else if !open.iter().all(|number| STREAMS.contains(&number.as_str())) {
+        Some("has open files")
+    } else {
+        maps.lines().any(is_written).then_some("has writable shared memory")
+    }
+}
+
 /// Kills a template and removes its groups.
 fn end(tasks: &TaskTracker, process: Arc<OwnedFd>, cgroup: Option<Cgroup>) {
     tasks.spawn_blocking(move || {
@@ -383,4 +391,26 @@ fn end(tasks: &TaskTracker, process: Arc<OwnedFd>, cgroup: Option<Cgroup>) {
             tracing::warn!(%error, "a template could not be removed");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRIVATE: &str = "00400000-00401000 r-xp 00000000 00:1f 12 /usr/bin/python3\n\
+        7f0000000000-7f0000001000 rw-p 00000000 00:00 0\n\
+        7f0000001000-7f0000002000 r--s 00000000 00:1f 14 /usr/lib/gconv-modules.cache\n";
+    const SHARED: &str = "7f0000002000-7f0000003000 rw-s 00000000 00:01 9 /dev/zero (deleted)\n";
+
+    #[test]
+    fn what_forks_would_share_is_found() {
+        let numbers =
+            |all: &[&str]| all.iter().map(|number| (*number).to_owned()).collect::<Vec<_>>();
+        let (one, streams) = (numbers(&["7"]), numbers(&["0", "1", "2"]));
+        assert_eq!(shared(&one, &streams, PRIVATE), None);
+        assert_eq!(shared(&numbers(&["7", "8"]), &streams, PRIVATE), Some("has threads"));
+        assert_eq!(shared(&one, &numbers(&["0", "1", "2", "5"]), PRIVATE), Some("has open files"));
+        let maps = [PRIVATE, SHARED].concat();
+        assert_eq!(shared(&one, &streams, &maps), Some("has writable shared memory"));
+    }
 }
