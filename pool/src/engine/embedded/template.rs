@@ -335,7 +335,7 @@ impl Arriving {
 
     /// Its number here.
     async fn who(&self) -> io::Result<Pid> {
-        let mut receive = || {
+        let receive = || {
             let mut space =
                 [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -353,7 +353,7 @@ impl Arriving {
         };
         loop {
             self.0.readable().await?;
-            match self.0.try_io(Interest::READABLE, &mut receive) {
+            match self.0.try_io(Interest::READABLE, receive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 received => return received,
             }
