@@ -379,7 +379,9 @@ def _find_drawn(chosen):
                 drawn.append((kind.seed, thing))
     if numpy:
         sequences = [it for it in all_of(numpy.SeedSequence) if type(it.entropy) is int and it.entropy >= _LEAST_DRAWN]
-        bits = [it for it in all_of(numpy.BitGenerator) if any(it.seed_seq is sequence for sequence in sequences)]
+        # It has a public name since numpy 1.25.
+        seeds = [(it, getattr(it, "seed_seq", None) or getattr(it, "_seed_seq", None)) for it in all_of(numpy.BitGenerator)]
+        bits = [it for it, seed in seeds if any(seed is sequence for sequence in sequences)]
         legacy = [it for it in all_of(numpy.RandomState) if any(it._bit_generator is one for one in bits)]
         drawn += [(type(thing).__init__, thing) for thing in sequences + bits]
         drawn += [(_forget_a_number, thing) for thing in legacy]
