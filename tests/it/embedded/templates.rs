@@ -175,6 +175,22 @@ async fn usual_imports_beside_those_of_a_waiting_fork_make_no_template() {
 }
 
 #[tokio::test]
+async fn a_template_has_room_for_its_forks_where_programs_may_start_few_processes() {
+    let settings = json!({ "pool": { "size": 4, "hot": 0 }, "defaultPidsLimit": 4 });
+    let server = start(settings).await;
+    eventually("a template with modules", async || templates(&server).len() > 1).await;
+    let old = templates(&server);
+    for number in 0..FORKS / 4 {
+        let answer = server.call(python(&format!("import pandas; print({number})"))).await;
+        assert_eq!(answer.output(), format!("{number}\n"));
+    }
+    for template in templates(&server) {
+        assert!(old.iter().any(|it| it.directory() == template.directory()), "it was replaced");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn forks_can_t_lock_or_watch_the_program_that_they_share() {
     let server = with_templates().await;
     // Whoever looks at it openly gets an interpreter of its own.
