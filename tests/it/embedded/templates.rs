@@ -184,8 +184,10 @@ async fn a_template_has_room_for_its_forks_where_programs_may_start_few_processe
         let answer = server.call(python(&format!("import pandas; print({number})"))).await;
         assert_eq!(answer.output(), format!("{number}\n"));
     }
-    for template in templates(&server) {
-        assert!(old.iter().any(|it| it.directory() == template.directory()), "it was replaced");
+    // Another launcher's may have come meanwhile.
+    let now = templates(&server);
+    for template in old {
+        assert!(now.iter().any(|it| it.directory() == template.directory()), "it has ended");
     }
     server.stop().await;
 }
