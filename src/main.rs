@@ -10,7 +10,7 @@ use isolator::commands;
 use isolator::commands::cli::{Cli, Command};
 use isolator::config::Config;
 use isolator::policy;
-use isolator_pool::engine::embedded::launch;
+use isolator_pool::engine::embedded::launcher;
 use tokio::runtime::Runtime;
 
 /// The exit code for Isolator's own errors, as with `docker run`, so that it is not taken for the program's.
@@ -19,7 +19,7 @@ const FAILED: u8 = 125;
 fn main() -> ExitCode {
     // Before there is a second thread.
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let code = launch::run(&arguments, log_errors_to_stderr);
+    let code = launcher::run(&arguments, log_errors_to_stderr);
     if let Some(code) = code.or_else(|| policy::run_checker(&arguments)) {
         return code;
     }

@@ -9,7 +9,7 @@
 //! use std::time::Duration;
 //!
 //! use async_trait::async_trait;
-//! use isolator_pool::engine::embedded::{EmbeddedEngine, Settings, launch};
+//! use isolator_pool::engine::embedded::{EmbeddedEngine, Settings, launcher};
 //! use isolator_pool::engine::images::{ImageBuilder, ImageProvider, PullPolicy};
 //! use isolator_pool::engine::instance::Instance;
 //! use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
@@ -92,7 +92,7 @@
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // The engine starts this program again, as the process that makes sandboxes.
 //!     let arguments: Vec<String> = std::env::args().skip(1).collect();
-//!     if let Some(code) = launch::run(&arguments, || {}) {
+//!     if let Some(code) = launcher::run(&arguments, || {}) {
 //!         std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
 //!     }
 //!     tokio::runtime::Runtime::new()?.block_on(serve())

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::hierarchies::{self, Hierarchies, Version};
+use super::cgroups::{self, Hierarchies, Version};
 use super::layout::IDS;
 use super::rootless::{self, Grant};
 use crate::engine::Warning;
@@ -80,7 +80,7 @@ impl Host {
         let counts_sockets_apart = groups.count_sockets_apart();
         let is_second = groups.version == Version::Two;
         let version_two_mount =
-            if is_second { hierarchies::version_two_mount().ok() } else { None };
+            if is_second { cgroups::version_two_mount().ok() } else { None };
         let (groups, why, grant) = (Some(groups), None, None);
         Ok(Self { groups, counts_sockets_apart, missing, why, grant, version_two_mount, users })
     }
@@ -96,7 +96,7 @@ impl Host {
             Ok((groups, missing)) => (Some(groups), missing, None),
             Err(why) => (None, Vec::new(), Some(why)),
         };
-        let version_two_mount = Some(hierarchies::version_two_mount().map_err(|_| {
+        let version_two_mount = Some(cgroups::version_two_mount().map_err(|_| {
             "sandboxes without root need control groups version 2, which are not mounted; as root, run: \
              mount -t cgroup2 cgroup2 /sys/fs/cgroup"
         })?);

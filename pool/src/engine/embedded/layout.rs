@@ -1,6 +1,8 @@
 //! What the server and its launchers agree on: paths in a launcher's view, names in the folder of a build,
 //! and how many users a sandbox has.
 
+use std::path::{Path, PathBuf};
+
 /// Number of users, and of groups, in a sandbox's user namespace: all 16-bit IDs.
 pub(super) const IDS: u32 = 1 << 16;
 
@@ -18,6 +20,11 @@ pub(super) const BUILDING: &str = "/tmp/building";
 
 /// Roots of sandboxes, while these are being made.
 pub(super) const ROOTS: &str = "/tmp/roots";
+
+/// The root of a sandbox while it is being made, as the launcher sees it.
+pub(super) fn root_of(name: &str) -> PathBuf {
+    Path::new(ROOTS).join(name).join("root")
+}
 
 /// The folder of the build context in an image's root, while its script runs.
 pub(super) const CONTEXT: &str = "build";

@@ -13,8 +13,8 @@ use tokio::net::unix::pipe;
 use tokio_util::io::ReaderStream;
 use tokio_util::task::TaskTracker;
 
-use super::cgroup::Cgroup;
-use super::launcher::{Created, Launcher};
+use super::cgroups::Cgroup;
+use super::launcher_client::{Created, LauncherClient};
 use super::refused;
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::store::Held;
@@ -39,7 +39,7 @@ pub(super) struct Live {
     /// The runner's stream and log, until they are opened.
     streams: Option<(OwnedFd, OwnedFd)>,
     /// The launcher that made it. The sandbox ends together with it.
-    launcher: Weak<Launcher>,
+    launcher: Weak<LauncherClient>,
     _image: Arc<Held>,
 }
 
@@ -47,7 +47,7 @@ impl Live {
     pub(super) fn new(
         created: Created,
         cgroup: Option<Cgroup>,
-        launcher: &Arc<Launcher>,
+        launcher: &Arc<LauncherClient>,
         image: Arc<Held>,
     ) -> Self {
         let Created { stream, log, process } = created;
@@ -61,7 +61,7 @@ impl Live {
     }
 
     /// The launcher that made it, unless that is gone.
-    pub(super) fn launcher(&self) -> Option<Arc<Launcher>> {
+    pub(super) fn launcher(&self) -> Option<Arc<LauncherClient>> {
         self.launcher.upgrade()
     }
 

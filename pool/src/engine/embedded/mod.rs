@@ -6,33 +6,19 @@
 //! are writes to control groups, and a sandbox has ended when process 1 has, of which the server holds a
 //! descriptor.
 
-mod asked;
 mod build;
-mod build_limits;
-mod build_network;
-mod build_output;
-mod cgroup;
-mod devices;
-mod exec;
-mod hierarchies;
+mod cgroups;
 mod host;
 mod images;
-mod imports;
-mod joined_group;
 mod labels;
-pub mod launch;
-mod launcher;
+pub mod launcher;
+mod launcher_client;
 mod layout;
 mod live;
-mod loopback;
-mod mapped;
 mod protocol;
-mod root;
 mod rootless;
 mod spec;
-mod template;
-mod templates;
-mod user_namespace;
+mod zygotes;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -46,14 +32,14 @@ use isolator_runner::paths as runner_paths;
 use tokio_util::task::TaskTracker;
 
 pub use self::build::ImageBuild;
-use self::cgroup::Cgroup;
+use self::cgroups::Cgroup;
 use self::host::Host;
 use self::labels::{instance_of, labels_of};
-use self::launcher::Launcher;
+use self::launcher_client::LauncherClient;
 use self::layout::IMAGES;
 use self::live::Live;
 use self::protocol::{Devices, Kind, LauncherPaths, Layer, Part};
-use self::templates::{TEMPLATES, Templates};
+use self::zygotes::{TEMPLATES, Templates};
 use crate::engine::instance::Instance;
 use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::preload::{Fork, Forked};
@@ -92,7 +78,7 @@ pub struct EmbeddedEngine {
     instance: String,
     host: Result<Host, String>,
     store: Store,
-    launchers: tokio::sync::Mutex<Vec<Arc<Launcher>>>,
+    launchers: tokio::sync::Mutex<Vec<Arc<LauncherClient>>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
@@ -155,7 +141,7 @@ impl EmbeddedEngine {
     }
 
     /// The launcher with the fewest requests. Starts launchers that are missing.
-    async fn launcher(&self) -> Result<Arc<Launcher>, EngineError> {
+    async fn launcher(&self) -> Result<Arc<LauncherClient>, EngineError> {
         let host = self.host()?;
         let mut launchers = self.launchers.lock().await;
         launchers.retain(|launcher| launcher.is_healthy());
@@ -169,7 +155,7 @@ impl EmbeddedEngine {
                 devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
             };
             let program = &self.settings.program;
-            let launcher = Launcher::start(program, paths, host.grant.as_ref(), &self.tasks).await;
+            let launcher = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
             launchers.push(Arc::new(launcher.map_err(|error| refused(Call::Prepare, error))?));
         }
         let least = launchers.iter().min_by_key(|launcher| launcher.waiting());
@@ -288,7 +274,7 @@ impl Engine for EmbeddedEngine {
         let cgroup =
             host.groups.as_ref().map(|groups| Cgroup::new(groups, &self.instance, name.as_str()));
         let parts = spec::Parts {
-            root: &root::path_of(name.as_str()),
+            root: &layout::root_of(name.as_str()),
             host,
             cgroup: cgroup.as_ref(),
             env: &held.image().description.env,

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::hierarchies::Version;
+use super::cgroups::Version;
 use super::host::Ids;
 
 /// Longest message. A sandbox's specification takes a tenth of it, to which an image may add nearly all of the rest:

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use isolator_runner::paths;
 use serde_json::{Value, json};
 
-use super::build_limits;
-use super::cgroup::{self, Cgroup};
-use super::hierarchies::CGROUP_MOUNT;
+use super::build::limits;
+use super::cgroups::{self, CGROUP_MOUNT, Cgroup};
 use super::host::{Host, Ids};
 use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
@@ -126,7 +125,7 @@ pub(super) fn template(
     linux["resources"]["memory"]["limit"] = json!(memory);
     linux["resources"]["memory"]["swap"] = json!(memory);
     // A fork counts here until it has its place in a sandbox, and does its work here that far.
-    let period = cgroup::CPU_PERIOD.as_micros() as u64;
+    let period = cgroups::CPU_PERIOD.as_micros() as u64;
     for (limit, value) in [("/pids/limit", TEMPLATE_PROCESSES), ("/cpu/quota", period)] {
         if let Some(limit) = linux["resources"].pointer_mut(limit) {
             *limit = json!(value);
@@ -236,15 +235,15 @@ pub(super) fn build(script: &str, host: &Host, cgroup: Option<&Cgroup>, ids: Ids
 
 /// The limits of a build. It may use all cores.
 fn build_resources(host: &Host) -> Value {
-    let mut limits = limits_of_memory(host, build_limits::MEMORY);
-    limits["pids"] = json!({ "limit": build_limits::PIDS });
+    let mut limits = limits_of_memory(host, limits::MEMORY);
+    limits["pids"] = json!({ "limit": limits::PIDS });
     limits
 }
 
 fn build_rlimits() -> Vec<Value> {
     let of_builds = [
-        rlimit("RLIMIT_NOFILE", build_limits::OPEN_FILES.into()),
-        rlimit("RLIMIT_FSIZE", build_limits::FILE.as_bytes()),
+        rlimit("RLIMIT_NOFILE", limits::OPEN_FILES.into()),
+        rlimit("RLIMIT_FSIZE", limits::FILE.as_bytes()),
     ];
     of_builds.into_iter().chain(own_rlimits()).collect()
 }
@@ -317,8 +316,8 @@ fn resources(spec: &SandboxSpec, host: &Host) -> Value {
     let resources = spec.resources;
     let mut limits = limits_of_memory(host, resources.memory);
     if host.limits("cpu") {
-        let period = cgroup::CPU_PERIOD.as_micros() as u64;
-        let quota = cgroup::quota(resources);
+        let period = cgroups::CPU_PERIOD.as_micros() as u64;
+        let quota = cgroups::quota(resources);
         limits["cpu"] = json!({ "quota": quota, "period": period });
         if host.saves_cpu_time() {
             limits["cpu"]["burst"] = json!(quota);

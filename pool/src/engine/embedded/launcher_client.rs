@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::launch;
+use super::launcher;
 use super::protocol::{self, Answer, Kind, LauncherPaths, Packet, ReceiveError, Request};
 use super::rootless::Grant;
 use crate::engine::Call;
@@ -34,7 +34,7 @@ pub(super) struct Created {
 }
 
 /// A running launcher. Dropping it ends the process and every sandbox that it made.
-pub(super) struct Launcher {
+pub(super) struct LauncherClient {
     /// A `SOCK_SEQPACKET` socket, which keeps messages apart and reports when the other side is gone. The
     /// runtime has no type for that kind; this one works with it.
     socket: Arc<UnixDatagram>,
@@ -53,7 +53,7 @@ struct PendingRequest {
     answer: oneshot::Sender<Result<Created, String>>,
 }
 
-impl Launcher {
+impl LauncherClient {
     /// Starts the process. Must be called inside a Tokio runtime.
     pub(super) async fn start(
         program: &Path,
@@ -66,8 +66,8 @@ impl Launcher {
         let ours = std::os::unix::net::UnixDatagram::from(ours);
         ours.set_nonblocking(true)?;
         let process = Command::new(program)
-            .arg(launch::SUBCOMMAND)
-            .args(grant.map(|_| launch::ROOTLESS))
+            .arg(launcher::SUBCOMMAND)
+            .args(grant.map(|_| launcher::ROOTLESS))
             // The server's variables, which may hold secrets, are not for the launcher.
             .env_clear()
             .stdin(theirs)
@@ -157,7 +157,7 @@ impl Launcher {
     }
 }
 
-impl Drop for Launcher {
+impl Drop for LauncherClient {
     fn drop(&mut self) {
         self.reader.abort();
     }

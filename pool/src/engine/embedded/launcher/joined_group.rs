@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::hierarchies;
+use crate::engine::embedded::cgroups;
 
 /// A group that the launcher has joined. It must [leave](Self::leave) it again.
 #[must_use]
@@ -20,7 +20,7 @@ impl JoinedGroup {
     pub(super) fn join(group: &Path) -> io::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-        let home = hierarchies::version_two_mount()?.join(own);
+        let home = cgroups::version_two_mount()?.join(own);
         fs::create_dir_all(group)?;
         move_to(group)?;
         Ok(Self { home })

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::devices;
 
 /// Where control groups are usually mounted, and where launchers mount version 2.
-pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+pub(crate) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The parent group of all instances' groups.
 const INSTANCES_GROUP: &str = "isolator";
@@ -23,22 +23,22 @@ const SERVER_GROUP: &str = "isolator-server";
 /// Our name for version 2 as a freezer, where it is mounted in addition to version 1. It limits nothing there,
 /// but processes that it freezes can be killed. With the freezer of version 1, frozen processes would survive
 /// the end of their launcher.
-pub(super) const V2_FREEZER: &str = "version 2";
+pub(crate) const V2_FREEZER: &str = "version 2";
 
 /// The controllers that limit sandboxes.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
 /// The version of the groups that limit sandboxes. Where both are mounted, that is version 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Version {
+pub(crate) enum Version {
     One,
     Two,
 }
 
 /// Where control groups are mounted.
 #[derive(Debug, Clone)]
-pub(super) struct Hierarchies {
-    pub(super) version: Version,
+pub(crate) struct Hierarchies {
+    pub(crate) version: Version,
     /// Name of the controllers and where they are mounted; one entry without a name with version 2.
     mounts: Vec<(String, PathBuf)>,
     /// The parent of [`INSTANCES_GROUP`], without a leading slash.
@@ -46,7 +46,7 @@ pub(super) struct Hierarchies {
 }
 
 /// Where version 2 is mounted.
-pub(super) fn version_two_mount() -> io::Result<PathBuf> {
+pub(crate) fn version_two_mount() -> io::Result<PathBuf> {
     let mounts = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
     let second = mounts.into_iter().find(|found| found.version == Version::Two);
     second.and_then(|mut found| found.mounts.pop()).map(|(_, mount)| mount).ok_or_else(not_mounted)
@@ -54,7 +54,7 @@ pub(super) fn version_two_mount() -> io::Result<PathBuf> {
 
 impl Hierarchies {
     /// The hierarchies of a machine on which this process may create groups anywhere.
-    pub(super) fn of_machine() -> io::Result<Self> {
+    pub(crate) fn of_machine() -> io::Result<Self> {
         parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?
             .first()
             .cloned()
@@ -64,7 +64,7 @@ impl Hierarchies {
     /// The hierarchy that was delegated to this process: its own group of version 2, if it is writable. A group
     /// that enables controllers for its children must not contain processes, so this process moves into a
     /// child group of its own.
-    pub(super) fn delegated() -> io::Result<Self> {
+    pub(crate) fn delegated() -> io::Result<Self> {
         let mounts = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?)?;
         let second = mounts.into_iter().find(|found| found.version == Version::Two);
         let mut second = second.ok_or_else(not_mounted)?;
@@ -90,13 +90,13 @@ impl Hierarchies {
 
     /// Whether the kernel counts socket buffers apart from memory, and only if they have a limit. Some kernels
     /// do so with version 1.
-    pub(super) fn count_sockets_apart(&self) -> bool {
+    pub(crate) fn count_sockets_apart(&self) -> bool {
         let file = |mount: &Path| mount.join("memory.kmem.tcp.limit_in_bytes");
         self.version == Version::One && self.mount("memory").is_ok_and(|mount| file(mount).exists())
     }
 
     /// The version of the freezer, and the name of its hierarchy.
-    pub(super) fn freezer(&self) -> (Version, &'static str) {
+    pub(crate) fn freezer(&self) -> (Version, &'static str) {
         match self.version {
             Version::Two => (Version::Two, ""),
             Version::One if self.mount(V2_FREEZER).is_ok() => (Version::Two, V2_FREEZER),
@@ -105,7 +105,7 @@ impl Hierarchies {
     }
 
     /// The controller and the file for the CPU time that can be saved, in microseconds (Linux 5.14).
-    pub(super) fn burst(&self) -> (&'static str, &'static str) {
+    pub(crate) fn burst(&self) -> (&'static str, &'static str) {
         match self.version {
             Version::One => ("cpu", "cpu.cfs_burst_us"),
             Version::Two => ("", "cpu.max.burst"),
@@ -113,17 +113,17 @@ impl Hierarchies {
     }
 
     /// Whether the kernel lets groups save CPU time.
-    pub(super) fn save_cpu_time(&self) -> bool {
+    pub(crate) fn save_cpu_time(&self) -> bool {
         let (controller, file) = self.burst();
         self.mount(controller).is_ok_and(|mount| mount.join(self.root()).join(file).exists())
     }
 
-    pub(super) fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.base.join(INSTANCES_GROUP)
     }
 
     /// Where a controller is mounted.
-    pub(super) fn mount(&self, controller: &str) -> io::Result<&Path> {
+    pub(crate) fn mount(&self, controller: &str) -> io::Result<&Path> {
         let named = |(name, _): &&(String, PathBuf)| {
             self.version == Version::Two || name.split(',').any(|name| name == controller)
         };
@@ -138,7 +138,7 @@ impl Hierarchies {
     /// # Errors
     ///
     /// When no groups can be created at all.
-    pub(super) fn missing(&self) -> io::Result<Vec<&'static str>> {
+    pub(crate) fn missing(&self) -> io::Result<Vec<&'static str>> {
         let make = |mount: &Path| {
             let root = mount.join(self.root());
             let made = fs::create_dir_all(&root);
@@ -175,7 +175,7 @@ impl Hierarchies {
     }
 
     /// All sandboxes that have groups: instance and name of each.
-    pub(super) fn list(&self) -> io::Result<BTreeSet<(String, String)>> {
+    pub(crate) fn list(&self) -> io::Result<BTreeSet<(String, String)>> {
         let mut found = BTreeSet::new();
         for (_, mount) in &self.mounts {
             for instance in directories(&mount.join(self.root()))? {
@@ -188,7 +188,7 @@ impl Hierarchies {
     }
 
     /// All instances that have groups, with or without sandboxes in them.
-    pub(super) fn instances(&self) -> io::Result<BTreeSet<String>> {
+    pub(crate) fn instances(&self) -> io::Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         for (_, mount) in &self.mounts {
             found.extend(directories(&mount.join(self.root()))?);
@@ -199,7 +199,7 @@ impl Hierarchies {
     /// Makes the group of version 2 of an instance, if it is not there, with its rules for devices. Launchers make
     /// sandboxes at the same time, and with version 2 `libcontainer` fails when another process makes a parent group
     /// that it was about to make.
-    pub(super) fn make_instance(&self, instance: &str) -> io::Result<()> {
+    pub(crate) fn make_instance(&self, instance: &str) -> io::Result<()> {
         let (Version::Two, name) = self.freezer() else { return Ok(()) };
         let root = self.mount(name)?.join(self.root());
         fs::create_dir_all(&root)?;
@@ -213,11 +213,11 @@ impl Hierarchies {
     }
 
     /// Removes the group of an instance, which must be empty.
-    pub(super) fn remove_instance(&self, instance: &str) -> io::Result<()> {
+    pub(crate) fn remove_instance(&self, instance: &str) -> io::Result<()> {
         self.each(&self.root().join(instance), remove_directory)
     }
 
-    pub(super) fn each(
+    pub(crate) fn each(
         &self,
         path: &Path,
         mut act: impl FnMut(&Path) -> io::Result<()>,
@@ -233,7 +233,7 @@ impl Hierarchies {
 /// # Errors
 ///
 /// The kernel's; kernels before 6.0 don't know the option.
-pub(super) fn favor_changes(version: Version, point: &Path) -> io::Result<()> {
+pub(crate) fn favor_changes(version: Version, point: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let option = "favordynmods";
     match version {
@@ -277,7 +277,7 @@ fn restrict_devices(group: &Path) {
     }
 }
 
-pub(super) fn or_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+pub(crate) fn or_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -289,7 +289,7 @@ pub(super) fn or_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-pub(super) fn remove_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     or_if_gone(fs::remove_dir(path)).map(|_| ())
 }
 

@@ -9,6 +9,13 @@
 //! unfinished sandboxes included, and its mounts go with the mount namespace. The launcher ends when the
 //! server's end of their socket is closed, whatever the reason.
 
+mod exec;
+mod joined_group;
+mod loopback;
+mod mapped;
+mod root;
+mod user_namespace;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -33,15 +40,12 @@ use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 use serde_json::Value;
 
-use super::exec::Exec;
-use super::hierarchies::{self, CGROUP_MOUNT};
-use super::joined_group::JoinedGroup;
+use self::exec::Exec;
+use self::joined_group::JoinedGroup;
+use self::root::Mounted;
+use super::cgroups::{self, CGROUP_MOUNT};
 use super::layout::{BUILDING, FIRST_PID, IMAGES, ROOTS, SHARED};
-use super::loopback;
-use super::mapped;
 use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Part, ReceiveError, Request};
-use super::root::Mounted;
-use super::user_namespace;
 use crate::engine::seccomp::{self, Filtered};
 use crate::error_chain::error_chain;
 
@@ -77,9 +81,6 @@ pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
         [subcommand] if subcommand == SUBCOMMAND => outer(),
         [subcommand, step] if subcommand == SUBCOMMAND && step == ROOTLESS => {
             become_root_of_a_namespace().and_then(|()| outer())
-        }
-        [subcommand, step] if subcommand == SUBCOMMAND && step == mapped::HOLD => {
-            unshare(UnshareFlags::NEWUSER).and_then(|()| mapped::hold())
         }
         [subcommand, step] if subcommand == SUBCOMMAND && step == INNER => {
             log();
@@ -196,7 +197,7 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
         mount_remount(target, MountFlags::BIND | MountFlags::RDONLY | nothing, c"")?;
     }
     if let Some(version) = paths.favordynmods {
-        match hierarchies::favor_changes(version, Path::new(FAVORED)) {
+        match cgroups::favor_changes(version, Path::new(FAVORED)) {
             // So it is with kernels that don't know the option, and in containers: sandboxes take longer to make.
             Err(error) => tracing::debug!(%error, "changes of control groups are not favoured"),
             Ok(()) => tracing::debug!("changes of control groups are favoured"),

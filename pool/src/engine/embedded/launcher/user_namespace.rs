@@ -12,7 +12,7 @@ use rustix::thread::{
 use serde_json::{Value, json};
 use syscalls::{Sysno, syscall};
 
-use super::host::Ids;
+use crate::engine::embedded::host::Ids;
 
 /// Makes a namespace that belongs to a user, and maps its users. The calling process must have a single thread.
 pub(super) fn make(owner: u32, ids: Ids) -> io::Result<File> {

@@ -24,10 +24,10 @@ use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::cgroup::Cgroup;
 use super::imports::Ready;
-use super::launcher::Created;
-use super::live;
+use crate::engine::embedded::cgroups::Cgroup;
+use crate::engine::embedded::launcher_client::Created;
+use crate::engine::embedded::live;
 use crate::engine::store::Held;
 
 /// How long a template may take to import its modules.

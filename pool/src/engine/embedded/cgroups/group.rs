@@ -28,11 +28,11 @@ const REMOVE_ATTEMPTS: u32 = 200;
 const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The period of CPU limits: the kernel's default.
-pub(super) const CPU_PERIOD: Duration = Duration::from_millis(100);
+pub(crate) const CPU_PERIOD: Duration = Duration::from_millis(100);
 
 /// The groups of one sandbox.
 #[derive(Debug, Clone)]
-pub(super) struct Cgroup {
+pub(crate) struct Cgroup {
     hierarchies: Hierarchies,
     /// Path below each mount.
     path: PathBuf,
@@ -40,19 +40,19 @@ pub(super) struct Cgroup {
 
 impl Cgroup {
     /// The groups of a sandbox of an instance.
-    pub(super) fn new(hierarchies: &Hierarchies, instance: &str, name: &str) -> Self {
+    pub(crate) fn new(hierarchies: &Hierarchies, instance: &str, name: &str) -> Self {
         let path = hierarchies.root().join(instance).join(name);
         Self { hierarchies: hierarchies.clone(), path }
     }
 
     /// The path for an OCI runtime specification. It is absolute, so that `libcontainer` does not use systemd.
-    pub(super) fn oci_path(&self) -> String {
+    pub(crate) fn oci_path(&self) -> String {
         format!("/{}", self.path.display())
     }
 
     /// The groups that a sandbox may see: the path for its launcher, and the name below [`CGROUP_MOUNT`] in the
     /// sandbox.
-    pub(super) fn visible(&self) -> Vec<(PathBuf, &'static str)> {
+    pub(crate) fn visible(&self) -> Vec<(PathBuf, &'static str)> {
         match self.hierarchies.version {
             Version::One => ["memory", "pids", "cpu"]
                 .into_iter()
@@ -63,7 +63,7 @@ impl Cgroup {
     }
 
     /// Moves a process into all groups.
-    pub(super) fn take_in(&self, pid: Pid) -> io::Result<()> {
+    pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         let number = pid.as_raw_nonzero().to_string();
         self.hierarchies.each(&self.path, |group| {
             or_if_gone(fs::write(group.join("cgroup.procs"), &number)).map(|_| ())
@@ -85,13 +85,13 @@ impl Cgroup {
     }
 
     /// The group of its freezer, if `libcontainer` does not create it.
-    pub(super) fn separate_freezer(&self) -> Option<PathBuf> {
+    pub(crate) fn separate_freezer(&self) -> Option<PathBuf> {
         let is_separate = self.hierarchies.freezer().1 == V2_FREEZER;
         is_separate.then(|| self.file(V2_FREEZER, "").ok()).flatten()
     }
 
     /// Freezes every process, and waits until all are frozen.
-    pub(super) async fn freeze(&self) -> io::Result<()> {
+    pub(crate) async fn freeze(&self) -> io::Result<()> {
         for _ in 0..FREEZE_ATTEMPTS {
             match self.hierarchies.freezer() {
                 (Version::One, name) => self.write(name, "freezer.state", "FROZEN")?,
@@ -109,7 +109,7 @@ impl Cgroup {
     }
 
     /// Thaws every process.
-    pub(super) fn thaw(&self) -> io::Result<()> {
+    pub(crate) fn thaw(&self) -> io::Result<()> {
         match self.hierarchies.freezer() {
             (Version::One, name) => self.write(name, "freezer.state", "THAWED"),
             (Version::Two, name) => self.write(name, "cgroup.freeze", "0"),
@@ -117,7 +117,7 @@ impl Cgroup {
     }
 
     /// Whether every process is frozen.
-    pub(super) fn is_frozen(&self) -> io::Result<bool> {
+    pub(crate) fn is_frozen(&self) -> io::Result<bool> {
         Ok(match self.hierarchies.freezer() {
             (Version::One, name) => self.read(name, "freezer.state")?.trim() == "FROZEN",
             (Version::Two, name) => {
@@ -127,7 +127,7 @@ impl Cgroup {
     }
 
     /// The state of a sandbox of whose process 1 there is no descriptor.
-    pub(super) fn state(&self) -> io::Result<SandboxState> {
+    pub(crate) fn state(&self) -> io::Result<SandboxState> {
         if self.pids()?.is_empty() {
             return Ok(SandboxState::Stopped);
         }
@@ -137,7 +137,7 @@ impl Cgroup {
     }
 
     /// Changes the limits of the controllers for which `has` returns true.
-    pub(super) fn limit(
+    pub(crate) fn limit(
         &self,
         resources: Resources,
         processes: u32,
@@ -175,7 +175,7 @@ impl Cgroup {
     }
 
     /// The limit that the processes have run into since the group was made, if there is one.
-    pub(super) fn reached(&self) -> Option<LimitKind> {
+    pub(crate) fn reached(&self) -> Option<LimitKind> {
         let (killed, refused) = match self.hierarchies.version {
             Version::One => (("memory", "memory.oom_control"), ("pids", "pids.events")),
             Version::Two => (("", "memory.events"), ("", "pids.events")),
@@ -205,7 +205,7 @@ impl Cgroup {
     }
 
     /// Kills every process and removes the groups. Blocks until the processes are gone.
-    pub(super) fn remove(&self) -> io::Result<()> {
+    pub(crate) fn remove(&self) -> io::Result<()> {
         let mut tries = 1;
         loop {
             self.kill()?;
@@ -223,7 +223,7 @@ impl Cgroup {
     }
 
     /// Kills every process. With version 1 frozen ones die only when thawed, so it thaws them.
-    pub(super) fn kill(&self) -> io::Result<()> {
+    pub(crate) fn kill(&self) -> io::Result<()> {
         let mut failed = None;
         let mut pids = self.pids()?;
         if let Some(killed) = self.kill_together()? {
@@ -258,7 +258,7 @@ impl Cgroup {
 
     /// Proportional memory (PSS) of all processes, in bytes: what several processes share counts for each of them in equal
     /// parts. What ends meanwhile takes nothing.
-    pub(super) fn proportional_memory(&self) -> u64 {
+    pub(crate) fn proportional_memory(&self) -> u64 {
         let pids = self.pids().unwrap_or_default();
         pids.into_iter().filter_map(proportional_memory).sum()
     }
@@ -288,7 +288,7 @@ fn proportional_memory(pid: i32) -> Option<u64> {
 }
 
 /// CPU time in microseconds that a sandbox has in each [`CPU_PERIOD`].
-pub(super) fn quota(resources: Resources) -> u64 {
+pub(crate) fn quota(resources: Resources) -> u64 {
     // The kernel takes no less than a millisecond.
     (u64::from(resources.cpu.as_millis()) * CPU_PERIOD.as_micros() as u64 / 1000).max(1000)
 }

@@ -4,21 +4,24 @@
 //! too: with users of its own, of which one is root there, with a sandbox's system calls and with limits. Unlike
 //! a program it can write to the root, and it has a network.
 
+pub(super) mod limits;
+mod network;
+mod output;
+
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use tokio::io::AsyncWriteExt;
 
-use super::build_network::{self, BuildNetwork};
-use super::cgroup::Cgroup;
-use super::hierarchies::Hierarchies;
+use self::network::BuildNetwork;
+use super::cgroups::{Cgroup, Hierarchies};
 use super::host::Host;
-use super::launcher::{Created, Launcher};
+use super::launcher_client::{Created, LauncherClient};
 use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Building, Devices, Kind, LauncherPaths};
-use super::templates::TEMPLATES;
-use super::{EmbeddedEngine, build_limits, build_output, live, refused, spec};
+use super::zygotes::TEMPLATES;
+use super::{EmbeddedEngine, live, refused, spec};
 use crate::engine::store::{self, Description, Stored};
 use crate::engine::{Call, EngineError, Progress};
 
@@ -72,7 +75,7 @@ impl EmbeddedEngine {
                   sysctl -w user.max_user_namespaces=15000",
             )
         })?;
-        let resolv_conf = build_network::resolv_conf().map_err(|error| failed(&error))?;
+        let resolv_conf = network::resolv_conf().map_err(|error| failed(&error))?;
         let staged = self.store.stage().await.map_err(|error| failed(&error))?;
         let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;
         // Without this, a link in the base image could lead what is written there to the host.
@@ -102,7 +105,7 @@ impl EmbeddedEngine {
             building: Some(Building { root: staged.root(), ids }),
             devices: Devices::Host,
         };
-        let launcher = Launcher::start(&self.settings.program, paths, None, &self.tasks).await;
+        let launcher = LauncherClient::start(&self.settings.program, paths, None, &self.tasks).await;
         let launcher = launcher.map_err(|error| failed(&error))?;
         let sandbox = format!("isolator-build-{}", uuid::Uuid::new_v4().simple());
         let group =
@@ -159,14 +162,14 @@ impl EmbeddedEngine {
     ) -> io::Result<()> {
         let Created { stream, log: _, process } = created;
         let run = async {
-            let mut stream = build_output::stream(stream)?;
+            let mut stream = output::stream(stream)?;
             let _network = BuildNetwork::connect(&process).await?;
             stream.write_all(b"go\n").await?;
-            build_output::pass_on(stream, DONE, progress).await
+            output::pass_on(stream, DONE, progress).await
         };
         let last = tokio::select! {
             last = run => last,
-            limit = build_limits::reached(root, group.clone()) => Err(limit),
+            limit = limits::reached(root, group.clone()) => Err(limit),
         };
         // The script may have ended because of it.
         let reached = group.as_ref().and_then(Cgroup::reached);
@@ -177,7 +180,7 @@ impl EmbeddedEngine {
             groups.remove_instance(&self.building())?;
         }
         if let Some(kind) = reached {
-            return Err(io::Error::other(build_limits::of_group(kind)));
+            return Err(io::Error::other(limits::of_group(kind)));
         }
         match last?.as_str() {
             DONE => Ok(()),

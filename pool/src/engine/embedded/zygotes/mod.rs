@@ -1,5 +1,9 @@
 //! The templates of all launchers.
 
+mod asked;
+mod imports;
+mod template;
+
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -10,15 +14,15 @@ use isolator_runner::wire::Interpreter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::asked::Asked;
-use super::cgroup::Cgroup;
+use self::asked::Asked;
+use self::imports::{Cost, Costs, Ready, WORTH_A_FORK};
+use self::template::{Bounds, ForkError, Template};
+use super::cgroups::Cgroup;
 use super::host::Host;
-use super::imports::{Cost, Costs, Ready, WORTH_A_FORK};
-use super::launcher::Launcher;
-use super::layout::IMAGES;
+use super::launcher_client::LauncherClient;
+use super::layout::{self, IMAGES};
 use super::protocol::{Kind, Layer, Part};
-use super::template::{Bounds, ForkError, Template};
-use super::{EmbeddedEngine, refused, root, spec};
+use super::{EmbeddedEngine, refused, spec};
 use crate::engine::preload::{Fork, Forked, Preload};
 use crate::engine::{Call, EngineError, SandboxName, SandboxSpec};
 use crate::lock::lock;
@@ -54,7 +58,7 @@ pub(super) struct Templates {
 /// What a template is made from.
 #[derive(Clone)]
 struct Key {
-    launcher: Weak<Launcher>,
+    launcher: Weak<LauncherClient>,
     spec: SandboxSpec,
     preload: Preload,
     modules: Vec<String>,
@@ -327,7 +331,7 @@ impl EmbeddedEngine {
         name: &SandboxName,
         spec: &SandboxSpec,
         fork: &Fork,
-    ) -> Option<(Key, Arc<Launcher>)> {
+    ) -> Option<(Key, Arc<LauncherClient>)> {
         let user = self.templates.user(self.host().ok()?, spec)?;
         let preload = spec.preload.clone()?;
         let launcher = self.with_live(Call::Preload, name, |live| Ok(live.launcher())).ok()??;
@@ -411,7 +415,7 @@ impl EmbeddedEngine {
     }
 
     /// Makes a template in the background.
-    fn make_template(&self, launcher: &Arc<Launcher>, key: &Key, slot: &Arc<Slot>) {
+    fn make_template(&self, launcher: &Arc<LauncherClient>, key: &Key, slot: &Arc<Slot>) {
         if let Err(error) = self.begin_template(launcher, key, slot) {
             slot.put(Err(error.to_string()));
         }
@@ -419,7 +423,7 @@ impl EmbeddedEngine {
 
     fn begin_template(
         &self,
-        launcher: &Arc<Launcher>,
+        launcher: &Arc<LauncherClient>,
         key: &Key,
         slot: &Arc<Slot>,
     ) -> Result<(), EngineError> {
@@ -430,7 +434,7 @@ impl EmbeddedEngine {
         let instance = self.templates_instance();
         let cgroup = host.groups.as_ref().map(|groups| Cgroup::new(groups, &instance, &name));
         let parts = spec::Parts {
-            root: &root::path_of(&name),
+            root: &layout::root_of(&name),
             host,
             cgroup: cgroup.as_ref(),
             env: &held.image().description.env,

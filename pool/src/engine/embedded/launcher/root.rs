@@ -15,16 +15,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::layout::{ROOTS, SHARED};
-use super::protocol::Layer;
+use crate::engine::embedded::layout::{self, SHARED};
+use crate::engine::embedded::protocol::Layer;
 
 /// The launcher's device nodes. `libcontainer` uses them for sandboxes.
 const DEVICES: &str = "/dev";
-
-/// The root of a sandbox while it is being made, as the launcher sees it.
-pub(super) fn path_of(name: &str) -> PathBuf {
-    Path::new(ROOTS).join(name).join("root")
-}
 
 /// The mounts of a sandbox that is being made. The sandbox's own namespace keeps them; dropping this unmounts
 /// them in the launcher's.
@@ -41,7 +36,7 @@ impl Mounted {
     ///
     /// The kernel's, with what could not be mounted.
     pub(super) fn new(name: &str, image: &Path, layer: Option<Layer>) -> io::Result<Self> {
-        let root = path_of(name);
+        let root = layout::root_of(name);
         let folder = root.parent().unwrap_or(&root).to_owned();
         fs::create_dir(&folder)?;
         let mut mounted = Self { points: Vec::new(), folder };
