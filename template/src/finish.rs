@@ -9,6 +9,7 @@ use core::arch::global_asm;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
 
+use crate::holder;
 use crate::mapping::write_code;
 
 unsafe extern "C" {
@@ -86,6 +87,7 @@ const METH_NOARGS: c_int = 4;
 
 /// Gives Python the function that leaves the end of the interpreter.
 pub(crate) fn offer() {
+    holder::prepare();
     // SAFETY: the interpreter's only thread is here.
     unsafe {
         let function = PyCFunction_NewEx(&raw const LEAVE, null_mut(), null_mut());
@@ -98,6 +100,7 @@ unsafe extern "C" fn leave(_: *mut c_void, _: *mut c_void) -> *mut c_void {
     // SAFETY: the place is set only while its frame is there.
     unsafe {
         if PLACE != 0 {
+            holder::make();
             isolator_return(PLACE, 0);
         }
     }

@@ -16,6 +16,7 @@
 mod call;
 mod finish;
 mod fork;
+mod holder;
 mod mapping;
 mod sandbox;
 mod socket;

@@ -268,6 +268,37 @@ def _wait_to_be_forked(leaves, drawn):
         draw(thing)
 
 
+# Most programs do these things. Nothing here is left in a cycle.
+_REHEARSAL = """
+import os, sys
+def fields(line, *more, sep=","):
+    return [field.strip().lower() for field in line.split(sep)]
+try:
+    table = {str(number): number ** 2 for number in range(20)}
+    total = sum(table.values(), 0) / len(table)
+    rest = sorted({*fields("b, a, c")}, key=len)[::-1]
+    while total > 1 and rest:
+        total, _ = divmod(total, 2)
+    with open(os.devnull) as file:
+        text = file.read() + "%d %s" % (total, rest[0])
+    {}[text]
+except KeyError as error:
+    print(f"{error!r:>20}", type(error).__name__, "\\u00e9", file=out, flush=True)
+"""
+
+
+def _rehearse(preloaded):
+    """Runs a small program. A fork shares its memory with the template until it writes there, and each page that it writes is
+    copied first, which would take longer than the program if it waited until then."""
+    from io import BytesIO, TextIOWrapper
+
+    _would_differ(preloaded)
+    _look_for_an_archive()
+    variables = {"__name__": "__main__", "out": TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True)}
+    exec(compile(_REHEARSAL, "main.py", "exec"), variables)
+    variables.clear()
+
+
 def _written():
     """What is in the folders that can be written: for each path None for a folder, the target of a link in a tuple, or
     what is in the file, with its mode."""
@@ -446,6 +477,7 @@ def _park(said):
         try:
             _wait_to_be_forked(leaves, drawn)
             _write_again(written)
+            _rehearse(preloaded)
         except BaseException:
             # The runner sees that this is gone.
             os._exit(1)
