@@ -131,6 +131,7 @@ fn spec(knobs: &[u8; KNOBS]) -> SandboxSpec {
         env: BTreeMap::new(),
         modules: if knobs[2] & 16 == 0 { Vec::new() } else { vec!["numpy".to_owned()] },
         memory: ByteSize::mib(1),
+        fork: true,
     };
     SandboxSpec {
         image: Image::default(),

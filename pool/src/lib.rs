@@ -115,6 +115,9 @@
 //! | checked out, thawed, running a job | the request | the same |
 //! | dropped | the `Reaper`, until the engine has removed it | the same |
 //!
+//! An interpreter that the engine has forked into a sandbox belongs to the sandbox from its first step there. Its template belongs
+//! to the engine, and ends with the launcher that made it.
+//!
 //! Owning a sandbox means holding a `Lease` on its name, which is taken before the engine is asked to make
 //! it. Dropping the lease, for whatever reason, gives the name to the reaper. So no panic and no canceled
 //! request leaks a sandbox. What a killed server leaves behind is [swept](sandbox::sweep) at the next start:

@@ -216,6 +216,7 @@ fn filled_language(language: &Language, raw: RawLanguage) -> RawLanguage {
             interpreter: raw.preload.interpreter,
             modules: raw.preload.modules,
             memory_mb: preload.map(|preload| preload.memory.as_mib()),
+            fork: preload.map(|preload| preload.fork),
         },
         hints: raw.hints,
         syntax_check: raw.syntax_check,

@@ -154,6 +154,7 @@ fn merge(built_in: RawLanguage, own: RawLanguage) -> RawLanguage {
             interpreter: own.preload.interpreter.or(built_in.preload.interpreter),
             modules: own.preload.modules.or(built_in.preload.modules),
             memory_mb: own.preload.memory_mb.or(built_in.preload.memory_mb),
+            fork: own.preload.fork.or(built_in.preload.fork),
         },
         hints: own.hints.or(built_in.hints),
         syntax_check: own.syntax_check.or(built_in.syntax_check),
@@ -326,6 +327,7 @@ fn preload(
         env: env.clone(),
         modules,
         memory: ByteSize::mib(mb),
+        fork: raw.fork.unwrap_or(true),
     })
 }
 

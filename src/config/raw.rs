@@ -220,6 +220,9 @@ pub(super) struct RawPreload {
     /// really takes in addition to its own. An interpreter that takes more is not used. Default: 128.
     #[serde(rename = "memoryMB")]
     pub(super) memory_mb: Option<u64>,
+    /// Whether the interpreters in sandboxes are forks of one that is kept, where the engine can do that. Forks start sooner
+    /// and share memory, so that programs can measure a little of what others do. Default: true.
+    pub(super) fork: Option<bool>,
 }
 
 /// An interpreter that can be preloaded.

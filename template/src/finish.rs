@@ -19,6 +19,7 @@ unsafe extern "C" {
         of: *mut c_void,
         module: *mut c_void,
     ) -> *mut c_void;
+    fn PyObject_IsTrue(object: *mut c_void) -> c_int;
     fn PySys_SetObject(name: *const c_char, value: *mut c_void) -> c_int;
     /// Calls a function, and returns what it returns or what is passed to [`isolator_return`] meanwhile.
     fn isolator_call(function: unsafe extern "C" fn() -> c_int, place: *mut usize) -> c_int;
@@ -81,9 +82,9 @@ struct Method {
 unsafe impl Sync for Method {}
 
 static LEAVE: Method =
-    Method { name: c"leave".as_ptr(), function: leave, flags: METH_NOARGS, doc: null() };
+    Method { name: c"leave".as_ptr(), function: leave, flags: METH_O, doc: null() };
 
-const METH_NOARGS: c_int = 4;
+const METH_O: c_int = 8;
 
 /// Gives Python the function that leaves the end of the interpreter.
 pub(crate) fn offer() {
@@ -95,12 +96,14 @@ pub(crate) fn offer() {
     }
 }
 
-/// Called by Python: the end of the interpreter is over. Returns an error if it has not begun.
-unsafe extern "C" fn leave(_: *mut c_void, _: *mut c_void) -> *mut c_void {
-    // SAFETY: the place is set only while its frame is there.
+/// Called by Python with whether this process has much memory: the end of the interpreter is over. Returns an error if it has not begun.
+unsafe extern "C" fn leave(_: *mut c_void, has_much_memory: *mut c_void) -> *mut c_void {
+    // SAFETY: the place is set only while its frame is there, and Python passes an object.
     unsafe {
         if PLACE != 0 {
-            holder::make();
+            if PyObject_IsTrue(has_much_memory) == 1 {
+                holder::make();
+            }
             isolator_return(PLACE, 0);
         }
     }

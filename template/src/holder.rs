@@ -55,7 +55,8 @@ pub(crate) fn make() {
     // SAFETY: the masks, the limit and the word live as long as the calls. The other process reads and writes nothing but the
     // word.
     unsafe {
-        if syscall!(Sysno::rt_sigprocmask, SIG_BLOCK, &raw const all, &raw mut before, MASK).is_err()
+        if syscall!(Sysno::rt_sigprocmask, SIG_BLOCK, &raw const all, &raw mut before, MASK)
+            .is_err()
         {
             return;
         }
@@ -68,7 +69,8 @@ pub(crate) fn make() {
                 }
             }
         }
-        let _ = syscall!(Sysno::rt_sigprocmask, SIG_SETMASK, &raw const before, null::<u64>(), MASK);
+        let _ =
+            syscall!(Sysno::rt_sigprocmask, SIG_SETMASK, &raw const before, null::<u64>(), MASK);
     }
 }
 

@@ -85,12 +85,33 @@ fn segments<'a>(line: &'a str, start: &str) -> Vec<&'a str> {
 #[test]
 fn a_library_is_named_only_where_it_belongs() {
     for (name, source) in
-        ["src", "pool/src", "runner/src", "bench/src"].into_iter().flat_map(sources)
+        ["src", "pool/src", "runner/src", "bench/src", "template/src"].into_iter().flat_map(sources)
     {
         for (library, allowed) in LIBRARIES {
             let is_named = source.lines().any(|line| !segments(&code(line), library).is_empty());
             let is_allowed = allowed.iter().any(|place| name.starts_with(place));
             assert!(is_allowed || !is_named, "{name} names {library}, which is for {allowed:?}");
+        }
+    }
+}
+
+/// What would start threads in a process that forks without an exec, or take memory in one that belongs to an interpreter.
+const FORBIDDEN: [(&str, &[&str]); 2] = [
+    ("pool/src/engine/embedded/launcher/", &["tokio", "tokio_util", "std::thread"]),
+    ("template/src/", &["std", "alloc"]),
+];
+
+#[test]
+fn processes_that_fork_have_one_thread() {
+    for (folder, forbidden) in FORBIDDEN {
+        for (name, source) in sources(folder) {
+            for line in source.split("#[cfg(test)]").next().unwrap().lines() {
+                let line = code(line);
+                for library in forbidden {
+                    let is_named = !segments(&line, library).is_empty();
+                    assert!(!is_named, "{name} names {library}, which does not fit its process");
+                }
+            }
         }
     }
 }
@@ -127,7 +148,7 @@ fn arrows_between_rooms_point_one_way() {
 
 #[test]
 fn no_file_holds_more_than_a_reader_does() {
-    let folders = ["src", "pool/src", "runner/src", "bench/src"];
+    let folders = ["src", "pool/src", "runner/src", "bench/src", "template/src"];
     for (name, source) in folders.into_iter().flat_map(sources) {
         let lines = source.lines().count();
         assert!(lines <= MAX_LINES, "{name} has {lines} lines: split it along its concepts");

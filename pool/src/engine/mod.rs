@@ -35,7 +35,7 @@ use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
 use crate::engine::limits::{FixedLimits, LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked, Preload};
+use crate::engine::preload::{Fork, Forked, Imported, Preload};
 
 /// Proportional memory (PSS) in bytes: what several processes share counts for each of them in equal parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -275,11 +275,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Creates a sandbox, as far as can be done before its runner starts.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 
-    /// Whether an interpreter could be forked into a sandbox now, better than what waits there. If not, one may be
-    /// soon: this is also how an engine learns what programs ask for.
+    /// Whether an interpreter could be forked into a sandbox now, better than what waits there. If not, one may be soon.
     fn can_fork(&self, _: &SandboxName, _: &SandboxSpec, _: &Fork) -> bool {
         false
     }
+
+    /// Tells what a program has imported, once it has ended. An engine may import ahead what programs import often.
+    fn imported(&self, _: &SandboxName, _: &SandboxSpec, _: Imported<'_>) {}
 
     /// Forks an interpreter into a sandbox whose runner waits for it.
     ///

@@ -3,6 +3,7 @@
 //! How they are started is in `runner/src/preload.rs`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use isolator_runner::wire::{self, Wanted};
 
@@ -23,6 +24,8 @@ pub struct Preload {
     pub modules: Vec<String>,
     /// Memory that the interpreter with modules may take, on top of the program's limit.
     pub memory: ByteSize,
+    /// Whether it is a fork of one that the engine keeps, if the engine can do that.
+    pub fork: bool,
 }
 
 impl Preload {
@@ -37,6 +40,19 @@ impl Preload {
             forked,
         }
     }
+}
+
+/// What a program that has ended had imported.
+#[derive(Debug, Clone, Copy)]
+pub struct Imported<'a> {
+    /// Who had sent it.
+    pub client: &'a str,
+    /// Whether it had an interpreter with the modules of its language.
+    pub with_modules: bool,
+    /// The modules that its source names, sorted.
+    pub named: &'a [String],
+    /// The CPU time that it used.
+    pub cpu: Duration,
 }
 
 /// What a program wants of the interpreters that wait.

@@ -38,6 +38,11 @@ impl Client {
         Self::named("host")
     }
 
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
     /// One of several clients.
     pub fn named(name: &str) -> Self {
         Self(name.into())

@@ -172,7 +172,7 @@ impl Pools {
             let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
             let checkout = admitted.elapsed();
             let image = sandbox.spec.image.digest.clone();
-            let run = run::run(sandbox, request, &want, &self.shared.tasks);
+            let run = run::run(sandbox, request, &want, client.name(), &self.shared.tasks);
             match self.shared.activity.during(run).await {
                 // Each retry takes a sandbox from the idle set, so this ends.
                 Err(RunError::NotThawed(error)) => {

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use isolator_runner::wire::{Interpreter, Wanted};
 use memchr::memmem;
-use regex::bytes::Regex;
+use regex::bytes::{Captures, Regex};
 
 use crate::engine::preload::{Preload, Want};
 use crate::run::workspace::Workspace;
@@ -27,10 +27,11 @@ static PYTHON_INTERPRETER: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// Python: by what an import can be influenced that comes later. Variables may be read.
+/// Python: by what an import can be influenced that comes later. Variables may be read, and a docstring may end with the name of a
+/// file.
 static PYTHON_INFLUENCE: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"\benviron\b(?<read>\s*\.\s*(?:get|copy)\b)?|\b(?:putenv|unsetenv|filterwarnings|simplefilter|resetwarnings|catch_warnings|warnings\s*\.\s*filters|showwarning|formatwarning|setLoggerClass|setLogRecordFactory|setlocale|builtins|__builtins__|__import__|importlib|settrace|setprofile|monitoring|register_at_fork|ctypes)\b",
+        r#"\benviron\b(?<read>\s*\.\s*(?:get|copy)\b)?|\bsys\s*\.\s*path\b|\.py(?:(?<docstring>"""|''')|["'])|\b(?:setrlimit|extractall|unpack_archive|putenv|unsetenv|filterwarnings|simplefilter|resetwarnings|catch_warnings|warnings\s*\.\s*filters|showwarning|formatwarning|setLoggerClass|setLogRecordFactory|setlocale|builtins|__builtins__|__import__|importlib|settrace|setprofile|monitoring|register_at_fork|ctypes)\b"#,
     )
 });
 
@@ -182,7 +183,9 @@ fn imports_first(sources: &[&[u8]], imports: &[Vec<Import>], packages: &[&str]) 
 
 fn first_influence(code: &[u8]) -> Option<usize> {
     let mut found = PYTHON_INFLUENCE.captures_iter(code);
-    let influence = found.find(|found| found.name("read").is_none())?;
+    let is_harmless =
+        |found: &Captures<'_>| found.name("read").or_else(|| found.name("docstring")).is_some();
+    let influence = found.find(|found| !is_harmless(found))?;
     influence.get(0).map(|all| all.start())
 }
 
@@ -197,7 +200,7 @@ fn imports(code: &[u8]) -> Vec<Import> {
     for text in PYTHON_TEXT.find_iter(code) {
         blanked[text.range()].fill(b' ');
     }
-    let import = |found: regex::bytes::Captures<'_>| {
+    let import = |found: Captures<'_>| {
         let modules = found.name("from").or_else(|| found.name("modules"));
         let modules = modules.map_or(&b""[..], |modules| modules.as_bytes());
         let modules = String::from_utf8_lossy(modules);
@@ -261,6 +264,8 @@ mod tests {
             "import os; home = os.environ.get('HOME'); import pandas",
             "import json\nprint('# import this')\nimport numpy",
             "import gc, numpy\ngc.collect()",
+            "\"\"\"Usage: main.py\"\"\"\nimport numpy",
+            "import sys, numpy\nprint(sys.path)",
         ] {
             assert_eq!(of(code), Wanted::Loaded, "{code}");
         }
@@ -284,6 +289,11 @@ mod tests {
             "import sys, numpy\nprint('pandas' in sys.modules)",
             "import gc, pandas\nprint(gc.get_freeze_count())",
             "import importlib\nimportlib.import_module('pandas')",
+            "import sys\nsys.path[:] = []\nimport numpy",
+            "import sys; sys.path.insert(0, 'vendor.zip'); import pandas",
+            "open('pandas.py', 'w').write('x = 1')\nimport pandas",
+            "import zipfile\nzipfile.ZipFile('a.zip').extractall()\nimport pandas",
+            "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1, 1))\nimport numpy",
         ] {
             assert_eq!(of(code), Wanted::Bare, "{code}");
         }

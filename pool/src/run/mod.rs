@@ -83,6 +83,7 @@ pub(crate) async fn run(
     mut sandbox: Sandbox<Armed>,
     request: &RunRequest,
     want: &Want,
+    client: &str,
     tasks: &TaskTracker,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
@@ -122,6 +123,8 @@ pub(crate) async fn run(
     match report {
         Report::NotThawed(error) => Err(RunError::NotThawed(error)),
         Report::Exit(exit) => {
+            // What a runner says is not believed beyond what can be.
+            sandbox.imported(client, want, exit.cpu.min(total));
             let times = RunTimes {
                 unpack: exit.unpack,
                 spawn: exit.spawn,

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked, PreloadStatus, Want};
+use crate::engine::preload::{Fork, Forked, Imported, PreloadStatus, Want};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
@@ -201,6 +201,15 @@ impl Sandbox<Armed> {
         let told = bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
         told.await??;
         Ok(if modules.is_empty() { wanted } else { Wanted::Loaded })
+    }
+
+    /// Tells the engine what the program has imported, and its CPU time.
+    pub(crate) fn imported(&self, client: &str, want: &Want, cpu: Duration) {
+        if !want.modules.is_empty() {
+            let with_modules = want.interpreter == Wanted::Loaded;
+            let imported = Imported { client, with_modules, named: &want.modules, cpu };
+            self.engine.imported(self.lease.name(), &self.spec, imported);
+        }
     }
 
     /// Freezes the sandbox.

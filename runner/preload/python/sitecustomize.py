@@ -79,7 +79,7 @@ def _preload(names):
 def _arrange_the_end(preloaded, leaves):
     """Taking thousands of objects apart one by one takes longer than most programs run, and the kernel
     frees them at one stroke. So they are left to it, unless there are any whose end can be noticed. In a fork ``leaves`` has
-    a function that never returns, and leaves out the rest of the end.
+    a function that never returns, and leaves out the rest of the end. It is told whether there is much memory to be freed.
     Returns a function to call when everything is as the program will find it."""
     import atexit
     import gc
@@ -162,7 +162,7 @@ def _arrange_the_end(preloaded, leaves):
                         return
                     if not stream.closed:
                         flush(stream)
-                leaves[0]()
+                leaves[0](bool(preloaded))
             except (OSError, ValueError, SystemError):
                 # Python tries again, and reports it.
                 pass

@@ -13,6 +13,7 @@ mod images;
 mod labels;
 pub mod launcher;
 mod launcher_client;
+mod launchers;
 mod layout;
 mod live;
 mod protocol;
@@ -36,22 +37,20 @@ use self::cgroups::Cgroup;
 use self::host::Host;
 use self::labels::{instance_of, labels_of};
 use self::launcher_client::LauncherClient;
+use self::launchers::Images;
 use self::layout::IMAGES;
 use self::live::Live;
-use self::protocol::{Devices, Kind, LauncherPaths, Layer, Part};
+use self::protocol::{Kind, Layer, Part};
 use self::zygotes::{TEMPLATES, Templates};
 use crate::engine::instance::Instance;
 use crate::engine::limits::{LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked};
+use crate::engine::preload::{Fork, Forked, Imported};
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, Unsupported, WaitingMemory, Warning,
 };
 use crate::lock::lock;
-
-/// Number of launchers. Each makes one sandbox at a time, which keeps one core busy.
-const LAUNCHERS: usize = 2;
 
 /// The settings of an embedded engine.
 pub struct Settings {
@@ -78,7 +77,7 @@ pub struct EmbeddedEngine {
     instance: String,
     host: Result<Host, String>,
     store: Store,
-    launchers: tokio::sync::Mutex<Vec<Arc<LauncherClient>>>,
+    launchers: tokio::sync::Mutex<Vec<(Images, Arc<LauncherClient>)>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
@@ -138,28 +137,6 @@ impl EmbeddedEngine {
             true => EngineError::DiskFull(message),
             false => refused(Call::Prepare, message),
         }
-    }
-
-    /// The launcher with the fewest requests. Starts launchers that are missing.
-    async fn launcher(&self) -> Result<Arc<LauncherClient>, EngineError> {
-        let host = self.host()?;
-        let mut launchers = self.launchers.lock().await;
-        launchers.retain(|launcher| launcher.is_healthy());
-        while launchers.len() < LAUNCHERS {
-            let paths = LauncherPaths {
-                images: self.store.images(),
-                shared: self.shared(),
-                groups: host.version_two_mount.clone(),
-                favordynmods: host.favorable_groups().filter(|_| self.settings.favordynmods),
-                building: None,
-                devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
-            };
-            let program = &self.settings.program;
-            let launcher = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
-            launchers.push(Arc::new(launcher.map_err(|error| refused(Call::Prepare, error))?));
-        }
-        let least = launchers.iter().min_by_key(|launcher| launcher.waiting());
-        least.cloned().ok_or_else(|| refused(Call::Prepare, "there is no launcher"))
     }
 
     /// Holds an image, which stays in the store as long as a sandbox uses it.
@@ -223,7 +200,7 @@ impl Engine for EmbeddedEngine {
             let _launchers = self.launchers.lock().await;
             self.write_shared().map_err(|error| self.not_written(&error))?;
         }
-        self.launcher().await.map(|_| ())
+        self.launcher(Images::Others).await.map(|_| ())
     }
 
     async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
@@ -290,9 +267,9 @@ impl Engine for EmbeddedEngine {
             layer: (!spec.readonly_root).then_some(layer),
             part: Part::Program { entered_by },
         };
-        let freezer = cgroup.as_ref().and_then(Cgroup::separate_freezer);
-        let launcher = self.launcher().await?;
-        let created = launcher.create(name.as_str(), oci, kind, freezer).await;
+        let images = entered_by.map_or(Images::Others, |_| Images::One(spec.image.digest.clone()));
+        let launcher = self.launcher(images).await?;
+        let created = Self::make(&launcher, name.as_str(), oci, kind, cgroup.as_ref()).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
         let live = Live::new(created, cgroup, &launcher, held);
         lock(&self.sandboxes).insert(name.clone(), live);
@@ -301,6 +278,10 @@ impl Engine for EmbeddedEngine {
 
     fn can_fork(&self, name: &SandboxName, spec: &SandboxSpec, fork: &Fork) -> bool {
         self.can_fork_template(name, spec, fork)
+    }
+
+    fn imported(&self, name: &SandboxName, spec: &SandboxSpec, imported: Imported<'_>) {
+        self.learn_imports(name, spec, imported);
     }
 
     async fn fork(

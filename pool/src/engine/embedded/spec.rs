@@ -145,6 +145,13 @@ pub(super) fn template(
     template
 }
 
+/// Gives a template only the CPU time that nobody else wants, until it is ready.
+pub(super) fn give_way(template: &mut Value) {
+    if let Some(cpu) = template.pointer_mut("/linux/resources/cpu") {
+        cpu["shares"] = json!(cgroups::LEAST_SHARES);
+    }
+}
+
 /// What a template may take on top for the tables of the memory that its forks share with it.
 const TEMPLATE_MEMORY: ByteSize = ByteSize::mib(128);
 

@@ -288,6 +288,7 @@ fn preload() -> Preload {
         env: BTreeMap::new(),
         modules: vec!["numpy".to_owned()],
         memory: ByteSize::mib(64),
+        fork: true,
     }
 }
 

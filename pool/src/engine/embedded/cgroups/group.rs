@@ -30,6 +30,9 @@ const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The period of CPU limits: the kernel's default.
 pub(crate) const CPU_PERIOD: Duration = Duration::from_millis(100);
 
+/// The smallest share of CPU time, in the measure of version 1.
+pub(crate) const LEAST_SHARES: u64 = 2;
+
 /// The groups of one sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroup {
@@ -174,6 +177,18 @@ impl Cgroup {
         Ok(())
     }
 
+    /// Gives the processes the usual share of CPU time. Groups without that controller have it anyway.
+    pub(crate) fn share_equally(&self) -> io::Result<()> {
+        let (controller, file, usual) = match self.hierarchies.version {
+            Version::One => ("cpu", "cpu.shares", "1024"),
+            Version::Two => ("", "cpu.weight", "100"),
+        };
+        match self.file(controller, file) {
+            Ok(path) if path.exists() => self.write(controller, file, usual),
+            _ => Ok(()),
+        }
+    }
+
     /// The limit that the processes have run into since the group was made, if there is one.
     pub(crate) fn reached(&self) -> Option<LimitKind> {
         let (killed, refused) = match self.hierarchies.version {
@@ -220,6 +235,28 @@ impl Cgroup {
                 removed => return removed,
             }
         }
+    }
+
+    /// Kills the processes of a sandbox that is being made. Its launcher, which is in one of the groups until it is made, lives on.
+    pub(crate) fn kill_unfinished(&self) -> io::Result<()> {
+        for pid in self.limited_pids()?.into_iter().filter_map(Pid::from_raw) {
+            match kill_process(pid, Signal::KILL) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether no process is in the groups beside one.
+    pub(crate) fn has_one_process(&self) -> io::Result<bool> {
+        Ok(self.limited_pids()?.len() == 1)
+    }
+
+    /// The IDs of the processes that are limited.
+    fn limited_pids(&self) -> io::Result<BTreeSet<i32>> {
+        let controller = if self.hierarchies.version == Version::One { "memory" } else { "" };
+        pids_of(&self.file(controller, "")?)
     }
 
     /// Kills every process. With version 1 frozen ones die only when thawed, so it thaws them.

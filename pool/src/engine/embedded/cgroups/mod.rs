@@ -4,7 +4,7 @@ mod devices;
 mod group;
 mod hierarchies;
 
-pub(super) use group::{CPU_PERIOD, Cgroup, quota};
+pub(super) use group::{CPU_PERIOD, Cgroup, LEAST_SHARES, quota};
 pub(super) use hierarchies::{
     CGROUP_MOUNT, Hierarchies, Version, favor_changes, version_two_mount,
 };

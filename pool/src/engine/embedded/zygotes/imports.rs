@@ -73,6 +73,11 @@ impl<'a> Ready<'a> {
         self.cost(self.imports.iter().filter_map(|import| import.time).sum()) >= WORTH_A_TEMPLATE
     }
 
+    /// The CPU time of its start and its imports.
+    pub(super) fn cpu(&self) -> Duration {
+        self.start + self.imports.iter().filter_map(|import| import.time).sum::<Duration>()
+    }
+
     fn cost(&self, time: Duration) -> Cost {
         let start = self.start.as_nanos().max(1);
         Cost::try_from(time.as_nanos() * 1000 / start).unwrap_or(Cost::MAX)

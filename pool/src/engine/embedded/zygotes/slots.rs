@@ -1,0 +1,192 @@
+//! The places of templates: what each is made from, whether it is there, and which one goes for another.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::template::Template;
+use crate::engine::SandboxSpec;
+use crate::engine::embedded::launcher_client::LauncherClient;
+use crate::engine::preload::Preload;
+use crate::lock::lock;
+
+/// How long to wait after a template failed before the next try. It doubles with each failure, up to the second.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(30);
+const LATEST_RETRY: Duration = Duration::from_secs(10 * 60);
+
+/// Most templates for what programs have asked for, of each image and launcher, and how long one that another takes the
+/// place of must not have been used.
+const MOST_LEARNED: usize = 4;
+const LEAST_USE: Duration = Duration::from_secs(60);
+
+/// Most of them that are remembered because they failed.
+const MOST_FAILED: usize = 32;
+
+/// What a template is made from.
+#[derive(Clone)]
+pub(super) struct Key {
+    pub(super) launcher: Weak<LauncherClient>,
+    pub(super) spec: SandboxSpec,
+    pub(super) preload: Preload,
+    pub(super) modules: Vec<String>,
+    /// The client whose programs have imported just these; `None` if the configuration names them.
+    pub(super) learned_from: Option<Arc<str>>,
+    pub(super) user: u32,
+}
+
+impl Key {
+    /// Whether both are for the same sandboxes.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        self.launcher.ptr_eq(&other.launcher)
+            && self.spec.image.digest == other.spec.image.digest
+            && self.spec.workdir == other.spec.workdir
+            && self.preload == other.preload
+    }
+
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.is_beside(other)
+            && self.modules == other.modules
+            && self.is_learned() == other.is_learned()
+    }
+
+    pub(super) fn is_learned(&self) -> bool {
+        self.learned_from.is_some()
+    }
+
+    /// Of the one that is made for a set of modules.
+    pub(super) fn learned(&self, modules: &[String], client: &str) -> Self {
+        Self { modules: modules.to_vec(), learned_from: Some(client.into()), ..self.clone() }
+    }
+}
+
+/// The place of a template.
+pub(super) struct Slot {
+    pub(super) state: Mutex<State>,
+    /// Wakes those who wait for the first one.
+    pub(super) made: watch::Sender<()>,
+}
+
+/// A running template; whoever holds the lock forks it.
+pub(super) type Running = Arc<tokio::sync::Mutex<Template>>;
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) running: Option<Running>,
+    /// The modules that the last one had.
+    pub(super) loaded: HashSet<String>,
+    pub(super) used: Option<Instant>,
+    pub(super) is_being_made: bool,
+    pub(super) failed: Option<Failure>,
+}
+
+/// Why there is none.
+pub(super) struct Failure {
+    why: String,
+    retry_at: Instant,
+    retry_after: Duration,
+}
+
+/// What a slot has for a request.
+pub(super) enum Found {
+    Running(Running),
+    BeingMade,
+    Failed(String),
+}
+
+impl Slot {
+    pub(super) fn new() -> Self {
+        Self { state: Mutex::default(), made: watch::Sender::new(()) }
+    }
+
+    pub(super) fn look(&self) -> Found {
+        let mut state = lock(&self.state);
+        state.used = Some(Instant::now());
+        match (&state.running, &state.failed) {
+            (Some(running), _) => Found::Running(Arc::clone(running)),
+            (None, Some(failure)) => Found::Failed(failure.why.clone()),
+            (None, None) => Found::BeingMade,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        lock(&self.state).running.is_some()
+    }
+
+    /// Whether the caller must now have a new one made, and put it here.
+    pub(super) fn begins(&self) -> bool {
+        let mut state = lock(&self.state);
+        let is_waiting = state.failed.as_ref().is_some_and(|it| Instant::now() < it.retry_at);
+        let begins = !state.is_being_made && !is_waiting;
+        state.is_being_made |= begins;
+        begins
+    }
+
+    /// Takes the new one. The last one ends with the requests that use it.
+    pub(super) fn put(&self, made: Result<Template, String>) {
+        let mut state = lock(&self.state);
+        state.is_being_made = false;
+        match made {
+            Ok(template) => {
+                state.loaded.clone_from(template.loaded());
+                state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
+                state.failed = None;
+            }
+            Err(why) => {
+                // Whoever wanted to fork it tells of it.
+                tracing::debug!(error = %why, "a template could not be made");
+                state.fail(why);
+            }
+        }
+        drop(state);
+        self.made.send_replace(());
+    }
+
+    /// Gives up one that could not be forked.
+    pub(super) fn give_up(&self, template: &Running, was_good: bool, why: &str) {
+        let mut state = lock(&self.state);
+        if state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, template)) {
+            state.running = None;
+            if !was_good {
+                state.fail(why.to_owned());
+            }
+        }
+    }
+}
+
+impl State {
+    /// When it was used last, or began to be made; never if it failed.
+    pub(super) fn last_use(&self) -> Option<Instant> {
+        self.used.filter(|_| self.running.is_some() || self.is_being_made)
+    }
+
+    fn fail(&mut self, why: String) {
+        let last = self.failed.as_ref().map(|failure| failure.retry_after);
+        let retry_after = last.map_or(RETRY_AFTER, |last| LATEST_RETRY.min(last * 2));
+        self.failed = Some(Failure { why, retry_at: Instant::now() + retry_after, retry_after });
+    }
+}
+
+/// Makes room for a template that programs of a client have asked for. `None` if all that are there were used a moment ago: they are
+/// as good. A client with fewer than others has a place all the same. What failed takes no room, but is remembered, so that
+/// it is not tried all the time.
+pub(super) fn make_room(slots: &mut Vec<(Key, Arc<Slot>)>, key: &Key) -> Option<()> {
+    let beside =
+        slots.iter().enumerate().filter(|(_, (it, _))| it.is_learned() && it.is_beside(key));
+    let (there, failed): (Vec<_>, Vec<_>) = beside
+        .map(|(at, (it, slot))| (at, it.learned_from.as_ref(), lock(&slot.state).last_use()))
+        .partition(|(.., used)| used.is_some());
+    let has = |client| there.iter().filter(|(_, of, _)| *of == client).count();
+    let fair = has(key.learned_from.as_ref()) + 1;
+    let gone = if there.len() >= MOST_LEARNED {
+        let is_unused = |used: &Option<Instant>| used.is_some_and(|it| it.elapsed() >= LEAST_USE);
+        let may_go = there.iter().filter(|(_, of, used)| is_unused(used) || has(*of) > fair);
+        Some(may_go.min_by_key(|(.., used)| *used)?.0)
+    } else {
+        failed.first().filter(|_| failed.len() >= MOST_FAILED).map(|(at, ..)| *at)
+    };
+    gone.map(|at| slots.remove(at));
+    Some(())
+}

@@ -1,0 +1,5 @@
+#: {"status": "error"}
+import sys
+
+sys.path[:] = []
+import pandas

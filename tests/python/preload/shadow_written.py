@@ -1,0 +1,7 @@
+#: {"status": "success"}
+with open("pandas.py", "w") as file:
+    file.write("x = 'mine'\n")
+
+import pandas
+
+print(pandas.x)
