@@ -26,6 +26,9 @@ use crate::usage;
 /// How long an interpreter may take to be ready; less than the server allows the runner.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// How long a forked one may take: it has imported its modules before.
+const FORK_READY_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How long an interpreter may take to go on: it searches one directory and closes a descriptor.
 const GO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -174,7 +177,7 @@ impl Preloads {
         oom_score: &OomScore,
     ) -> Result<(Parked, String), String> {
         let mut parked = Parked::spawn(preload, oom_score).map_err(|e| e.to_string())?;
-        let checked = parked.wait_until_ready().and_then(|missing| {
+        let checked = parked.wait_until_ready(READY_TIMEOUT).and_then(|missing| {
             // Without modules it takes no more memory than any other.
             parked.check(if preload.modules.is_empty() { u64::MAX } else { preload.memory })?;
             Ok(missing)
@@ -281,7 +284,7 @@ impl Parked {
     fn accept(forks: &Forks) -> Result<(Self, String), String> {
         let (process, channel) = forks.accept().map_err(|error| error.to_string())?;
         let mut parked = Self { process, channel, memory: 0, has_modules: false };
-        match parked.wait_until_ready() {
+        match parked.wait_until_ready(FORK_READY_TIMEOUT) {
             Ok(missing) => Ok((parked, missing)),
             Err(problem) => {
                 parked.end();
@@ -291,8 +294,8 @@ impl Parked {
     }
 
     /// Waits until it is ready. Returns its missing modules, separated by spaces.
-    fn wait_until_ready(&mut self) -> Result<String, String> {
-        self.channel.set_read_timeout(Some(READY_TIMEOUT)).map_err(|error| error.to_string())?;
+    fn wait_until_ready(&mut self, timeout: Duration) -> Result<String, String> {
+        self.channel.set_read_timeout(Some(timeout)).map_err(|error| error.to_string())?;
         let mut line = String::new();
         match BufReader::new(&self.channel).read_line(&mut line) {
             Ok(0) => Err(self.exit_message()),
@@ -301,7 +304,7 @@ impl Parked {
                 None => Err(format!("it said {line:?}")),
             },
             Err(error) if would_block(&error) => {
-                Err(format!("it was not ready within {READY_TIMEOUT:?}"))
+                Err(format!("it was not ready within {timeout:?}"))
             }
             Err(error) => Err(error.to_string()),
         }

@@ -21,7 +21,7 @@ mod mapping;
 mod sandbox;
 mod socket;
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 unsafe extern "C" {
@@ -29,12 +29,16 @@ unsafe extern "C" {
     fn PyOS_BeforeFork();
     fn PyOS_AfterFork_Parent();
     fn PyOS_AfterFork_Child();
+    fn fflush(stream: *mut c_void) -> c_int;
 }
 
 /// Called by Python before it says that it is ready: an interpreter that lacks something that this library calls can't load it.
 /// Returns null, so that there is no module.
 #[unsafe(no_mangle)]
 pub extern "C" fn PyInit_isolator_loads() -> *mut c_void {
+    // The buffers of C are copied into each fork, too.
+    // SAFETY: without a stream it means all of them.
+    unsafe { fflush(null_mut()) };
     null_mut()
 }
 

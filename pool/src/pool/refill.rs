@@ -214,7 +214,13 @@ impl Pool {
                     None => return drop(self.idle.add_hot(sandbox)),
                 },
             };
-            match sandbox.preload().await {
+            let preloaded = tokio::select! {
+                biased;
+                // A module may never return, and a server that stops does not wait for it.
+                () = self.shared.stop.cancelled() => return,
+                preloaded = sandbox.preload() => preloaded,
+            };
+            match preloaded {
                 Ok(status) => self.note_preload(status, sandbox.missing()),
                 Err(error) => return self.note_failure(&error),
             }

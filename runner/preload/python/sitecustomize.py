@@ -462,6 +462,9 @@ def _park(said):
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
         if channel == 0:
+            # What a module has printed must not be left in a buffer, from which each fork would print it.
+            for stream in [sys.stdout, sys.stderr]:
+                stream.flush()
             _call_template("loads")
         written = _written() if channel == 0 else {}
     except BaseException as error:

@@ -126,7 +126,13 @@ pub(super) fn template(
     linux["resources"]["memory"]["swap"] = json!(memory);
     // A fork counts here until it has its place in a sandbox, and does its work here that far.
     let period = cgroups::CPU_PERIOD.as_micros() as u64;
-    for (limit, value) in [("/pids/limit", TEMPLATE_PROCESSES), ("/cpu/quota", period)] {
+    let limits = [
+        ("/pids/limit", TEMPLATE_PROCESSES),
+        ("/cpu/quota", period),
+        // It may not be more than the quota.
+        ("/cpu/burst", period),
+    ];
+    for (limit, value) in limits {
         if let Some(limit) = linux["resources"].pointer_mut(limit) {
             *limit = json!(value);
         }

@@ -342,7 +342,8 @@ impl EmbeddedEngine {
             drop(launcher);
             let made = match created {
                 Ok(created) => Template::new(created, cgroup, held, bounds, &tasks, learn).await,
-                Err(error) => Err(error),
+                // Every template has another name, and the same cause is told once.
+                Err(error) => Err(error.replace(&name, "template")),
             };
             if let Some(client) = client {
                 lock(&asked).charge(&client, cpu.unwrap_or_else(|| began.elapsed()));
