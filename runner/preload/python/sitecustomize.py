@@ -86,12 +86,13 @@ def _arrange_the_end(preloaded, leaves):
     from io import BufferedReader, BytesIO, FileIO, StringIO
     from itertools import chain, starmap
 
+    from _io import _IOBase
     from _weakref import ref
 
     # The program may have changed anything by then, and nothing of it is to be called.
     modules, objects, stats, freeze, unfreeze = sys.modules, gc.get_objects, gc.get_stats, gc.freeze, gc.unfreeze
     bases_of, names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
-    builtin, function, method, generator = type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
+    module_type, builtin, function, method, generator = type(sys), type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
     library = sys.prefix + "/"
     collections, known = [], {}
     text, streams = type(sys.stdout), vars(sys)
@@ -106,7 +107,10 @@ def _arrange_the_end(preloaded, leaves):
             call = call.__func__
         if type(call) is function:
             return call.__code__.co_filename.startswith(library)
-        return call is None or type(call) is builtin
+        if type(call) is builtin:
+            # Libraries name what changes a collection of theirs, and programs `print` or what writes to a stream.
+            return type(call.__self__) is not module_type and _IOBase not in bases_of(type(call.__self__))
+        return call is None
 
     def is_noticed(thing, type=type, str=str, next=next):
         """Whether the end of a thing that has a say in it may do more than free what a library holds."""
