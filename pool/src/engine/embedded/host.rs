@@ -79,8 +79,7 @@ impl Host {
             users_of_root(&read("/proc/self/uid_map"), &read("/proc/sys/user/max_user_namespaces"));
         let counts_sockets_apart = groups.count_sockets_apart();
         let is_second = groups.version == Version::Two;
-        let version_two_mount =
-            if is_second { cgroups::version_two_mount().ok() } else { None };
+        let version_two_mount = if is_second { cgroups::version_two_mount().ok() } else { None };
         let (groups, why, grant) = (Some(groups), None, None);
         Ok(Self { groups, counts_sockets_apart, missing, why, grant, version_two_mount, users })
     }

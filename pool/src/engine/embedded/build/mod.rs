@@ -105,7 +105,8 @@ impl EmbeddedEngine {
             building: Some(Building { root: staged.root(), ids }),
             devices: Devices::Host,
         };
-        let launcher = LauncherClient::start(&self.settings.program, paths, None, &self.tasks).await;
+        let launcher =
+            LauncherClient::start(&self.settings.program, paths, None, &self.tasks).await;
         let launcher = launcher.map_err(|error| failed(&error))?;
         let sandbox = format!("isolator-build-{}", uuid::Uuid::new_v4().simple());
         let group =
