@@ -70,6 +70,10 @@ pub enum RunError {
     /// The sandbox was paused, and the engine did not thaw it.
     #[error("a paused sandbox could not be thawed: {0}")]
     NotThawed(EngineError),
+    /// An interpreter was being forked into the sandbox for the program, and it is not known what came of it. The program
+    /// has not begun.
+    #[error("no interpreter came into the sandbox, so the program was not started: {0}")]
+    NotForked(SandboxError),
     /// The runner ended, or took too long, before it had started the program.
     #[error("the sandbox did not start the program; the sandbox is {0}")]
     NotStarted(SandboxState),
@@ -87,13 +91,7 @@ pub(crate) async fn run(
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
     sandbox.limit(request.resources).await?;
-    let interpreter = match sandbox.fork(want).await {
-        Ok(interpreter) => interpreter,
-        Err(error) => {
-            tracing::warn!(sandbox = %sandbox.lease.name(), %error, "no interpreter came");
-            return Err(RunError::NotStarted(SandboxState::Running));
-        }
-    };
+    let interpreter = sandbox.fork(want).await.map_err(RunError::NotForked)?;
     let limit = began.elapsed();
 
     let message = encode(request, interpreter, &sandbox)?;

@@ -42,7 +42,7 @@ use self::protocol::{Devices, Kind, LauncherPaths, Layer, Part};
 use self::zygotes::{TEMPLATES, Templates};
 use crate::engine::instance::Instance;
 use crate::engine::limits::{LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked};
+use crate::engine::preload::{AwaitedFork, Fork, Forked};
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
@@ -155,7 +155,8 @@ impl EmbeddedEngine {
                 devices: if host.grant.is_none() { Devices::Own } else { Devices::Host },
             };
             let program = &self.settings.program;
-            let launcher = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
+            let launcher =
+                LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
             launchers.push(Arc::new(launcher.map_err(|error| refused(Call::Prepare, error))?));
         }
         let least = launchers.iter().min_by_key(|launcher| launcher.waiting());
@@ -299,7 +300,11 @@ impl Engine for EmbeddedEngine {
         Ok(())
     }
 
-    fn can_fork(&self, name: &SandboxName, spec: &SandboxSpec, fork: &Fork) -> bool {
+    fn asked_for(&self, name: &SandboxName, spec: &SandboxSpec, fork: &AwaitedFork) {
+        self.make_templates_for(name, spec, fork);
+    }
+
+    fn can_fork(&self, name: &SandboxName, spec: &SandboxSpec, fork: &AwaitedFork) -> bool {
         self.can_fork_template(name, spec, fork)
     }
 

@@ -23,7 +23,7 @@ use super::launcher_client::LauncherClient;
 use super::layout::{self, IMAGES};
 use super::protocol::{Kind, Layer, Part};
 use super::{EmbeddedEngine, refused, spec};
-use crate::engine::preload::{Fork, Forked, Preload};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Preload};
 use crate::engine::{Call, EngineError, SandboxName, SandboxSpec};
 use crate::lock::lock;
 
@@ -62,8 +62,9 @@ struct Key {
     spec: SandboxSpec,
     preload: Preload,
     modules: Vec<String>,
-    /// Whether programs have asked for just these.
-    is_asked: bool,
+    /// Whether it is made for just these modules because programs asked for them. The plain ones have those of the language, or
+    /// none.
+    is_learned: bool,
     user: u32,
 }
 
@@ -77,12 +78,14 @@ impl Key {
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        self.is_beside(other) && self.modules == other.modules && self.is_asked == other.is_asked
+        self.is_beside(other)
+            && self.modules == other.modules
+            && self.is_learned == other.is_learned
     }
 
-    /// Of the one that is made for a set of modules.
-    fn of_asked(&self, modules: &[String]) -> Self {
-        Self { modules: modules.to_vec(), is_asked: true, ..self.clone() }
+    /// Of the one that is made for a set of modules that programs asked for.
+    fn of_learned(&self, modules: &[String]) -> Self {
+        Self { modules: modules.to_vec(), is_learned: true, ..self.clone() }
     }
 }
 
@@ -228,7 +231,7 @@ impl Templates {
 
     /// What a program imports that the plain template does not have, with what each costs. Empty if all of it is not worth a
     /// fork.
-    fn costly<'f>(&self, plain: &Key, fork: &'f Fork) -> HashMap<&'f str, Cost> {
+    fn costly<'f>(&self, plain: &Key, fork: &'f AwaitedFork) -> HashMap<&'f str, Cost> {
         let digest = &plain.spec.image.digest;
         let slots = lock(&self.slots);
         let state =
@@ -246,25 +249,25 @@ impl Templates {
 
     /// The best that is ready for a program: the one made for programs with these imports that saves most, if that is worth a
     /// fork.
-    fn best(&self, plain: &Key, fork: &Fork) -> Option<(Key, Arc<Slot>)> {
+    fn best(&self, plain: &Key, fork: &AwaitedFork) -> Option<(Key, Arc<Slot>)> {
         let costly = self.costly(plain, fork);
         let saves =
             |key: &Key| sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())));
         let is_fit = |key: &Key| {
-            key.is_asked
+            key.is_learned
                 && key.is_beside(plain)
                 && key.modules.iter().all(|module| fork.named.contains(module))
                 && saves(key) >= WORTH_A_FORK
         };
         let slots = lock(&self.slots);
-        let asked = slots.iter().filter(|(key, slot)| is_fit(key) && slot.is_ready());
-        let asked = asked.max_by_key(|(key, _)| (saves(key), key.modules.len()));
+        let learned = slots.iter().filter(|(key, slot)| is_fit(key) && slot.is_ready());
+        let learned = learned.max_by_key(|(key, _)| (saves(key), key.modules.len()));
         let plain = slots.iter().find(|(key, slot)| key.is_like(plain) && slot.is_ready());
-        asked.or(plain.filter(|_| !fork.is_there)).cloned()
+        learned.or(plain.filter(|_| !fork.is_there)).cloned()
     }
 
     /// Counts what a program asks for. Returns the place of a template that must now be made for it.
-    fn learn(&self, plain: &Key, fork: &Fork) -> Option<(Key, Arc<Slot>)> {
+    fn learn(&self, plain: &Key, fork: &AwaitedFork) -> Option<(Key, Arc<Slot>)> {
         if self.costly(plain, fork).is_empty() {
             return None;
         }
@@ -272,12 +275,12 @@ impl Templates {
         if !is_wanted {
             return None;
         }
-        let key = plain.of_asked(&fork.named);
+        let key = plain.of_learned(&fork.named);
         let mut slots = lock(&self.slots);
         slots.retain(|(key, slot)| {
             let used = lock(&slot.state).last_use();
             let is_unused = used.is_some_and(|used| used.elapsed() > KEPT_UNUSED);
-            key.launcher.strong_count() > 0 && !(key.is_asked && is_unused)
+            key.launcher.strong_count() > 0 && !(key.is_learned && is_unused)
         });
         if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(&key)) {
             let slot = Arc::clone(slot);
@@ -304,7 +307,7 @@ fn sum<'c>(costs: impl Iterator<Item = &'c Cost>) -> Cost {
 /// good. What failed takes no room, but is remembered, so that it is not tried all the time.
 fn make_room(slots: &mut Vec<(Key, Arc<Slot>)>, key: &Key) -> Option<()> {
     let beside =
-        slots.iter().enumerate().filter(|(_, (other, _))| other.is_asked && other.is_beside(key));
+        slots.iter().enumerate().filter(|(_, (other, _))| other.is_learned && other.is_beside(key));
     let (there, failed): (Vec<_>, Vec<_>) = beside
         .map(|(at, (_, slot))| (at, lock(&slot.state).last_use()))
         .partition(|(_, used)| used.is_some());
@@ -330,24 +333,25 @@ impl EmbeddedEngine {
         &self,
         name: &SandboxName,
         spec: &SandboxSpec,
-        fork: &Fork,
+        with_modules: bool,
     ) -> Option<(Key, Arc<LauncherClient>)> {
         let user = self.templates.user(self.host().ok()?, spec)?;
         let preload = spec.preload.clone()?;
         let launcher = self.with_live(Call::Preload, name, |live| Ok(live.launcher())).ok()??;
-        let modules = if fork.with_modules { preload.modules.clone() } else { Vec::new() };
+        let modules = if with_modules { preload.modules.clone() } else { Vec::new() };
         let spec = spec.clone();
         let weak = Arc::downgrade(&launcher);
-        Some((Key { launcher: weak, spec, preload, modules, is_asked: false, user }, launcher))
+        Some((Key { launcher: weak, spec, preload, modules, is_learned: false, user }, launcher))
     }
 
-    pub(super) fn can_fork_template(
+    /// Counts what a program asks for, and begins to make the templates that it shows to be missing.
+    pub(super) fn make_templates_for(
         &self,
         name: &SandboxName,
         spec: &SandboxSpec,
-        fork: &Fork,
-    ) -> bool {
-        let Some((plain, launcher)) = self.key(name, spec, fork) else { return false };
+        fork: &AwaitedFork,
+    ) {
+        let Some((plain, launcher)) = self.key(name, spec, fork.with_modules) else { return };
         if !fork.is_there {
             let slot = self.templates.slot(&plain);
             if !slot.is_ready() && slot.begins() {
@@ -357,7 +361,16 @@ impl EmbeddedEngine {
         if let Some((key, slot)) = self.templates.learn(&plain, fork) {
             self.make_template(&launcher, &key, &slot);
         }
-        self.templates.best(&plain, fork).is_some()
+    }
+
+    pub(super) fn can_fork_template(
+        &self,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        fork: &AwaitedFork,
+    ) -> bool {
+        let key = self.key(name, spec, fork.with_modules);
+        key.is_some_and(|(plain, _)| self.templates.best(&plain, fork).is_some())
     }
 
     pub(super) async fn fork_template(
@@ -366,23 +379,29 @@ impl EmbeddedEngine {
         spec: &SandboxSpec,
         fork: Fork,
     ) -> Result<Forked, EngineError> {
-        let Some((plain, launcher)) = self.key(name, spec, &fork) else {
+        let (with_modules, is_awaited) = match &fork {
+            Fork::Spare { with_modules } => (*with_modules, false),
+            Fork::Awaited(fork) => (fork.with_modules, true),
+        };
+        let Some((plain, launcher)) = self.key(name, spec, with_modules) else {
             return Ok(Forked::No(None));
         };
         let (process, cgroup) = self.with_live(Call::Preload, name, |live| {
             Ok((Arc::clone(&live.process), live.cgroup.clone()))
         })?;
-        let (key, slot) = match self.templates.best(&plain, &fork) {
-            Some(best) => best,
-            None if fork.is_awaited => return Ok(Forked::No(None)),
-            None => (plain.clone(), self.templates.slot(&plain)),
+        let (key, slot) = match &fork {
+            Fork::Spare { .. } => (plain.clone(), self.templates.slot(&plain)),
+            Fork::Awaited(fork) => match self.templates.best(&plain, fork) {
+                Some(best) => best,
+                None => return Ok(Forked::No(None)),
+            },
         };
         let mut made = slot.made.subscribe();
         let mut found = slot.look();
         if !matches!(found, Found::Running(_)) && slot.begins() {
             self.make_template(&launcher, &key, &slot);
         }
-        if matches!(found, Found::BeingMade) && !fork.is_awaited {
+        if matches!(found, Found::BeingMade) && !is_awaited {
             // The sender is in the slot.
             let _ = made.changed().await;
             found = slot.look();
@@ -428,7 +447,7 @@ impl EmbeddedEngine {
         slot: &Arc<Slot>,
     ) -> Result<(), EngineError> {
         let host = self.host()?;
-        let Key { spec, preload, modules, is_asked, user, .. } = key;
+        let Key { spec, preload, modules, is_learned, user, .. } = key;
         let held = self.hold(&spec.image)?;
         let name = format!("isolator-template-{}", uuid::Uuid::new_v4().simple());
         let instance = self.templates_instance();
@@ -453,7 +472,7 @@ impl EmbeddedEngine {
         }
         let bounds = Bounds {
             memory: if modules.is_empty() { u64::MAX } else { preload.memory.as_bytes() },
-            is_asked: *is_asked,
+            is_learned: *is_learned,
         };
         let (launcher, slot, tasks) = (Arc::clone(launcher), Arc::clone(slot), self.tasks.clone());
         let (costs, digest) = (Arc::clone(&self.templates.costs), spec.image.digest.clone());

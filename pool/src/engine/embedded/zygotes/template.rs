@@ -56,8 +56,8 @@ const STEPS: [&str; 4] = [
 pub(super) struct Bounds {
     /// Most memory of its modules, in bytes.
     pub(super) memory: u64,
-    /// Whether its modules are only a guess at what programs will ask for.
-    pub(super) is_asked: bool,
+    /// Whether it is made for modules that programs asked for. Then it must have all of them and save time.
+    pub(super) is_learned: bool,
 }
 
 /// A running template.
@@ -69,7 +69,7 @@ pub(super) struct Template {
     born: Instant,
     forks: u32,
     /// Whether its answer to the last request was not read yet.
-    is_asked: bool,
+    owes_answer: bool,
     tasks: TaskTracker,
     loaded: HashSet<String>,
     _image: Arc<Held>,
@@ -113,7 +113,7 @@ impl Template {
             }
         };
         let born = Instant::now();
-        let (forks, is_asked, tasks) = (0, false, tasks.clone());
+        let (forks, owes_answer, tasks) = (0, false, tasks.clone());
         let loaded = HashSet::new();
         let mut template = Self {
             socket,
@@ -122,7 +122,7 @@ impl Template {
             cgroup,
             born,
             forks,
-            is_asked,
+            owes_answer,
             tasks,
             loaded,
             _image: image,
@@ -153,7 +153,7 @@ impl Template {
             let more = more.div_ceil(1 << 20);
             return Err(format!("it takes {more} MiB more than preload.memoryMB allows"));
         }
-        if bounds.is_asked {
+        if bounds.is_learned {
             let missing = ready.missing();
             if !missing.is_empty() {
                 return Err(format!("the image has no module {}", missing.join(" ")));
@@ -225,7 +225,7 @@ impl Template {
         process: BorrowedFd<'_>,
     ) -> Result<Arriving, ForkError> {
         let not_forked = |error: io::Error| ForkError::NotForked(error.to_string());
-        if self.is_asked {
+        if self.owes_answer {
             // Nobody waited for its answer to the last request.
             self.answer().await.map_err(not_forked)?;
         }
@@ -235,7 +235,7 @@ impl Template {
         let sent = self.send(&request, &[process, theirs.as_fd()]).await;
         drop(theirs);
         sent.map_err(not_forked)?;
-        self.is_asked = true;
+        self.owes_answer = true;
         let answer = self.answer().await.map_err(|error| ForkError::Lost(error.to_string()))?;
         let [step, errno] = [0, 4].map(|at| {
             u32::from_ne_bytes([answer[at], answer[at + 1], answer[at + 2], answer[at + 3]])
@@ -256,7 +256,7 @@ impl Template {
             .map_err(|_| io::Error::other(format!("it did not fork within {FORK_TIMEOUT:?}")))??
         {
             8 => {
-                self.is_asked = false;
+                self.owes_answer = false;
                 Ok(answer)
             }
             _ => Err(io::Error::other("it has ended")),
@@ -295,8 +295,8 @@ impl Template {
 
 /// A fork that has entered a sandbox, is not in its control groups yet, and waits for that.
 ///
-/// Nothing by which groups can be joined is ever in a template: it holds code of an image. The fork says that it is there, and the
-/// kernel vouches for its number.
+/// Nothing by which groups can be joined is ever in a template: it holds code of an image. The fork says that it is there, and
+/// the kernel vouches for its number.
 pub(super) struct Arriving(UnixDatagram);
 
 impl Arriving {
