@@ -19,8 +19,7 @@ pub(crate) struct Report {
     /// success, error, timeout, out_of_memory, killed or output_limit; refused: the operator forbids
     /// something in the program, and it was not run; running: pass handle to get_result to fetch the result;
     /// invalid_arguments: the program was not run, because of the argument in field.
-    #[schemars(with = "StatusName")]
-    pub status: &'static str,
+    pub status: ReportStatus,
     /// Exit code of the program, unless a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
@@ -77,20 +76,12 @@ pub(crate) struct Report {
     pub handle: Option<String>,
 }
 
-/// The status of a program that a policy forbids. It was not run.
-const REFUSED: &str = "refused";
-
-/// The status of a detached program that is still running.
-const RUNNING: &str = "running";
-
-/// The status of a call whose arguments can't be used.
-pub(crate) const INVALID_ARGUMENTS: &str = "invalid_arguments";
-
-/// The names of a status, for the schema.
-#[derive(JsonSchema)]
-#[schemars(inline, rename_all = "snake_case")]
-#[expect(dead_code, reason = "only its schema is used")]
-enum StatusName {
+/// What became of a call. A comment on one of these would turn the list of their names in the schema into a choice between
+/// schemas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum ReportStatus {
     Success,
     Error,
     Timeout,
@@ -100,6 +91,36 @@ enum StatusName {
     Refused,
     Running,
     InvalidArguments,
+}
+
+impl From<Status> for ReportStatus {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Success => Self::Success,
+            Status::Error => Self::Error,
+            Status::Timeout => Self::Timeout,
+            Status::OutOfMemory => Self::OutOfMemory,
+            Status::Killed => Self::Killed,
+            Status::OutputLimit => Self::OutputLimit,
+        }
+    }
+}
+
+impl ReportStatus {
+    /// The name that callers see.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => Status::Success.as_str(),
+            Self::Error => Status::Error.as_str(),
+            Self::Timeout => Status::Timeout.as_str(),
+            Self::OutOfMemory => Status::OutOfMemory.as_str(),
+            Self::Killed => Status::Killed.as_str(),
+            Self::OutputLimit => Status::OutputLimit.as_str(),
+            Self::Refused => "refused",
+            Self::Running => "running",
+            Self::InvalidArguments => "invalid_arguments",
+        }
+    }
 }
 
 /// How a request was served. It is for operators and programs, so it is not part of what a model reads.
@@ -147,7 +168,7 @@ impl Report {
             None => (None, None),
         };
         Self {
-            status: outcome.status.as_str(),
+            status: outcome.status.into(),
             exit_code,
             signal,
             message: explain::cause(outcome, context),
@@ -173,7 +194,7 @@ impl Report {
             "the operator of this server forbids something in the program, so it was not run; do it \
              another way:\n{found}"
         );
-        Self { violations: found.listed, ..Self::without_run(REFUSED, message) }
+        Self { violations: found.listed, ..Self::without_run(ReportStatus::Refused, message) }
     }
 
     /// Describes a detached program with its output so far. Its caller fetches the result later.
@@ -190,17 +211,17 @@ impl Report {
             stderr: text(&stderr.to_bytes()),
             stdout_missing_bytes: stdout.dropped,
             stderr_missing_bytes: stderr.dropped,
-            ..Self::without_run(RUNNING, message)
+            ..Self::without_run(ReportStatus::Running, message)
         }
     }
 
     /// Describes arguments that can't be used.
     pub(crate) fn invalid(error: &InvalidArgument) -> Self {
         let field = Some(error.field.clone());
-        Self { field, ..Self::without_run(INVALID_ARGUMENTS, error.message.clone()) }
+        Self { field, ..Self::without_run(ReportStatus::InvalidArguments, error.message.clone()) }
     }
 
-    fn without_run(status: &'static str, message: String) -> Self {
+    fn without_run(status: ReportStatus, message: String) -> Self {
         Self {
             status,
             exit_code: None,
@@ -224,7 +245,7 @@ impl Report {
 
     /// Whether the program failed.
     pub(crate) fn is_failure(&self) -> bool {
-        self.status != Status::Success.as_str() && self.status != RUNNING
+        !matches!(self.status, ReportStatus::Success | ReportStatus::Running)
     }
 
     /// The text for the model. The form of its beginning must not change, because callers parse it.
@@ -234,12 +255,12 @@ impl Report {
             return format!("Invalid arguments: {field}: {message}");
         }
         let mut text = match self.status {
-            RUNNING => format!("Still Running: {message}"),
-            _ if self.is_failure() => format!("Execution Failed ({}): {message}", self.status),
-            _ => String::new(),
+            ReportStatus::Success => String::new(),
+            ReportStatus::Running => format!("Still Running: {message}"),
+            failed => format!("Execution Failed ({}): {message}", failed.as_str()),
         };
         let has_output = !self.stdout.is_empty() || !self.stderr.is_empty();
-        if self.status != RUNNING || has_output {
+        if self.status != ReportStatus::Running || has_output {
             if !text.is_empty() {
                 text.push_str("\n\n");
             }
@@ -315,7 +336,7 @@ mod tests {
 
     fn report(status: Status) -> Report {
         Report {
-            status: status.as_str(),
+            status: status.into(),
             exit_code: Some(0),
             signal: None,
             message: (status != Status::Success).then(|| "exit code 3".to_owned()),
@@ -399,18 +420,21 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_names_every_status() {
+    fn the_schema_the_data_and_the_text_have_the_same_names_for_every_status() {
         let schema = schemars::schema_for!(Report).to_value();
-        let names = schema["properties"]["status"]["enum"].as_array().unwrap().clone();
-        for status in [
-            Status::Success,
-            Status::Error,
-            Status::Timeout,
-            Status::OutOfMemory,
-            Status::Killed,
-            Status::OutputLimit,
-        ] {
-            assert!(names.iter().any(|name| name == status.as_str()), "{status:?}: {names:?}");
-        }
+        let statuses = [
+            ReportStatus::Success,
+            ReportStatus::Error,
+            ReportStatus::Timeout,
+            ReportStatus::OutOfMemory,
+            ReportStatus::Killed,
+            ReportStatus::OutputLimit,
+            ReportStatus::Refused,
+            ReportStatus::Running,
+            ReportStatus::InvalidArguments,
+        ];
+        let names = statuses.map(ReportStatus::as_str);
+        assert_eq!(schema["properties"]["status"]["enum"], serde_json::json!(names));
+        assert_eq!(serde_json::json!(statuses), serde_json::json!(names));
     }
 }

@@ -35,7 +35,7 @@ use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
 use crate::engine::limits::{FixedLimits, LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked, Imported, Preload};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Preload};
 
 /// Proportional memory (PSS) in bytes: what several processes share counts for each of them in equal parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -275,15 +275,20 @@ pub trait Engine: Send + Sync + 'static {
     /// Creates a sandbox, as far as can be done before its runner starts.
     async fn create(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), EngineError>;
 
-    /// Whether an interpreter could be forked into a sandbox now, better than what waits there. If not, one may be soon.
-    fn can_fork(&self, _: &SandboxName, _: &SandboxSpec, _: &Fork) -> bool {
+    /// Tells that a program asks for an interpreter. An engine may make a template for the programs that come later; nobody
+    /// waits for that.
+    fn asked_for(&self, _: &SandboxName, _: &SandboxSpec, _: &AwaitedFork) {}
+
+    /// Whether an interpreter could be forked into a sandbox now, better than what waits there. Changes nothing.
+    fn can_fork(&self, _: &SandboxName, _: &SandboxSpec, _: &AwaitedFork) -> bool {
         false
     }
 
     /// Tells what a program has imported, once it has ended. An engine may import ahead what programs import often.
     fn imported(&self, _: &SandboxName, _: &SandboxSpec, _: Imported<'_>) {}
 
-    /// Forks an interpreter into a sandbox whose runner waits for it.
+    /// Forks an interpreter into a sandbox whose runner waits for it. Whoever drops the future does not know what is in the
+    /// sandbox, either.
     ///
     /// # Errors
     ///
@@ -292,8 +297,8 @@ pub trait Engine: Send + Sync + 'static {
         Ok(Forked::No(None))
     }
 
-    /// Memory of sandboxes, of this instance or another, and of their templates, if the engine can tell. This looks at every page, so it takes about a
-    /// millisecond for each.
+    /// Memory of sandboxes, of this instance or another, and of their templates, if the engine can tell. This looks at every
+    /// page, so it takes about a millisecond for each.
     async fn memory(&self, _: Vec<SandboxName>) -> Option<WaitingMemory> {
         None
     }

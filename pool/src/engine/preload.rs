@@ -72,17 +72,27 @@ impl Want {
     }
 }
 
-/// Which interpreter is forked into a sandbox.
+/// The interpreter that an engine may fork into a sandbox, by its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fork {
-    /// Whether it has imported the modules of its language.
+pub enum Fork {
+    /// It waits there for any program. The call waits for the template, if that is still being made.
+    Spare {
+        /// Whether it has imported the modules of its language.
+        with_modules: bool,
+    },
+    /// A program waits for it. There is none while the template is being made.
+    Awaited(AwaitedFork),
+}
+
+/// An interpreter for a program that waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwaitedFork {
+    /// Whether the program wants the one that has imported the modules of its language.
     pub with_modules: bool,
-    /// Whether such a one waits in the sandbox already.
+    /// Whether the one that it wants waits in the sandbox already.
     pub is_there: bool,
     /// The modules that the program imports, sorted. One that has imported some of them, and no others, serves as well.
     pub named: Vec<String>,
-    /// Whether a program waits for it. Then there is none while the template is being made.
-    pub is_awaited: bool,
 }
 
 /// Whether an interpreter was forked into a sandbox.

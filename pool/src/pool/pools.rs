@@ -183,7 +183,7 @@ impl Pools {
                     }
                 }
                 // The program has not begun, so a second sandbox can have it.
-                Err(error @ RunError::NotStarted(_)) if is_first => {
+                Err(error @ (RunError::NotStarted(_) | RunError::NotForked(_))) if is_first => {
                     tracing::warn!(%error, "the program did not start, trying another sandbox");
                     is_first = false;
                     // The idle ones may have ended with it, and their streams not yet.

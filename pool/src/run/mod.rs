@@ -12,13 +12,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use isolator_runner::wire::{
-    self, Exit, Failed, FailedCause, Job, KillReason, Kind, Wanted, WireError,
-};
+use isolator_runner::wire::{self, Exit, Failed, FailedCause, Job, Kind, Wanted, WireError};
 
 use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
-use crate::run::outcome::{End, Outcome, Status};
+use crate::run::outcome::{Outcome, Status};
 use crate::run::output::Output;
 use crate::sandbox::connection::{ConnectionError, Frame};
 use crate::sandbox::{Armed, Sandbox, SandboxError};
@@ -70,6 +68,10 @@ pub enum RunError {
     /// The sandbox was paused, and the engine did not thaw it.
     #[error("a paused sandbox could not be thawed: {0}")]
     NotThawed(EngineError),
+    /// An interpreter was being forked into the sandbox for the program, and it is not known what came of it. The program
+    /// has not begun.
+    #[error("no interpreter came into the sandbox, so the program was not started: {0}")]
+    NotForked(SandboxError),
     /// The runner ended, or took too long, before it had started the program.
     #[error("the sandbox did not start the program; the sandbox is {0}")]
     NotStarted(SandboxState),
@@ -88,13 +90,7 @@ pub(crate) async fn run(
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
     sandbox.limit(request.resources).await?;
-    let interpreter = match sandbox.fork(want).await {
-        Ok(interpreter) => interpreter,
-        Err(error) => {
-            tracing::warn!(sandbox = %sandbox.lease.name(), %error, "no interpreter came");
-            return Err(RunError::NotStarted(SandboxState::Running));
-        }
-    };
+    let interpreter = sandbox.fork(want).await.map_err(RunError::NotForked)?;
     let limit = began.elapsed();
 
     let message = encode(request, interpreter, &sandbox)?;
@@ -131,13 +127,13 @@ pub(crate) async fn run(
                 preloaded: exit.preloaded,
                 ..times
             };
-            Ok((from_exit(exit, output, &disks(&sandbox.spec)), times))
+            Ok((Outcome::from_exit(exit, output, &disks(&sandbox.spec)), times))
         }
         Report::Failed(failed) => Err(from_failed(failed)),
         Report::Late => match sandbox.state().await? {
             state if !output.started => Err(RunError::NotStarted(state)),
             SandboxState::Running => {
-                Ok((outcome_without_report(Status::Timeout, output, total), times))
+                Ok((Outcome::without_report(Status::Timeout, output, total), times))
             }
             // Somebody else has frozen or ended it; otherwise its runner would have reported.
             _ => Err(SandboxError::Lost.into()),
@@ -147,7 +143,7 @@ pub(crate) async fn run(
             // The runner has ended, and with it the sandbox. Either the program killed it, or the kernel did because
             // memory ran out.
             SandboxState::Running | SandboxState::Ended => {
-                Ok((outcome_without_report(Status::Killed, output, total), times))
+                Ok((Outcome::without_report(Status::Killed, output, total), times))
             }
             _ => Err(SandboxError::Lost.into()),
         },
@@ -310,51 +306,6 @@ fn handle_frame(
         other => return Err(broken(WireError::Unexpected(other))),
     }
     Ok(None)
-}
-
-/// Turns the runner's report into an outcome. The full disks are shown to the caller, so only those are kept
-/// that the runner was asked about.
-fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Outcome {
-    exit.full_disks.retain(|disk| disks.contains(disk));
-    exit.full_disks.truncate(disks.len());
-    let status = status(&exit);
-    let Output { mut stdout, mut stderr, files, .. } = output;
-    stdout.dropped = exit.stdout.dropped;
-    stderr.dropped = exit.stderr.dropped;
-    Outcome {
-        status,
-        end: Some(exit.end),
-        stdout,
-        stderr,
-        wall: exit.wall,
-        cpu: exit.cpu,
-        peak_memory: exit.peak_memory,
-        oom_kills: exit.oom_kills,
-        refused_forks: exit.refused_forks,
-        full_disks: exit.full_disks,
-        files,
-        more_files: exit.more_files,
-    }
-}
-
-/// The status. A program that succeeds although a child was killed for lack of memory is a success; one that
-/// fails after that ran out of memory.
-fn status(exit: &Exit) -> Status {
-    match (exit.killed, exit.end) {
-        (Some(KillReason::Deadline), _) => Status::Timeout,
-        (Some(KillReason::OutputLimit), _) => Status::OutputLimit,
-        (None, End::Code(0)) => Status::Success,
-        (None, _) if exit.oom_kills > 0 => Status::OutOfMemory,
-        (None, _) => Status::Error,
-    }
-}
-
-/// The outcome of a run whose runner did not report.
-fn outcome_without_report(status: Status, output: Output, wall: Duration) -> Outcome {
-    // If files were asked for, some may not have been listed.
-    let more_files = output.may_have_more_files();
-    let Output { stdout, stderr, files, .. } = output;
-    Outcome { stdout, stderr, wall, files, more_files, ..Outcome::of(status) }
 }
 
 fn from_failed(failed: Failed) -> RunError {

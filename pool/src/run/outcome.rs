@@ -4,6 +4,9 @@
 use std::time::Duration;
 
 pub use isolator_runner::wire::End;
+use isolator_runner::wire::{Exit, KillReason};
+
+use crate::run::output::Output;
 
 /// The status on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,6 +35,18 @@ impl Status {
             Self::OutOfMemory => "out_of_memory",
             Self::Killed => "killed",
             Self::OutputLimit => "output_limit",
+        }
+    }
+
+    /// What the runner's report says. A program that succeeds although a child was killed for lack of memory is a success;
+    /// one that fails after that ran out of memory.
+    fn of_exit(exit: &Exit) -> Self {
+        match (exit.killed, exit.end) {
+            (Some(KillReason::Deadline), _) => Self::Timeout,
+            (Some(KillReason::OutputLimit), _) => Self::OutputLimit,
+            (None, End::Code(0)) => Self::Success,
+            (None, _) if exit.oom_kills > 0 => Self::OutOfMemory,
+            (None, _) => Self::Error,
         }
     }
 }
@@ -187,6 +202,39 @@ impl Outcome {
             files: Vec::new(),
             more_files: false,
         }
+    }
+
+    /// The outcome that the runner's report makes. The full disks are shown to the caller, so only those are kept that the
+    /// runner was asked about.
+    pub(crate) fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Self {
+        exit.full_disks.retain(|disk| disks.contains(disk));
+        exit.full_disks.truncate(disks.len());
+        let status = Status::of_exit(&exit);
+        let Output { mut stdout, mut stderr, files, .. } = output;
+        stdout.dropped = exit.stdout.dropped;
+        stderr.dropped = exit.stderr.dropped;
+        Self {
+            status,
+            end: Some(exit.end),
+            stdout,
+            stderr,
+            wall: exit.wall,
+            cpu: exit.cpu,
+            peak_memory: exit.peak_memory,
+            oom_kills: exit.oom_kills,
+            refused_forks: exit.refused_forks,
+            full_disks: exit.full_disks,
+            files,
+            more_files: exit.more_files,
+        }
+    }
+
+    /// The outcome of a run whose runner did not report.
+    pub(crate) fn without_report(status: Status, output: Output, wall: Duration) -> Self {
+        // If files were asked for, some may not have been listed.
+        let more_files = output.may_have_more_files();
+        let Output { stdout, stderr, files, .. } = output;
+        Self { stdout, stderr, wall, files, more_files, ..Self::of(status) }
     }
 
     /// The exit code that a shell would tell: 124 after a timeout, 128 and the number of the signal that

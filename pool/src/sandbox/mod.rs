@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked, Imported, PreloadStatus, Want};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, PreloadStatus, Want};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
@@ -141,9 +141,7 @@ impl Sandbox<Armed> {
             return Ok(PreloadStatus::default());
         };
         let with_modules = missing == Missing::Modules;
-        let (named, is_there) = (Vec::new(), false);
-        let fork = Fork { with_modules, is_there, named, is_awaited: false };
-        let fork = self.engine.fork(self.lease.name(), &spec, fork);
+        let fork = self.engine.fork(self.lease.name(), &spec, Fork::Spare { with_modules });
         let (forked, why) = match bounded(Call::Preload, fork).await? {
             Forked::Yes { .. } => (true, None),
             Forked::No(why) => (false, why),
@@ -175,6 +173,8 @@ impl Sandbox<Armed> {
 
     /// Forks an interpreter for a program into the sandbox, if the engine has a better one than waits there. Returns the
     /// one that the program should have.
+    ///
+    /// After an error it is not known what is in the sandbox: it must not get a job. The same holds if the future is dropped.
     pub(crate) async fn fork(&mut self, want: &Want) -> Result<Wanted, SandboxError> {
         let spec = Arc::clone(&self.spec);
         let wanted = want.interpreter;
@@ -187,13 +187,13 @@ impl Sandbox<Armed> {
             Some(Missing::Modules) => !with_modules,
             Some(Missing::Interpreter) => false,
         };
-        let named = want.modules.clone();
-        let fork = Fork { with_modules, is_there, named, is_awaited: true };
+        let fork = AwaitedFork { with_modules, is_there, named: want.modules.clone() };
+        self.engine.asked_for(self.lease.name(), &spec, &fork);
         if !self.engine.can_fork(self.lease.name(), &spec, &fork) {
             return Ok(wanted);
         }
         self.state.thawed().await?;
-        let fork = self.engine.fork(self.lease.name(), &spec, fork);
+        let fork = self.engine.fork(self.lease.name(), &spec, Fork::Awaited(fork));
         let Forked::Yes { modules } = bounded(Call::Preload, fork).await? else {
             return Ok(wanted);
         };

@@ -1,6 +1,8 @@
 //! Random sequences of everything that can happen to a server. The invariants are checked after each step.
 
-use crate::fake::{Fault, Park, Setup, World, ms, request, run_for, secs, until};
+use crate::fake::{
+    Fault, Forking, Park, Setup, World, importing, ms, request, run_for, secs, until,
+};
 use isolator_pool::engine::Call;
 use isolator_pool::engine::limits::CpuShare;
 use proptest::prelude::*;
@@ -21,6 +23,12 @@ enum Step {
     Break(Call, Fault),
     /// Runners start like this from now on.
     Park(Park),
+    /// Forks come like this from now on.
+    Fork(Forking),
+    /// The template ends.
+    EndTemplate,
+    /// The template is forgotten.
+    EvictTemplate,
     /// Everything is well again from now on.
     Heal,
     /// A sandbox dies while it waits.
@@ -32,6 +40,8 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 enum Work {
     Run(u64),
+    /// A program that a fork with its modules suits.
+    Import(u64),
     RunWithOtherLimits,
     Act(&'static str),
 }
@@ -39,6 +49,7 @@ enum Work {
 fn work() -> impl Strategy<Value = Work> {
     prop_oneof![
         4 => (0..200_u64).prop_map(Work::Run),
+        2 => (0..200_u64).prop_map(Work::Import),
         1 => Just(Work::RunWithOtherLimits),
         2 => prop::sample::select(&["silence", "eof", "stop", "vanish", "garbage", "oversize"][..])
             .prop_map(Work::Act),
@@ -47,7 +58,15 @@ fn work() -> impl Strategy<Value = Work> {
 
 fn step() -> impl Strategy<Value = Step> {
     let call = prop::sample::select(
-        &[Call::Create, Call::Arm, Call::Pause, Call::Resume, Call::Update, Call::State][..],
+        &[
+            Call::Create,
+            Call::Arm,
+            Call::Preload,
+            Call::Pause,
+            Call::Resume,
+            Call::Update,
+            Call::State,
+        ][..],
     );
     let fault = prop_oneof![
         (1..4_u32).prop_map(Fault::Fail),
@@ -61,11 +80,17 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Park::Garbage),
         (0..500_u64).prop_map(|after| Park::Dies(ms(after))),
     ];
+    let forking = prop::sample::select(
+        &[Forking::Comes, Forking::Refused, Forking::EndsInside, Forking::Silence, Forking::Eof][..],
+    );
     prop_oneof![
         8 => work().prop_map(Step::Start),
         4 => any::<usize>().prop_map(Step::Cancel),
         2 => (call, fault).prop_map(|(call, fault)| Step::Break(call, fault)),
         1 => park.prop_map(Step::Park),
+        1 => forking.prop_map(Step::Fork),
+        1 => Just(Step::EndTemplate),
+        1 => Just(Step::EvictTemplate),
         2 => Just(Step::Heal),
         2 => any::<usize>().prop_map(Step::Kill),
         4 => (0..100_u64).prop_map(Step::Wait),
@@ -73,11 +98,26 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Whether interpreters are started ahead, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ahead {
+    No,
+    Started,
+    /// From a template that takes so many milliseconds to make, with the modules of some programs.
+    Forked(u64),
+}
+
 /// Plays the steps to a server and checks it after each.
-async fn play(hot: usize, steps: Vec<Step>) {
+async fn play(hot: usize, ahead: Ahead, steps: Vec<Step>) {
     let setup = Setup { size: SIZE, hot, running: RUNNING, queue: QUEUE, ..Setup::default() };
+    let setup = Setup { preload: ahead != Ahead::No, ..setup };
     let world = World::start_with(setup, |engine| {
         engine.delay_all(ms(7));
+        if let Ahead::Forked(takes) = ahead {
+            engine.forks(Forking::Comes);
+            engine.template_takes(ms(takes));
+            engine.learn(&["scipy"]);
+        }
         // Removal is immediate once it has begun, so that what lives and nobody holds stands out.
         engine.delay(Call::Remove, ms(0));
     });
@@ -87,6 +127,7 @@ async fn play(hot: usize, steps: Vec<Step>) {
             Step::Start(work) => {
                 let request = match work {
                     Work::Run(millis) => run_for(millis),
+                    Work::Import(millis) => importing("scipy", millis),
                     Work::RunWithOtherLimits => {
                         let mut request = run_for(10);
                         request.resources.cpu = CpuShare::millis(1);
@@ -103,6 +144,13 @@ async fn play(hot: usize, steps: Vec<Step>) {
             }
             Step::Break(call, fault) => world.engine.fault(call, fault),
             Step::Park(park) => world.engine.park(park),
+            Step::Fork(forking) => {
+                if let Ahead::Forked(_) = ahead {
+                    world.engine.forks(forking);
+                }
+            }
+            Step::EndTemplate => world.engine.kill_template(),
+            Step::EvictTemplate => world.engine.evict_template(),
             Step::Heal => world.engine.heal(),
             Step::Kill(which) => {
                 world.engine.kill_parked(which);
@@ -130,7 +178,9 @@ fn check(world: &World) {
     let (running, waiting) = world.load();
     assert!(running <= RUNNING && waiting <= QUEUE, "{running} run and {waiting} wait");
     let pool = world.pool();
-    assert!(pool.hot + pool.paused <= SIZE && pool.making <= SIZE, "{pool:?}");
+    // What was made for requests that went away is finished beside what refills make.
+    let most_made = SIZE + RUNNING;
+    assert!(pool.hot + pool.paused <= SIZE && pool.making <= most_made, "{pool:?}");
     // One promotion may be between two places of the shelf; for requests that went away no more are
     // being made than may run; and none is removed while the call that thaws it is under way.
     let leaving = world.leaving();
@@ -153,6 +203,11 @@ proptest! {
     #[test]
     fn whatever_happens_in_whatever_order_the_invariants_hold(
         hot in 0..=SIZE,
+        ahead in prop_oneof![
+            Just(Ahead::No),
+            Just(Ahead::Started),
+            (0..100_u64).prop_map(Ahead::Forked),
+        ],
         steps in prop::collection::vec(step(), 1..60),
     ) {
         tokio::runtime::Builder::new_current_thread()
@@ -160,7 +215,7 @@ proptest! {
             .start_paused(true)
             .build()
             .unwrap()
-            .block_on(play(hot, steps));
+            .block_on(play(hot, ahead, steps));
     }
 }
 
@@ -176,12 +231,25 @@ fn the_rules_hold_on_several_threads_too() {
         for round in 0..20 {
             let setup =
                 Setup { size: 3, hot: round % 3, running: 8, queue: 100, ..Setup::default() };
-            let world = World::start(setup);
+            let setup = Setup { preload: round % 4 > 0, ..setup };
+            let world = World::start_with(setup, |engine| {
+                if round % 4 > 1 {
+                    engine.forks(Forking::Comes);
+                    engine.template_takes(ms(1));
+                    engine.learn(&["scipy"]);
+                }
+            });
             let mut requests = Vec::new();
             for number in 0..60 {
-                requests.push(world.spawn(run_for(number % 2)));
+                requests.push(world.spawn(match number % 4 {
+                    3 => importing("scipy", 1),
+                    _ => run_for(number % 2),
+                }));
                 if number % 5 == 0 {
                     world.engine.kill_parked(number as usize);
+                }
+                if number % 7 == 0 {
+                    world.engine.kill_template();
                 }
                 if number % 3 == 0 {
                     requests.swap_remove(number as usize % requests.len()).abort();

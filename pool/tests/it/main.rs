@@ -5,6 +5,7 @@ mod fake;
 mod admission;
 mod cancellation;
 mod close;
+mod forks;
 mod hanging;
 mod images;
 mod interleavings;

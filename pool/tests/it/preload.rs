@@ -1,22 +1,14 @@
 //! Preloaded interpreters, and what is not done ahead of time while requests wait.
 
 use crate::fake::{
-    Preloading, RESOURCES, Setup, World, ms, request, run_for, secs, started, until,
+    Preloading, RESOURCES, Setup, World, importing, ms, request, run_for, secs, started, until,
 };
 use isolator_pool::engine::Call;
 use isolator_pool::pool::Start;
 use isolator_pool::run::RunRequest;
-use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 fn preloading(size: usize, hot: usize) -> Setup {
     Setup { size, hot, preload: true, ..Setup::default() }
-}
-
-/// A request whose program mentions the module.
-fn with_numpy(millis: u64) -> RunRequest {
-    let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 1 << 20 });
-    workspace.add("main.py", "import numpy".into()).unwrap();
-    RunRequest { workspace: workspace.build(), ..run_for(millis) }
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,7 +45,7 @@ async fn modules_that_are_used_are_imported_again_at_once() {
     let world = World::full(preloading(3, 1)).await;
     world.engine.preloading(Preloading::Imports(ms(100)));
     for _ in 0..10 {
-        let (_, receipt) = world.run(&with_numpy(5)).await.unwrap();
+        let (_, receipt) = world.run(&importing("numpy", 5)).await.unwrap();
         assert!(receipt.run.preloaded, "{receipt:?}");
         tokio::time::sleep(ms(300)).await;
         assert_eq!(world.engine.with_modules(), 3);
@@ -72,7 +64,7 @@ async fn a_program_that_wants_modules_gets_a_sandbox_that_has_them_and_others_le
             tokio::time::sleep(ms(300)).await;
         }
         assert_eq!(world.engine.with_modules(), 2);
-        let (_, receipt) = world.run(&with_numpy(5)).await.unwrap();
+        let (_, receipt) = world.run(&importing("numpy", 5)).await.unwrap();
         assert!(receipt.run.preloaded && receipt.start != Start::Cold, "{receipt:?}");
         world.end().await;
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::mcp::icon::icons;
 use crate::request::snippets::Snippets;
-use crate::result::report::INVALID_ARGUMENTS;
+use crate::result::report::ReportStatus;
 
 pub(crate) use check_syntax::CHECK_SYNTAX;
 pub(crate) use execute_code::EXECUTE_CODE;
@@ -72,7 +72,7 @@ fn simplify(schema: &mut Value) {
 fn admit_invalid_arguments(schema: &mut Value) {
     let text = |description: &str| json!({ "type": "string", "description": description });
     let mut status = text("Only there if an argument can't be used.");
-    status["enum"] = json!([INVALID_ARGUMENTS]);
+    status["enum"] = json!([ReportStatus::InvalidArguments]);
     schema["properties"]["status"] = status;
     schema["properties"]["field"] = text("The argument that can't be used.");
     schema["properties"]["message"] = text("What is wrong with it, and what would be right.");

@@ -1,9 +1,11 @@
+use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::request::arguments::{Arguments, CheckSyntax, GetResult, TestCode};
+use crate::request::arguments::{AdditionalFile, Arguments, CheckSyntax, GetResult, TestCode};
 
 /// Two languages with one extension between them, one that is named like another's alias, and the built-in ones.
 const CONFIG: &str = r#"{ "languageSettings": {
@@ -40,6 +42,28 @@ fn what_is_right_stays_as_it_is_without_a_note() {
     let (read, notes) = read_as::<TestCode>(json!({ "code": "", "timeout": 1.5 })).unwrap();
     assert_eq!(read.timeout.as_deref(), Some("1s 500ms"));
     assert!(notes.is_empty(), "{notes:?}");
+}
+
+/// The names of a struct's fields, which it tells whoever gives another.
+fn names_in<T: DeserializeOwned>() -> BTreeSet<String> {
+    let told = serde_json::from_value::<T>(json!({ "?": 0 })).map(|_| ()).unwrap_err().to_string();
+    told.split('`').skip(3).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_table_of_each_tool_has_the_arguments_that_its_struct_has() {
+    let tables = [
+        (names_in::<Arguments>(), Arguments::FIELDS),
+        (names_in::<CheckSyntax>(), CheckSyntax::FIELDS),
+        (names_in::<TestCode>(), TestCode::FIELDS),
+        (names_in::<GetResult>(), GetResult::FIELDS),
+        (names_in::<AdditionalFile>(), fields::FILE),
+    ];
+    for (names, table) in tables {
+        let in_table: BTreeSet<_> = table.iter().map(|field| field.name.to_owned()).collect();
+        assert_eq!(names, in_table, "in the struct, and in the table");
+        assert_eq!(table.len(), in_table.len(), "each only once: {in_table:?}");
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ use self::protocol::{Kind, Layer, Part};
 use self::zygotes::{TEMPLATES, Templates};
 use crate::engine::instance::Instance;
 use crate::engine::limits::{LimitKind, Resources};
-use crate::engine::preload::{Fork, Forked, Imported};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
 use crate::engine::store::{self, Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
@@ -276,7 +276,11 @@ impl Engine for EmbeddedEngine {
         Ok(())
     }
 
-    fn can_fork(&self, name: &SandboxName, spec: &SandboxSpec, fork: &Fork) -> bool {
+    fn asked_for(&self, name: &SandboxName, spec: &SandboxSpec, fork: &AwaitedFork) {
+        self.make_template_for(name, spec, fork);
+    }
+
+    fn can_fork(&self, name: &SandboxName, spec: &SandboxSpec, fork: &AwaitedFork) -> bool {
         self.can_fork_template(name, spec, fork)
     }
 

@@ -7,7 +7,9 @@
 // Each test binary uses a part of this.
 #![allow(dead_code)]
 
+mod calls;
 mod engine;
+mod forks;
 mod runner;
 mod world;
 
@@ -15,7 +17,9 @@ use std::time::Duration;
 
 use isolator_pool::engine::Call;
 
+use self::calls::*;
 pub(crate) use self::engine::*;
+pub(crate) use self::forks::*;
 use self::runner::*;
 pub(crate) use self::world::*;
 

@@ -61,8 +61,38 @@ impl Runner {
             record.preloaded = true;
             record.has_modules = has_modules;
         });
-        let complaints = vec!["the image has no module".to_owned()];
+        let forks = self.engine.forking() != Forking::Never;
+        let complaints =
+            if forks { Vec::new() } else { vec!["the image has no module".to_owned()] };
         self.send(Kind::Preloaded, &Preloaded { memory: 1 << 20, complaints }).await
+    }
+
+    /// Waits for an interpreter that was forked into its sandbox.
+    async fn take_fork(&mut self, has_modules: bool) -> std::io::Result<()> {
+        match self.engine.forking() {
+            Forking::EndsInside => {
+                let complaints = vec!["it ended in the sandbox".to_owned()];
+                self.send(Kind::Preloaded, &Preloaded { memory: 0, complaints }).await
+            }
+            Forking::Silence => std::future::pending().await,
+            Forking::Eof => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Forking::Never | Forking::Refused | Forking::Comes => {
+                self.preload(has_modules, Duration::ZERO).await
+            }
+        }
+    }
+
+    /// Notes a breach unless it is told of each fork in its sandbox, and of no other.
+    fn told(&self, forked: bool) {
+        let untold = self.record(|record| {
+            let untold = record.untold_forks;
+            record.untold_forks -= usize::from(forked && untold > 0);
+            untold
+        });
+        if untold != usize::from(forked) {
+            let name = &self.name;
+            self.engine.note(format!("{name} has {untold} forks, and forked is {forked}"));
+        }
     }
 
     /// Takes a job, then does what its first argument says.
@@ -95,6 +125,11 @@ impl Runner {
                 Kind::Preload => {
                     let preload: Preload = wire::parse_message(kind, &payload).expect("a preload");
                     let has_modules = !preload.modules.is_empty();
+                    self.told(preload.forked);
+                    if preload.forked {
+                        self.take_fork(has_modules).await?;
+                        continue;
+                    }
                     match self.preloading() {
                         Preloading::Imports(_) if !has_modules => {
                             self.preload(false, Duration::ZERO).await?;
@@ -132,6 +167,8 @@ impl Runner {
             record.awaits_thaw = record.state == SandboxState::Paused;
             match record {
                 Record { jobs: 2.., .. } => Some("has got a second job"),
+                Record { untold_forks: 1.., .. } => Some("has got a job before its fork"),
+                Record { fork_lost: true, .. } => Some("has got a job after it had lost a fork"),
                 // One that has just ended is nobody's fault.
                 _ => None,
             }

@@ -251,6 +251,13 @@ pub(crate) fn run_for(millis: u64) -> RunRequest {
     request(&["run", &millis.to_string()])
 }
 
+/// The same with a program that imports a module.
+pub(crate) fn importing(module: &str, millis: u64) -> RunRequest {
+    let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 1 << 20 });
+    workspace.add("main.py", format!("import {module}").into()).unwrap();
+    RunRequest { workspace: workspace.build(), ..run_for(millis) }
+}
+
 /// How a request that has to succeed started.
 pub(crate) fn started(done: Result<Done, ExecuteError>) -> Start {
     let (outcome, receipt) = done.expect("an outcome");

@@ -25,7 +25,7 @@ use super::launcher_client::LauncherClient;
 use super::layout::{self, IMAGES};
 use super::protocol::{Kind, Layer, Part};
 use super::{EmbeddedEngine, refused, spec};
-use crate::engine::preload::{Fork, Forked, Imported};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
 use crate::engine::{Call, EngineError, SandboxName, SandboxSpec};
 use crate::lock::lock;
 
@@ -111,7 +111,7 @@ impl Templates {
 
     /// The best that is ready for a program: the one made for programs with these imports that saves most, if that is worth a
     /// fork.
-    fn best(&self, plain: &Key, fork: &Fork) -> Option<(Key, Arc<Slot>)> {
+    fn best(&self, plain: &Key, fork: &AwaitedFork) -> Option<(Key, Arc<Slot>)> {
         let costly = self.costly(plain, &fork.named);
         let saves =
             |key: &Key| sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())));
@@ -122,10 +122,10 @@ impl Templates {
                 && saves(key) >= WORTH_A_FORK
         };
         let slots = lock(&self.slots);
-        let asked = slots.iter().filter(|(key, slot)| is_fit(key) && slot.is_ready());
-        let asked = asked.max_by_key(|(key, _)| (saves(key), key.modules.len()));
+        let learned = slots.iter().filter(|(key, slot)| is_fit(key) && slot.is_ready());
+        let learned = learned.max_by_key(|(key, _)| (saves(key), key.modules.len()));
         let plain = slots.iter().find(|(key, slot)| key.is_like(plain) && slot.is_ready());
-        asked.or(plain.filter(|_| !fork.is_there)).cloned()
+        learned.or(plain.filter(|_| !fork.is_there)).cloned()
     }
 
     /// Counts what a program has imported. Returns the place of a template that must now be made for it, and the permit to make
@@ -192,22 +192,33 @@ impl EmbeddedEngine {
         Some((Key { launcher: weak, spec, preload, modules, learned_from: None, user }, launcher))
     }
 
-    pub(super) fn can_fork_template(
+    /// Begins to make the template that a program asks for and that is not there.
+    pub(super) fn make_template_for(
         &self,
         name: &SandboxName,
         spec: &SandboxSpec,
-        fork: &Fork,
-    ) -> bool {
-        let Some((plain, launcher)) = self.key(name, spec, fork.with_modules) else { return false };
+        fork: &AwaitedFork,
+    ) {
+        let Some((plain, launcher)) = self.key(name, spec, fork.with_modules) else { return };
         if !fork.is_there {
             let slot = self.templates.slot(&plain);
             if !slot.is_ready() && slot.begins() {
                 self.make_template(&launcher, &plain, &slot, None);
             }
         }
-        self.templates.best(&plain, fork).is_some()
     }
 
+    pub(super) fn can_fork_template(
+        &self,
+        name: &SandboxName,
+        spec: &SandboxSpec,
+        fork: &AwaitedFork,
+    ) -> bool {
+        let key = self.key(name, spec, fork.with_modules);
+        key.is_some_and(|(plain, _)| self.templates.best(&plain, fork).is_some())
+    }
+
+    /// Counts what a program has imported, and begins to make a template for what is imported often.
     pub(super) fn learn_imports(
         &self,
         name: &SandboxName,
@@ -227,23 +238,29 @@ impl EmbeddedEngine {
         spec: &SandboxSpec,
         fork: Fork,
     ) -> Result<Forked, EngineError> {
-        let Some((plain, launcher)) = self.key(name, spec, fork.with_modules) else {
+        let (with_modules, is_awaited) = match &fork {
+            Fork::Spare { with_modules } => (*with_modules, false),
+            Fork::Awaited(fork) => (fork.with_modules, true),
+        };
+        let Some((plain, launcher)) = self.key(name, spec, with_modules) else {
             return Ok(Forked::No(None));
         };
         let (process, cgroup) = self.with_live(Call::Preload, name, |live| {
             Ok((Arc::clone(&live.process), live.cgroup.clone()))
         })?;
-        let (key, slot) = match self.templates.best(&plain, &fork) {
-            Some(best) => best,
-            None if fork.is_awaited => return Ok(Forked::No(None)),
-            None => (plain.clone(), self.templates.slot(&plain)),
+        let (key, slot) = match &fork {
+            Fork::Spare { .. } => (plain.clone(), self.templates.slot(&plain)),
+            Fork::Awaited(fork) => match self.templates.best(&plain, fork) {
+                Some(best) => best,
+                None => return Ok(Forked::No(None)),
+            },
         };
         let mut made = slot.made.subscribe();
         let mut found = slot.look();
         if !matches!(found, Found::Running(_)) && slot.begins() {
             self.make_template(&launcher, &key, &slot, None);
         }
-        if matches!(found, Found::BeingMade) && !fork.is_awaited {
+        if matches!(found, Found::BeingMade) && !is_awaited {
             // The sender is in the slot.
             let _ = made.changed().await;
             found = slot.look();

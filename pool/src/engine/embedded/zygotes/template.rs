@@ -301,8 +301,8 @@ impl Template {
 
 /// A fork that has entered a sandbox, is not in its control groups yet, and waits for that.
 ///
-/// Nothing by which groups can be joined is ever in a template: it holds code of an image. The fork says that it is there, and the
-/// kernel vouches for its number.
+/// Nothing by which groups can be joined is ever in a template: it holds code of an image. The fork says that it is there, and
+/// the kernel vouches for its number.
 pub(super) struct Arriving(UnixDatagram);
 
 impl Arriving {
