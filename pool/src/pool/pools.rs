@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
 use crate::engine::limits::LimitKind;
+use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, WaitingMemory, bounded};
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::pool::{CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start};
@@ -164,7 +165,7 @@ impl Pools {
         let arrived = Instant::now();
         let _admitted = self.admission.enter(client).await?;
         let admitted = Instant::now();
-        let want = pool.expect(request);
+        let mut want = pool.expect(request);
         let mut is_first = true;
         let mut source = CheckoutSource::IdleSet;
         loop {
@@ -185,6 +186,10 @@ impl Pools {
                 // The program has not begun, so a second sandbox can have it.
                 Err(error @ (RunError::NotStarted(_) | RunError::NotForked(_))) if is_first => {
                     tracing::warn!(%error, "the program did not start, trying another sandbox");
+                    if matches!(error, RunError::NotForked(_)) {
+                        // The next fork may fail in the same way, and an interpreter of its own can run the program.
+                        want = Want::only(Wanted::New);
+                    }
                     is_first = false;
                     // The idle ones may have ended with it, and their streams not yet.
                     source = CheckoutSource::New;
