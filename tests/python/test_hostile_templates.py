@@ -25,7 +25,8 @@ LEFT_OUT = ["./usr/local/lib", "./usr/share", "./usr/lib/git-core", "./usr/lib/l
 
 # An interpreter that is not ready by then is given up, and another is tried.
 COMPLAINS_WITHIN_S = 45
-ANSWERS_WITHIN_S = 8
+# A program that stops itself is given up five seconds after its timeout.
+ANSWERS_WITHIN_S = 10
 NEIGHBOUR_WITHIN_S = 5
 PROGRAMS = 2
 TIMEOUT = "3s"
