@@ -187,6 +187,10 @@ impl Sandbox<Armed> {
             Some(Missing::Modules) => !with_modules,
             Some(Missing::Interpreter) => false,
         };
+        if is_there && want.modules.is_empty() {
+            // Nothing is better than that.
+            return Ok(wanted);
+        }
         let fork = AwaitedFork { with_modules, is_there, named: want.modules.clone() };
         self.engine.asked_for(self.lease.name(), &spec, &fork);
         if !self.engine.can_fork(self.lease.name(), &spec, &fork) {

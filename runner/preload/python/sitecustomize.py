@@ -297,6 +297,11 @@ def _rehearse(preloaded):
     from io import BytesIO, TextIOWrapper
 
     _would_differ(preloaded)
+    try:
+        # Python will look for its `usercustomize`.
+        __import__("isolator_rehearsal")
+    except ModuleNotFoundError:
+        pass
     _look_for_an_archive()
     variables = {"__name__": "__main__", "out": TextIOWrapper(BytesIO(), encoding="utf-8", write_through=True)}
     exec(compile(_REHEARSAL, "main.py", "exec"), variables)
