@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_told_where_there_is_any() {
+    fn stolen_time_is_shown() {
         let before = CpuTimes::read("cpu  10 0 10 70 0 0 0 10 5 0\ncpu0 1 2\n");
         let after = CpuTimes::read("cpu  20 0 20 135 0 0 0 25 9 0\n");
         assert!((before.stolen_until(after) - 0.15).abs() < 1e-9);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_created_or_changed_is_listed_and_nothing_else() {
+    fn only_created_and_changed_files_are_listed() {
         let (files, is_complete) = left(&wanted(&[]), |workdir| {
             fs::write(workdir.join("new"), "12345").unwrap();
             // As long as before, and at once.

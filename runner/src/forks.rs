@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use isolator_runner::paths;
+use isolator_runner::fork::{ADDRESS, PASSED_DESCRIPTORS};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
@@ -19,9 +19,6 @@ use crate::process::Process;
 /// How long one may take. It was forked before the runner is told of it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What each passes on: the ends of standard input, output and error, and the channel.
-const DESCRIPTORS: usize = 4;
-
 /// Listens for forks. Nothing else is in the sandbox as long as this is there.
 pub(crate) struct Forks(OwnedFd);
 
@@ -30,7 +27,7 @@ impl Forks {
     pub(crate) fn listen() -> io::Result<Self> {
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        bind(&socket, &SocketAddrUnix::new_abstract_name(paths::FORKS)?)?;
+        bind(&socket, &SocketAddrUnix::new_abstract_name(ADDRESS)?)?;
         listen(&socket, 2)?;
         Ok(Self(socket))
     }
@@ -41,7 +38,7 @@ impl Forks {
         let connection = accept_with(&self.0, SocketFlags::CLOEXEC)?;
         let pid = sockopt::socket_peercred(&connection)?.pid;
         wait(&connection)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut word = [0; 1];
         let flags = RecvFlags::CMSG_CLOEXEC;
@@ -51,7 +48,7 @@ impl Forks {
             _ => None,
         });
         let passed: Vec<OwnedFd> = rights.flatten().collect();
-        let [stdin, stdout, stderr, channel] = <[OwnedFd; DESCRIPTORS]>::try_from(passed)
+        let [stdin, stdout, stderr, channel] = <[OwnedFd; PASSED_DESCRIPTORS]>::try_from(passed)
             .map_err(|_| io::Error::other("it passed no streams"))?;
         Ok((Process::adopt(pid, stdin, stdout, stderr)?, channel.into()))
     }

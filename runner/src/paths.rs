@@ -9,12 +9,6 @@ pub const RUNNER: &str = "/.isolator/isolator-runner";
 /// Directory of the module that stops Python before it runs the program.
 pub const PYTHON_PRELOAD: &str = "/.isolator/preload/python";
 
-/// What a template of Python loads.
-pub const PYTHON_TEMPLATE: &str = "/.isolator/preload/template.so";
-
-/// Where the runner listens for forks, in the abstract namespace.
-pub const FORKS: &[u8] = b"isolator";
-
 /// The module that stops Node.js before it runs the program.
 pub const NODE_PRELOAD: &str = "/.isolator/preload/node.cjs";
 

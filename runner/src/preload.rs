@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use isolator_runner::fork::CHANNEL;
 use isolator_runner::paths;
 use isolator_runner::wire::{Alone, Interpreter, Job, Preload, Preloaded, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -38,10 +39,6 @@ const SPARE_LIFETIME: Duration = Duration::from_millis(20);
 /// Longest arguments, all together, that are given to a waiting interpreter. Longer ones may exceed the kernel's
 /// limit, which only a new process can tell.
 const MAX_ARGUMENTS: usize = 128 * 1024;
-
-/// Lowest number of an interpreter's channel descriptor: above those that it opens itself, below the lowest
-/// limit on open files.
-const MIN_CHANNEL_FD: i32 = 60;
 
 /// The interpreter's answer when it goes on.
 const GO_ANSWER: u8 = b'.';
@@ -266,7 +263,7 @@ impl Parked {
     fn spawn(preload: &Preload, oom_score: &OomScore) -> io::Result<Self> {
         let (channel, their_end) = UnixStream::pair()?;
         // Above the numbers of the interpreter's own descriptors.
-        let their_end = rustix::io::fcntl_dupfd_cloexec(&their_end, MIN_CHANNEL_FD)?;
+        let their_end = rustix::io::fcntl_dupfd_cloexec(&their_end, CHANNEL)?;
         // It finds its end by the number. Nothing else is started meanwhile that could inherit it.
         rustix::io::fcntl_setfd(&their_end, FdFlags::empty())?;
         let mut env = preload.env.clone();

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_explained() {
+    fn wrong_addresses_are_explained() {
         for (texts, hint) in [
             (
                 &["", ":", "127.0.0.1", "localhost", "nonsense", "example.com:80", "-1", "+80"][..],

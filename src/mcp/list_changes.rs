@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_told_once_and_to_everybody() {
+    async fn each_change_is_sent_once_to_every_listener() {
         let (folder, changes) = folder();
         let (mut one, mut two) = (changes.follow(), changes.follow());
         write(folder.path(), "b.js", "");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_without_listeners_is_told_to_the_first_one() {
+    async fn a_change_without_listeners_is_sent_to_the_first_one() {
         let (folder, changes) = folder();
         fs::remove_file(folder.path().join("prompts/a.py")).unwrap();
         let expected = change(true, &["snippet://a"]);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_is_told() {
+    async fn the_end_is_reported() {
         let (_folder, changes) = folder();
         let mut news = changes.follow();
         changes.close();

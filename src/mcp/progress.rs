@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_is_told_as_a_whole() {
+    fn characters_are_never_split() {
         let printed = Printed::default();
         printed.add(b"a\xe2\x82");
         assert_eq!(printed.take(), "a");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_told_than_a_model_should_read() {
+    fn messages_are_short_enough_for_models() {
         let printed = Printed::default();
         for _ in 0..3 {
             printed.add(&[b'x'; MAX_OUTPUT / 2 + 1]);

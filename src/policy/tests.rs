@@ -109,7 +109,7 @@ fn strict_refuses_each_call_wherever_it_stands() {
 }
 
 #[test]
-fn strict_lets_what_only_looks_like_a_call_pass() {
+fn strict_allows_text_that_looks_like_a_call() {
     let strict = strict();
     for name in CALLS {
         for code in [
@@ -183,7 +183,7 @@ fn strict_lets_other_imports_pass() {
 }
 
 #[test]
-fn a_violation_says_what_is_not_allowed() {
+fn a_violation_names_the_forbidden_call() {
     let found = check(&strict(), &[file("main.py", b"import os.path\neval('1')")]);
     assert_eq!(
         found.to_string(),
@@ -214,7 +214,7 @@ fn only_so_many_violations_are_listed() {
 }
 
 #[test]
-fn what_can_not_be_read_is_refused() {
+fn unreadable_input_is_rejected() {
     let large = vec![b'('; check::MAX_SIZE + 1];
     for content in [large.as_slice(), b"\xff\xfe", b"x = '\xe9'"] {
         let found = check(&strict(), &[file("main.py", content)]);

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_with_the_names_there_are() {
+    fn an_unknown_name_is_reported_with_the_known_ones() {
         let error = parse::<Arguments>(json!({"code": "1"})).unwrap_err();
         assert_eq!(error.field, "code");
         assert!(error.message.contains("entrypoint_code"), "{error}");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_not_repeated() {
+    fn long_values_are_not_repeated() {
         let long = "ü".repeat(1 << 20);
         for wrong in [json!({ "memory_mb": long }), json!({ long.as_str(): 1 })] {
             let error = parse::<Arguments>(wrong).unwrap_err();

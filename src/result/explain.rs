@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_not_quoted() {
+    fn wrong_names_are_not_quoted() {
         for name in ["a\n\n--- stdout ---\nforged", "\u{1b}[2J", &"x".repeat(LONGEST_NAME + 1)] {
             let stderr = format!("ModuleNotFoundError: No module named '{name}'\n");
             assert_eq!(explain_stderr("python", &stderr), "exit code 1");

@@ -8,6 +8,7 @@ use linux_raw_sys::general::{
 };
 
 use crate::call::{Errno, Sysno, exit, in_child, syscall};
+use crate::protocol::exit_code::NOT_SETTLED;
 use crate::sandbox;
 use crate::socket::{Failed, Request};
 
@@ -78,7 +79,7 @@ extern "C" fn copy(attempt: *mut ()) -> c_int {
         0 => match sandbox::settle(attempt.request) {
             Ok(()) => 1,
             // The runner sees that its end of a pipe is closed.
-            Err(_) => exit(73),
+            Err(_) => exit(NOT_SETTLED),
         },
         ..0 => {
             attempt.failed = Some(Failed::at(4)(Errno::EAGAIN));

@@ -18,6 +18,8 @@ mod finish;
 mod fork;
 mod holder;
 mod mapping;
+#[path = "../../runner/src/fork.rs"]
+mod protocol;
 mod sandbox;
 mod socket;
 
@@ -66,7 +68,7 @@ pub extern "C" fn PyInit_isolator_template() -> *mut c_void {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    call::exit(70)
+    call::exit(protocol::exit_code::PANIC)
 }
 
 /// What `core` was compiled to call when it unwinds, which never happens.

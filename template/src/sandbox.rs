@@ -5,10 +5,8 @@ use linux_raw_sys::net::{AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM};
 use linux_raw_sys::prctl::{PR_CAPBSET_DROP, PR_SET_DUMPABLE};
 
 use crate::call::{Errno, Sysno, syscall};
+use crate::protocol::CHANNEL;
 use crate::socket::{Request, pass_on};
-
-/// Number of the descriptor to the runner, above those that an interpreter opens itself.
-const CHANNEL: i32 = 60;
 
 /// Highest capability that a kernel may have.
 const MOST_CAPABILITIES: usize = 63;

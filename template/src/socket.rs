@@ -9,19 +9,20 @@ use linux_raw_sys::net::{
 };
 
 use crate::call::{Errno, Sysno, exit, syscall};
+use crate::protocol::exit_code::{NOT_ANSWERED, NO_REQUEST};
+use crate::protocol::{ADDRESS, PASSED_DESCRIPTORS, REQUEST_DESCRIPTORS};
 
 const SERVER: i32 = 0;
 
-/// Most descriptors of a message: the streams and the channel of a fork. A request has two.
-const MOST: usize = 4;
+/// Most descriptors of a message: those that a fork passes.
+const MOST: usize = PASSED_DESCRIPTORS;
 
 /// A request of the server.
 pub(crate) struct Request {
     /// The user and group of the sandbox's programs.
     pub(crate) user: u32,
     pub(crate) group: u32,
-    descriptors: [i32; MOST],
-    count: usize,
+    descriptors: [i32; REQUEST_DESCRIPTORS],
 }
 
 impl Request {
@@ -84,15 +85,15 @@ pub(crate) fn receive() -> Option<Request> {
             Ok(length) if length == size_of_val(&numbers) => break,
             Err(Errno::EINTR) => {}
             // The server speaks otherwise.
-            Ok(_) | Err(_) => exit(71),
+            Ok(_) | Err(_) => exit(NO_REQUEST),
         }
     }
     let bytes = control.header.cmsg_len.saturating_sub(size_of::<cmsghdr>());
-    let count = (bytes / size_of::<i32>()).min(MOST);
-    if count != 2 {
-        exit(71);
+    if bytes / size_of::<i32>() != REQUEST_DESCRIPTORS {
+        exit(NO_REQUEST);
     }
-    Some(Request { user: numbers[0], group: numbers[1], descriptors: control.descriptors, count })
+    let [process, server, ..] = control.descriptors;
+    Some(Request { user: numbers[0], group: numbers[1], descriptors: [process, server] })
 }
 
 fn message(part: &mut iovec, control: &mut Control, length: usize) -> msghdr {
@@ -109,7 +110,7 @@ fn message(part: &mut iovec, control: &mut Control, length: usize) -> msghdr {
 
 /// Closes what came with a request, and tells the server how it went.
 pub(crate) fn answer(request: Request, failed: Option<Failed>) {
-    for descriptor in &request.descriptors[..request.count] {
+    for descriptor in &request.descriptors {
         // SAFETY: no memory is passed.
         let _ = unsafe { syscall!(Sysno::close, *descriptor) };
     }
@@ -128,18 +129,18 @@ pub(crate) fn answer(request: Request, failed: Option<Failed>) {
         )
     };
     if sent.is_err() {
-        exit(72);
+        exit(NOT_ANSWERED);
     }
 }
 
 /// Passes descriptors to the runner of the sandbox, which listens at an address of its network namespace.
-pub(crate) fn pass_on(descriptors: [i32; 4]) -> Result<(), Errno> {
-    const ADDRESS: &[u8] = b"\0isolator";
+pub(crate) fn pass_on(descriptors: [i32; PASSED_DESCRIPTORS]) -> Result<(), Errno> {
     let mut address = sockaddr_un { sun_family: AF_UNIX as _, sun_path: [0; 108] };
-    for (to, from) in address.sun_path.iter_mut().zip(ADDRESS) {
+    // Its first byte is zero: the name is no file's.
+    for (to, from) in address.sun_path[1..].iter_mut().zip(ADDRESS) {
         *to = *from as _;
     }
-    let length = size_of_val(&address.sun_family) + ADDRESS.len();
+    let length = size_of_val(&address.sun_family) + 1 + ADDRESS.len();
     let mut control = Control::of(descriptors.len());
     control.descriptors[..descriptors.len()].copy_from_slice(&descriptors);
     let mut word = [b'f'];

@@ -258,7 +258,7 @@ async fn a_program_that_prints_something_else_is_an_error() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_how_to_fix_it() {
+fn missing_requirements_are_named_with_a_remedy() {
     let missing = json!({ "python": { "image": "isolator-test.invalid/missing" } });
     for (settings, arguments, hint) in [
         (json!({}), &["cobol"][..], "use some of python"),

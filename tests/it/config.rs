@@ -43,7 +43,7 @@ fn config_check_says_what_is_valid() {
 }
 
 #[test]
-fn a_wrong_configuration_is_told_by_the_check_and_by_every_other_command() {
+fn every_command_reports_a_wrong_configuration() {
     let directory = tempfile::tempdir().unwrap();
     write_config(directory.path(), &json!({ "defaultMemoryMB": 0, "pool": { "sise": 1 } }));
     let promised = "isolator_config.json:\n  \
@@ -60,7 +60,7 @@ fn a_wrong_configuration_is_told_by_the_check_and_by_every_other_command() {
 }
 
 #[test]
-fn a_file_that_can_not_be_read_is_told_with_who_named_it() {
+fn an_unreadable_file_is_reported_with_its_source() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("latin1.json"), b"{\"promptsDir\": \"\xe9\"}").unwrap();
     for (file, why) in [
@@ -109,7 +109,7 @@ fn config_check_looks_at_the_files_the_images_and_the_machine() {
 }
 
 #[test]
-fn what_a_server_can_do_without_is_a_warning() {
+fn optional_requirements_are_warnings() {
     let missing = "isolator-test.invalid/missing";
     let directory = directory(json!({
         "images": { "policy": "missing" },

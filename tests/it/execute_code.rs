@@ -271,7 +271,7 @@ async fn output_may_be_any_bytes() {
 }
 
 #[tokio::test]
-async fn a_program_that_kills_everything_is_told_so() {
+async fn a_program_that_kills_everything_gets_an_explanation() {
     let server = Server::python().await;
     let code = "import os; print('before', flush=True); os.kill(-1, 9)";
     let answer = server.run_python(code).await;
@@ -306,7 +306,7 @@ async fn a_child_in_the_background_does_not_delay_the_answer() {
 }
 
 #[tokio::test]
-async fn a_child_that_nobody_hears_ends_with_the_program_too() {
+async fn children_with_closed_streams_end_with_the_program() {
     let server = Server::python().await;
     let seconds = "86399.25";
     let code = format!(

@@ -162,7 +162,7 @@ async fn hostile_names_and_numbers_of_files_are_borne() {
 }
 
 #[tokio::test]
-async fn no_more_comes_back_than_the_operator_allows() {
+async fn returned_files_respect_the_limits() {
     let server = Server::with("python", json!({ "results": { "maxFilesKB": 100 } })).await;
     let code = "for name in 'abc': open(name, 'wb').write(bytes(60_000))";
     let answer = server.run_python_with(code, json!({ "output_files": ["*"] })).await;
@@ -201,7 +201,7 @@ async fn output_past_the_cap_can_be_read_afterwards() {
 }
 
 #[tokio::test]
-async fn what_can_t_be_read_is_an_error_that_says_why() {
+async fn unreadable_input_is_an_error_with_its_cause() {
     let server = Server::with("python", json!({ "results": { "keepFor": "1s" } })).await;
     let wanted = json!({ "output_files": ["*.bin"] });
     let answer = server.run_python_with("open('a.bin', 'wb').write(bytes(9))", wanted).await;

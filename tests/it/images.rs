@@ -96,7 +96,7 @@ fn a_chosen_base_is_the_only_one() {
 }
 
 #[test]
-fn what_is_no_image_is_refused_by_name() {
+fn unreadable_images_are_rejected_by_name() {
     let home = Home::new();
     let root = home.root("./etc/hello");
     let nameless = home.image(&["import", &root]);
@@ -132,7 +132,7 @@ fn a_hostile_layer_leaves_nothing_in_the_store() {
 }
 
 #[test]
-fn what_docker_saves_the_embedded_engine_takes() {
+fn the_embedded_engine_imports_archives_of_docker_save() {
     let home = Home::new();
     let (root, image) = (home.root("./etc/hello"), name("saved"));
     let docker = |arguments: &[&str]| {

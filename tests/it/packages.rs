@@ -104,7 +104,7 @@ fn the_bundle_s_manifest_is_of_this_version_and_names_what_is_there() {
 }
 
 #[test]
-fn a_configuration_that_nobody_chose_is_none() {
+fn an_unchosen_configuration_is_absent() {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_isolator"));
     command.env_clear().env("HOME", home.path()).env("ISOLATOR_CONFIG", "");

@@ -15,7 +15,7 @@ fn strict() -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_program_with_what_is_forbidden_is_refused_and_says_where() {
+async fn a_forbidden_call_is_rejected_with_its_place() {
     let server = Server::with("python", strict()).await;
     let code = "import math\nimport numpy, os.path as p\n\nprint(open('/etc/passwd').read())";
     let answer = server.run_python(code).await;
@@ -137,7 +137,7 @@ async fn programs_are_read_by_a_process_without_rights() {
 }
 
 #[tokio::test]
-async fn what_ends_or_stops_a_check_lets_no_program_pass() {
+async fn a_check_that_fails_rejects_the_program() {
     let server = Server::with("python", strict()).await;
     let refused =
         async || server.run_python("import os").await.assert_failed("refused", &["importing os"]);

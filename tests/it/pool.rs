@@ -82,7 +82,7 @@ async fn a_full_queue_refuses_clearly_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_that_waited_too_long_is_told_so() {
+async fn a_request_that_waited_too_long_gets_an_error() {
     let limits = json!({ "requests": { "maxRunning": 1, "queueTimeout": "300ms" } });
     let server = Server::with("python", limits).await;
     server.wait_until_ready().await;
@@ -155,7 +155,7 @@ async fn every_signal_that_ends_it_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_killed_server_leaves_is_collected_and_nothing_else() {
+async fn gc_removes_only_the_leftovers_of_killed_servers() {
     let settings = config(&["python"], json!({}));
     let live = Server::start(&settings).await;
     let mut dead = Server::start_beside(&live, &settings).await;

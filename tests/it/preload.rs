@@ -103,7 +103,7 @@ async fn it_can_be_switched_off() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_preloaded_is_said_once_and_costs_nothing_but_time() {
+async fn a_failed_preload_is_reported_once() {
     for (preload, complaint, preloaded) in [
         (json!({ "modules": ["no_such_module"] }), "has no module no_such_module", true),
         (json!({ "modules": ["this"] }), "it printed", true),

@@ -125,7 +125,7 @@ async fn a_writable_root_is_written_by_one_program_and_read_by_no_other() {
 }
 
 #[tokio::test]
-async fn what_can_be_written_is_limited_in_bytes_and_in_files() {
+async fn writes_are_limited_in_bytes_and_files() {
     let found = inside(
         "def size(place):\n\
          \x20   disk = os.statvfs(place)\n\

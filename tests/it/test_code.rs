@@ -60,7 +60,7 @@ async fn without_a_policy_everything_valid_runs() {
 }
 
 #[tokio::test]
-async fn a_timeout_is_124_and_keeps_what_was_printed() {
+async fn a_timeout_exits_with_124_and_keeps_the_output() {
     let server = server(json!({})).await;
     let code = "import time\nprint('before', flush=True)\ntime.sleep(600)";
     for timeout in [json!(0.5), json!("500ms")] {

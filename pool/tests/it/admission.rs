@@ -8,7 +8,7 @@ use isolator_pool::pool::admission::{AdmissionError, Client};
 use isolator_pool::pool::pools::ExecuteError;
 
 #[tokio::test(start_paused = true)]
-async fn two_hundred_requests_keep_to_the_limits_whoever_gives_up() {
+async fn two_hundred_requests_with_cancellations_keep_the_limits() {
     for seed in 0..20 {
         crowd(seed).await;
     }

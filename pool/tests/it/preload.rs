@@ -179,7 +179,7 @@ async fn a_thaw_that_hangs_does_not_hold_up_the_refill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_made_ahead_and_what_is_removed_waits_for_a_request_that_has_just_begun() {
+async fn refills_and_removals_wait_for_short_requests() {
     let world = World::full(preloading(2, 1)).await;
     let created = world.engine.created();
     let calls = || {

@@ -99,7 +99,7 @@ async fn the_first_pause_is_short() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_during_an_outage_is_told_so_at_once_and_the_next_one_succeeds() {
+async fn a_request_during_an_outage_fails_at_once_and_the_next_one_succeeds() {
     let world = World::start_with(Setup::default(), |engine| {
         engine.fault(Call::Create, Fault::Broken);
     });

@@ -20,7 +20,7 @@ async fn outcome(request: &RunRequest) -> Result<Done, ExecuteError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn runners_that_never_get_ready_are_given_up_and_the_request_is_told_why() {
+async fn a_runner_that_is_never_ready_is_given_up_with_a_reason() {
     let parks = [
         (Park::Eof, "ended before it was ready"),
         (Park::Version(7), "speaks version 7"),

@@ -129,7 +129,7 @@ def _arrange_the_end(preloaded, leaves):
         ends = (names_of(base).get("__del__") for base in bases_of(kind))
         end = next(end for end in ends if end is not None)
         # Many libraries have one of these and never use it.
-        is_tracker = type(end) is function and end.__code__.co_qualname == "ResourceTracker.__del__"
+        is_tracker = type(end) is function and end.__qualname__ == "ResourceTracker.__del__"
         return not is_tracker or thing._pid is not None
 
     def leave(frame=sys._getframe, type=type, map=map, set=set, any=any):

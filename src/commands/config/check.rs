@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_of_two_languages_is_told() {
+    fn an_extension_of_two_languages_is_reported() {
         let two = r#"{"languageSettings": {"ts": {"image": "ts", "extensions": [".ts"],
             "command": ["ts", "{file}"]}}}"#;
         assert_eq!(

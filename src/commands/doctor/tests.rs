@@ -204,7 +204,7 @@ fn microcode_is_only_known_to_be_new_where_the_kernel_has_a_list() {
 }
 
 #[test]
-fn what_can_t_be_read_is_not_known() {
+fn unreadable_values_are_unknown() {
     let root = tempfile::tempdir().unwrap();
     let subject = machine(root.path(), &[]);
     for (judge, path) in [

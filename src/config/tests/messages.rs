@@ -14,7 +14,7 @@ fn told(text: &str, variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn json_that_is_broken_is_told_with_its_place() {
+fn broken_json_is_reported_with_its_position() {
     for (text, message) in [
         ("", "the file: is empty; write {} into it to use the defaults"),
         (" \n\t", "the file: is empty; write {} into it to use the defaults"),
@@ -52,7 +52,7 @@ fn json_that_is_broken_is_told_with_its_place() {
 }
 
 #[test]
-fn a_wrong_value_or_key_is_told_with_what_would_be_right() {
+fn a_wrong_value_or_key_is_reported_with_a_correction() {
     for (text, message) in [
         (r#"{"pool": {"size": -1}}"#, "pool.size: expected a whole number of at least 0, not -1"),
         (r#"{"pool": {"size": 1.5}}"#, "pool.size: expected a whole number of at least 0, not 1.5"),
@@ -140,7 +140,7 @@ fn a_wrong_value_or_key_is_told_with_what_would_be_right() {
 }
 
 #[test]
-fn all_that_is_wrong_in_the_file_and_in_the_environment_is_told_at_once() {
+fn all_errors_of_the_file_and_the_environment_are_reported_together() {
     let text = r#"{"defaultMemoryMB": "1", "pool": {"sise": 1}, "languageSettings": {"go": {"cpus": []}}}"#;
     assert_eq!(
         told(text, &[("ISOLATOR_POOL__HOT", "x"), ("ISOLATOR_ENGINE__KIND", "docker")]),

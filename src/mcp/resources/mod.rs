@@ -112,7 +112,7 @@ impl Resources {
     pub(crate) async fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
         let (text, mime_type) = match Address::parse(uri) {
             Some(Address::Languages) => (as_json(&languages::of(&self.config, &self.pools))?, JSON),
-            Some(Address::Pool) => (as_json(&pool::of(&self.pools).await)?, JSON),
+            Some(Address::Pool) => (as_json(&pool::of(&self.pools))?, JSON),
             Some(Address::Snippet(name)) => {
                 let snippet = self.snippet(uri, name)?;
                 let mime_type = mime_type(&snippet.file_name);

@@ -14,9 +14,6 @@ pub(super) struct Status<'a> {
     waiting: usize,
     /// Used sandboxes that are not removed yet.
     leaving: usize,
-    /// Proportional memory (PSS) of the templates, which sandboxes of all pools are forked from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    templates_bytes: Option<u64>,
     pools: BTreeMap<&'a str, OnePool>,
 }
 
@@ -26,9 +23,6 @@ struct OnePool {
     hot: usize,
     paused: usize,
     making: usize,
-    /// Proportional memory (PSS) of the sandboxes that wait, if the engine can tell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiting_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     /// Programs since the server began, by how they got their sandbox.
@@ -53,28 +47,23 @@ struct Preload {
     complaints: Vec<String>,
 }
 
-pub(super) async fn of(pools: &Pools) -> Status<'_> {
-    let memory = pools.memory().await;
+/// Nothing here tells a client what the programs of others import.
+pub(super) fn of(pools: &Pools) -> Status<'_> {
     let (running, waiting) = pools.load();
     let leaving = pools.leaving();
-    let templates_bytes = memory.values().map(|memory| memory.templates).max();
-    let one = |(name, status)| {
-        let waiting_bytes = memory.get(name).map(|memory| memory.sandboxes);
-        (name, OnePool::new(status, waiting_bytes, pools.image(name)))
-    };
+    let one = |(name, status)| (name, OnePool::new(status, pools.image(name)));
     let pools = pools.status().into_iter().map(one).collect();
-    Status { running, waiting, leaving, templates_bytes, pools }
+    Status { running, waiting, leaving, pools }
 }
 
 impl OnePool {
-    fn new(status: PoolStatus, waiting_bytes: Option<u64>, digest: Option<String>) -> Self {
+    fn new(status: PoolStatus, digest: Option<String>) -> Self {
         let [hot, warm, queued, cold] = status.starts;
         Self {
             size: status.size,
             hot: status.hot,
             paused: status.paused,
             making: status.making,
-            waiting_bytes,
             digest,
             starts: Starts { hot, warm, queued, cold },
             last_error: status.last_error,

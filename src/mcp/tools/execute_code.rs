@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_reads_is_short_enough_for_every_host() {
+    fn descriptions_fit_every_host() {
         let config = Config::parse("{}", None, Path::new("")).unwrap();
         assert!(description(&config).len() < 2000);
     }

@@ -152,7 +152,7 @@ fn what_is_noted_of_many_items_is_noted_once() {
 }
 
 #[test]
-fn what_is_long_is_neither_repeated_nor_read_as_json() {
+fn long_values_are_neither_repeated_nor_parsed() {
     let long = "x".repeat(1 << 20);
     let list = format!("[{}0]", "0,".repeat(1 << 20));
     for (field, wrong) in [

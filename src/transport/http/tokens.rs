@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_takes_effect_at_once_and_a_broken_one_refuses_everybody() {
+    fn a_changed_token_file_takes_effect_at_once_and_a_broken_one_rejects_all_requests() {
         let (first, one) = Token::new("one", None).unwrap();
         let (second, two) = Token::new("twotwo", None).unwrap();
         let (_directory, path) = file(&[&first.to_string()]);

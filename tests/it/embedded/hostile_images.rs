@@ -412,7 +412,7 @@ async fn an_image_has_a_say_in_nothing_that_comes_before_its_programs() {
 }
 
 #[test]
-fn a_launcher_refuses_what_it_can_t_read_and_goes_on() {
+fn a_launcher_rejects_unreadable_requests_and_continues() {
     let home = tempfile::tempdir().expect("a directory");
     let (ours, theirs) = UnixDatagram::pair().expect("sockets");
     ours.set_read_timeout(Some(PATIENCE)).expect("it can be set");

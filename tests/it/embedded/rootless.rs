@@ -139,7 +139,7 @@ fn without_limits_nothing_runs_unless_the_operator_allows_it() {
 }
 
 #[test]
-fn the_doctor_tells_what_is_lost_without_root_and_how_to_mend_it() {
+fn the_doctor_says_what_is_missing_without_root() {
     let doctor = Home::new(true).run(None, &["doctor"], "");
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     for words in [

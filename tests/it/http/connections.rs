@@ -86,7 +86,7 @@ fn count_open(server: &Server) -> usize {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_reads_are_weighed_and_given_up() {
+async fn unread_answers_are_bounded() {
     let tokens = tokens(&[("greedy", &[]), ("other", &[])]);
     let settings = |write_timeout| {
         json!({

@@ -247,7 +247,7 @@ async fn the_newest_revision_needs_no_session() {
 }
 
 #[tokio::test]
-async fn nobody_is_let_in_without_a_token_that_is_known_and_in_time() {
+async fn requests_without_a_valid_token_are_rejected() {
     let tokens = tokens(&[("one", &[]), ("old", &["--expires", "1s"]), ("two", &[])]);
     let server = Server::start_with(json!({}), Some(&tokens)).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -308,7 +308,7 @@ async fn nobody_is_let_in_without_a_token_that_is_known_and_in_time() {
 }
 
 #[tokio::test]
-async fn what_a_run_leaves_is_its_caller_s_alone() {
+async fn results_belong_to_their_caller() {
     let tokens = tokens(&[("one", &[]), ("two", &[])]);
     let config = json!({ "results": { "detachAfter": "5s" } });
     let server = Server::start_with(config, Some(&tokens)).await;
@@ -544,7 +544,7 @@ async fn who_runs_for_long_leaves_a_place_to_the_others() {
 }
 
 #[tokio::test]
-async fn it_tells_when_it_is_ready_and_stops_when_everybody_has_an_answer() {
+async fn the_server_reports_readiness_and_stops_when_all_are_answered() {
     let mut server = Server::start(json!({ "pool": { "size": 1 } })).await;
     let look = async |path| {
         let response = server.client.get(server.at(path)).send().await.expect("an answer");

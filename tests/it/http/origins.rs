@@ -80,7 +80,7 @@ async fn a_page_that_is_allowed_can_ask_first_and_read_every_answer() {
 }
 
 #[tokio::test]
-async fn a_page_that_nobody_knows_is_told_nothing() {
+async fn unlisted_pages_get_no_cors_headers() {
     let tokens = tokens(&[("page", &[])]);
     let server = Server::start_with(allowed(), Some(&tokens)).await;
     for origin in

@@ -388,7 +388,7 @@ fn a_link_stays_a_link() {
 }
 
 #[test]
-fn a_folder_that_can_not_be_written_is_told() {
+fn an_unwritable_folder_is_reported() {
     // Nobody makes files there, root included.
     let home = Home::new();
     symlink("/proc/self", home.path().join(".cursor")).unwrap();
@@ -490,7 +490,7 @@ fn the_configuration_that_was_found_is_the_one_that_the_host_uses() {
 }
 
 #[test]
-fn what_hosts_leave_out_is_told() {
+fn settings_that_hosts_leave_out_are_reported() {
     let home = Home::new();
     let mut command = home.command(&["install", "cursor"]);
     command.env("DOCKER_HOST", "tcp://example.com:2375").env("ISOLATOR_TEST", "1");

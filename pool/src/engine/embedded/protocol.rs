@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_no_message_is_told_from_the_end_and_the_next_one_is_received() {
+    fn an_unreadable_packet_is_not_the_end_of_the_connection() {
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (ours, theirs) = socketpair(kind.0, kind.1, kind.2, None).unwrap();
         let long = serde_json::to_vec(&create(&"x".repeat(MAX_MESSAGE))).unwrap();

@@ -185,7 +185,7 @@ async fn root_file_systems_are_refused_for_the_same() {
 }
 
 #[tokio::test]
-async fn what_goes_through_an_absolute_link_lands_inside() {
+async fn absolute_links_stay_inside_the_root() {
     let world = World::new();
     let outside = world.directory.path().display().to_string();
     let layer = tar()

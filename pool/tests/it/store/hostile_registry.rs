@@ -301,7 +301,7 @@ async fn addresses_in_a_manifest_are_not_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redirects_lead_to_nobody_who_could_not_be_asked_from_outside() {
+async fn redirects_never_lead_to_private_addresses() {
     let ((registry, victim), world) = (both().await, world());
     let manifest = registry.image("fine");
     let layer = blob_of(&manifest["layers"][0]);
@@ -358,7 +358,7 @@ async fn a_redirect_takes_no_authorization_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_the_registry_s_token_server_is_asked_for_a_token() {
+async fn only_the_registry_s_token_server_is_asked_for_a_token() {
     let ((registry, victim), world) = (both().await, world());
     registry.refuse(&manifest_of("realm"), &format!("Bearer realm=\"{}\"", victim.url("/token")));
     let error = registry.refused(&world, "realm").await;
@@ -428,7 +428,7 @@ async fn descriptions_that_would_make_work_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_registry_says_is_shown_in_part_and_escaped() {
+async fn messages_of_registries_are_cut_and_escaped() {
     let (registry, world) = (Server::start("127.0.0.1").await, world());
     let message = format!("\x1b[2J{}", "x".repeat(10_000));
     let content = json!({ "errors": [{ "code": "DENIED", "message": message }] }).to_string();

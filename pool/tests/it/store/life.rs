@@ -36,7 +36,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_that_nobody_waits_for_ends_and_leaves_nothing() {
+async fn a_cancelled_import_leaves_nothing() {
     let world = World::new();
     let path = world.write(&large());
     let unpacking = Arc::new(Notify::new());
@@ -60,7 +60,7 @@ const ARCHIVE: &str = "ISOLATOR_TEST_ARCHIVE";
 
 /// This test starts itself once more, and its other self is the process that it kills.
 #[tokio::test]
-async fn what_a_killed_process_leaves_is_pruned() {
+async fn leftovers_of_killed_processes_are_pruned() {
     let path_in = |variable| std::env::var_os(variable).map(PathBuf::from);
     if let (Some(store), Some(archive)) = (path_in(STORE), path_in(ARCHIVE)) {
         Store::new(store).import(&archive, Some(NAME), &|_| {}).await.unwrap();
@@ -69,7 +69,7 @@ async fn what_a_killed_process_leaves_is_pruned() {
     let world = World::new();
     let path = world.write(&large());
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "store::life::what_a_killed_process_leaves_is_pruned"])
+        .args(["--exact", "store::life::leftovers_of_killed_processes_are_pruned"])
         .env(STORE, world.directory.path().join("a/b/store"))
         .env(ARCHIVE, &path)
         .stdout(std::process::Stdio::null())
@@ -205,7 +205,7 @@ async fn an_image_is_built_from_another() {
 }
 
 #[tokio::test]
-async fn what_is_built_is_checked_too() {
+async fn built_images_are_checked_too() {
     let world = World::new();
     let staged = world.store.stage().await.unwrap();
     let socket = std::os::unix::net::UnixListener::bind(staged.root().join("socket")).unwrap();

@@ -176,7 +176,7 @@ async fn a_pull_that_fails_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_nobody_waits_for_leaves_nothing() {
+async fn a_cancelled_pull_leaves_nothing() {
     let (registry, world) = (Registry::start(), World::new());
     // What can't be compressed takes as long as it is large.
     let mut state = 1_u64;

@@ -14,7 +14,7 @@ fn layer() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_docker_saves_is_imported_with_its_names() {
+async fn archives_of_docker_save_keep_their_names() {
     let (layer, names) = (layer(), ["a/b:1", "c"]);
     let config = config(std::slice::from_ref(&layer));
     let archive = saved(&config, &[layer], &names);

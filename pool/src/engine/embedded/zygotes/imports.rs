@@ -120,7 +120,7 @@ mod tests {
         "ready 10000000\njson=3000000! asyncio=20000000! nowhere= yaml=4000000\nsys json yaml\n";
 
     #[test]
-    fn what_is_missing_and_what_is_there_is_read() {
+    fn the_report_of_a_template_is_parsed() {
         let ready = Ready::parse(SAID).unwrap();
         assert_eq!(ready.missing(), ["nowhere"]);
         assert_eq!(ready.loaded().len(), 3);

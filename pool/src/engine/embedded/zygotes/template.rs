@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use isolator_runner::fork::{LONGEST_READY, REQUEST_DESCRIPTORS, STEPS};
 use rustix::io::ioctl_fionbio;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -33,9 +34,6 @@ use crate::engine::store::Held;
 /// How long a template may take to import its modules.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Most bytes that it says when it is ready. The names of a thousand modules take about 25 KB.
-const LONGEST_READY: usize = 64 << 10;
-
 /// How long a fork may take. It takes some milliseconds.
 const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -43,14 +41,6 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 /// seed of hashes.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 const MAX_FORKS: u32 = 10_000;
-
-/// What a fork does, in the order of the numbers of the steps, which begin with one.
-const STEPS: [&str; 4] = [
-    "start a process",
-    "enter the sandbox's namespaces",
-    "start a process in the sandbox",
-    "copy the interpreter",
-];
 
 /// What a template may be.
 pub(super) struct Bounds {
@@ -270,10 +260,10 @@ impl Template {
     }
 
     async fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(REQUEST_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Err(io::Error::other("two descriptors don't fit into a message"));
+            return Err(io::Error::other("the descriptors don't fit into a message"));
         }
         let parts = [io::IoSlice::new(bytes)];
         let mut send = || Ok(sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?);
@@ -409,7 +399,7 @@ mod tests {
     const SHARED: &str = "7f0000002000-7f0000003000 rw-s 00000000 00:01 9 /dev/zero (deleted)\n";
 
     #[test]
-    fn what_forks_would_share_is_found() {
+    fn shared_resources_of_a_template_are_found() {
         let numbers =
             |all: &[&str]| all.iter().map(|number| (*number).to_owned()).collect::<Vec<_>>();
         let (one, streams) = (numbers(&["7"]), numbers(&["0", "1", "2"]));

@@ -101,7 +101,7 @@ fn the_compiled_program_says_what_the_rules_say() {
 }
 
 #[test]
-fn a_call_that_nobody_knows_has_the_default_answer() {
+fn unknown_system_calls_get_the_default_action() {
     let program = program(Filtered::Program);
     for number in [380, 500, 999, u32::MAX] {
         assert_eq!(run(&program, number, &[]), errno(Errno::NoSys), "{number}");
