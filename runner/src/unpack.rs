@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_folders_are_rejected() {
+    fn links_and_folders_are_rejected() {
         for kind in [EntryType::Directory, EntryType::Symlink, EntryType::GNUSparse] {
             let (error, found) = unpack_one(b"x", kind);
             assert!(error.is_some(), "{kind:?}");

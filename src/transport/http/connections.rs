@@ -39,7 +39,7 @@ const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a request's line and headers; more is answered with 431.
-const MAX_HEADERS: usize = 64 * 1024;
+pub(super) const MAX_HEADERS: usize = 64 * 1024;
 
 /// After accepting failed, most likely because there are no file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -6,6 +6,7 @@
 
 mod connections;
 mod guard;
+mod head;
 mod origins;
 mod sessions;
 mod tokens;
@@ -19,7 +20,7 @@ use anyhow::{Context as _, bail};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
 use isolator_pool::pool::PoolStatus;
 use isolator_pool::pool::pools::Pools;
@@ -146,7 +147,8 @@ impl Http {
             .layer(origins::cors(Arc::clone(&origins)))
             .layer(from_fn_with_state(origins, origins::refuse_others))
             .route("/healthz", get(async || "ok\n"))
-            .route("/readyz", get(ready).with_state(Arc::new(health)));
+            .route("/readyz", get(ready).with_state(Arc::new(health)))
+            .layer(from_fn(head::check));
         let limits = connections::Limits {
             all: self.settings.max_connections,
             of_address: self.settings.max_connections_per_address,

@@ -116,7 +116,7 @@ fn only_this_server_is_taken_out() {
 }
 
 #[test]
-fn ambiguous_input_is_rejected() {
+fn unparsable_configurations_are_rejected() {
     let add = |text: &str, host: Host| {
         let changed = add(text, host.profile(), "isolator", &entry(), Other::Replace);
         changed.expect_err(text).to_string()
