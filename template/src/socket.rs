@@ -9,7 +9,7 @@ use linux_raw_sys::net::{
 };
 
 use crate::call::{Errno, Sysno, exit, syscall};
-use crate::protocol::exit_code::{NOT_ANSWERED, NO_REQUEST};
+use crate::protocol::exit_code::{NO_REQUEST, NOT_ANSWERED};
 use crate::protocol::{ADDRESS, PASSED_DESCRIPTORS, REQUEST_DESCRIPTORS};
 
 const SERVER: i32 = 0;
