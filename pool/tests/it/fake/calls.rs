@@ -24,7 +24,9 @@ pub(super) fn breach(call: Call, record: &Record) -> Option<String> {
     if record.removing {
         return Some("after its removal".to_owned());
     }
-    if record.given_up {
+    // What has ended can be asked for its state, whatever else was asked of it at that moment.
+    let has_ended = !matches!(record.state, SandboxState::Running | SandboxState::Paused);
+    if record.given_up && !(call == Call::State && has_ended) {
         return Some("after a call that failed or was given up".to_owned());
     }
     match call {

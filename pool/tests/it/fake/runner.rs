@@ -164,7 +164,8 @@ impl Runner {
     pub(super) fn take_job(&self) {
         let breach = self.record(|record| {
             record.jobs += 1;
-            record.awaits_thaw = record.state == SandboxState::Paused;
+            // One that has just ended may have been paused before.
+            record.awaits_thaw = record.state != SandboxState::Running;
             match record {
                 Record { jobs: 2.., .. } => Some("has got a second job"),
                 Record { untold_forks: 1.., .. } => Some("has got a job before its fork"),
