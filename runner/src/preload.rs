@@ -22,7 +22,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::forks::Forks;
 use crate::process::{OomScore, Process, would_block};
-use crate::usage;
+use crate::{program, usage};
 
 /// How long an interpreter may take to be ready; less than the server allows the runner.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -53,9 +53,9 @@ pub(crate) struct Preloads {
     loaded: Option<Parked>,
     /// One that another took the place of.
     replaced: Option<Parked>,
-    /// Interpreters that failed to get ready.
-    killed: Vec<Process>,
     complaints: Vec<String>,
+    /// Why the last one that was forked into the sandbox did not get ready.
+    not_ready: Option<String>,
 }
 
 /// An interpreter that waits in a read for its program.
@@ -87,10 +87,9 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// Their processes, including those that were killed before.
+    /// Their processes.
     pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
-        let waiting = self.waiting.iter().map(|parked| &parked.process);
-        waiting.chain(&self.dying).map(|process| process.pid)
+        self.waiting.iter().map(|parked| parked.process.pid)
     }
 
     /// When to kill them, or to report that there are none.
@@ -129,14 +128,17 @@ impl Preloads {
     /// Starts an interpreter, unless it is there already, and waits until it is ready. Failures become
     /// complaints.
     pub(crate) fn start(&mut self, preload: Preload, oom_score: &OomScore, forks: Option<&Forks>) {
+        let forks = forks.filter(|_| preload.forked);
         if preload.modules.is_empty() {
-            self.bare = self.bare.take().or_else(|| self.park(&preload, oom_score, forks));
-        } else if preload.forked {
+            if self.bare.is_none() {
+                self.bare = self.park(&preload, oom_score, forks);
+            }
+        } else if forks.is_some() {
             if let Some(better) = self.park(&preload, oom_score, forks) {
                 self.replaced = self.loaded.replace(better);
             }
-        } else if self.bare.is_some() {
-            self.loaded = self.loaded.take().or_else(|| self.park(&preload, oom_score, forks));
+        } else if self.bare.is_some() && self.loaded.is_none() {
+            self.loaded = self.park(&preload, oom_score, None);
         }
         self.preload = Some(preload);
     }
@@ -147,10 +149,14 @@ impl Preloads {
         oom_score: &OomScore,
         forks: Option<&Forks>,
     ) -> Option<Parked> {
-        let parked = match forks.filter(|_| preload.forked) {
+        let parked = match forks {
             Some(forks) => Parked::accept(forks),
-            None => self.try_park(preload, oom_score),
+            None => Parked::start(preload, oom_score),
         };
+        let parked = parked.and_then(|(parked, missing)| {
+            self.check_alone(&parked)?;
+            Ok((parked, missing))
+        });
         match parked {
             Ok((parked, missing)) => {
                 if !missing.is_empty() {
@@ -162,30 +168,35 @@ impl Preloads {
                 let what = preload.argv.first().map_or("", String::as_str);
                 let with = if preload.modules.is_empty() { "" } else { " with its modules" };
                 self.complaints.push(format!("{what}{with} can't be preloaded: {problem}"));
+                self.not_ready = forks.map(|_| problem);
+                self.start_over(preload, oom_score);
                 None
             }
         }
     }
 
-    /// Starts an interpreter and waits until it is ready. Also returns its missing modules.
-    fn try_park(
-        &mut self,
-        preload: &Preload,
-        oom_score: &OomScore,
-    ) -> Result<(Parked, String), String> {
-        let mut parked = Parked::spawn(preload, oom_score).map_err(|e| e.to_string())?;
-        let checked = parked.wait_until_ready(READY_TIMEOUT).and_then(|missing| {
-            // Without modules it takes no more memory than any other.
-            parked.check(if preload.modules.is_empty() { u64::MAX } else { preload.memory })?;
-            Ok(missing)
-        });
-        match checked {
-            Ok(missing) => Ok((parked, missing)),
-            Err(problem) => {
-                parked.process.kill();
-                self.killed.push(parked.process);
-                Err(problem)
-            }
+    /// Fails if the start of an interpreter has left processes beside it: they could do something to the program.
+    fn check_alone(&self, parked: &Parked) -> Result<(), String> {
+        let waiting = [&self.bare, &self.loaded, &self.replaced].into_iter().flatten();
+        let known: Vec<_> = waiting.chain([parked]).map(|it| it.process.pid).collect();
+        match strangers(&known) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err("it has started processes".to_owned()),
+            Err(error) => Err(format!("its processes can't be listed: {error}")),
+        }
+    }
+
+    /// After a start that failed: kills every process, because the interpreter may have started others, and starts the
+    /// one without modules again if that waited.
+    fn start_over(&mut self, preload: &Preload, oom_score: &OomScore) {
+        program::kill_everything();
+        // They are all children of this process by now; an error means that none is left.
+        while waitpid(None, WaitOptions::empty()).is_ok() {}
+        let had_bare = self.bare.take().is_some();
+        (self.loaded, self.replaced) = (None, None);
+        if had_bare {
+            let bare = Preload { modules: Vec::new(), forked: false, ..preload.clone() };
+            self.bare = self.park(&bare, oom_score, None);
         }
     }
 
@@ -195,13 +206,14 @@ impl Preloads {
     }
 
     /// The report for the server.
-    pub(crate) fn report(&self) -> Preloaded {
-        Preloaded { memory: self.memory(), complaints: self.complaints.clone() }
+    pub(crate) fn report(&mut self) -> Preloaded {
+        let not_ready = self.not_ready.take();
+        Preloaded { memory: self.memory(), complaints: self.complaints.clone(), not_ready }
     }
 
     /// Lets an interpreter run the program of `job`, if one can.
     pub(crate) fn take(self, job: &Job, stdin: &[u8]) -> Taken {
-        let Self { preload, bare, loaded, replaced, killed, .. } = self;
+        let Self { preload, bare, loaded, replaced, .. } = self;
         let args = preload.as_ref().and_then(|preload| arguments(preload, job));
         let (suited, others) = match job.interpreter {
             Wanted::New => ([None, None], [bare, loaded]),
@@ -232,7 +244,7 @@ impl Preloads {
             // it may look at its neighbours.
             waiting.drain(..).for_each(Parked::end);
         }
-        let spares = Spares { waiting, dying: killed, unreported: Some(memory) };
+        let spares = Spares { waiting, dying: Vec::new(), unreported: Some(memory) };
         Taken { program, spares }
     }
 }
@@ -260,6 +272,15 @@ fn preload_variable(preload: &Preload) -> (&'static str, String) {
 }
 
 impl Parked {
+    /// Starts an interpreter and waits until it is ready. Also returns its missing modules.
+    fn start(preload: &Preload, oom_score: &OomScore) -> Result<(Self, String), String> {
+        let mut parked = Self::spawn(preload, oom_score).map_err(|error| error.to_string())?;
+        let missing = parked.wait_until_ready(READY_TIMEOUT)?;
+        // Without modules it takes no more memory than any other.
+        parked.check(if preload.modules.is_empty() { u64::MAX } else { preload.memory })?;
+        Ok((parked, missing))
+    }
+
     fn spawn(preload: &Preload, oom_score: &OomScore) -> io::Result<Self> {
         let (channel, their_end) = UnixStream::pair()?;
         // Above the numbers of the interpreter's own descriptors.
@@ -281,13 +302,8 @@ impl Parked {
     fn accept(forks: &Forks) -> Result<(Self, String), String> {
         let (process, channel) = forks.accept().map_err(|error| error.to_string())?;
         let mut parked = Self { process, channel, memory: 0, has_modules: false };
-        match parked.wait_until_ready(FORK_READY_TIMEOUT) {
-            Ok(missing) => Ok((parked, missing)),
-            Err(problem) => {
-                parked.end();
-                Err(problem)
-            }
-        }
+        let missing = parked.wait_until_ready(FORK_READY_TIMEOUT)?;
+        Ok((parked, missing))
     }
 
     /// Waits until it is ready. Returns its missing modules, separated by spaces.
@@ -364,6 +380,26 @@ impl Parked {
         let last = printed.lines().rev().find(|line| !line.trim().is_empty());
         format!("it ended: {}", last.unwrap_or("it printed no error").trim())
     }
+}
+
+/// How many processes there are beside this one, process 1 and those that are `known`. What has ended does nothing anymore.
+fn strangers(known: &[Pid]) -> io::Result<usize> {
+    let own = [Pid::INIT, rustix::process::getpid()];
+    let mut strangers = 0;
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let pid = name.to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+        let Some(pid) = pid.filter(|pid| !own.contains(pid) && !known.contains(pid)) else {
+            continue;
+        };
+        // The state follows the name, which is in brackets and may have some itself.
+        let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+        let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
+        if state.is_some_and(|state| !matches!(state, b'Z' | b'X')) {
+            strangers += 1;
+        }
+    }
+    Ok(strangers)
 }
 
 /// Anonymous memory of the process, in bytes; zero if the kernel does not tell.

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -195,6 +195,8 @@ pub struct Preloaded {
     pub memory: u64,
     /// What could not be done as [`Preload`] asked, one sentence each. Programs then get a new interpreter.
     pub complaints: Vec<String>,
+    /// Why the one that was forked into the sandbox just now did not get ready.
+    pub not_ready: Option<String>,
 }
 
 /// What to run.

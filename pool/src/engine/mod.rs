@@ -277,15 +277,15 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Tells that a program asks for an interpreter. An engine may make a template for the programs that come later; nobody
     /// waits for that.
-    fn asked_for(&self, _: &SandboxName, _: &SandboxSpec, _: &AwaitedFork) {}
+    fn asked_for(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &AwaitedFork) {}
 
     /// Whether an interpreter could be forked into a sandbox now, better than what waits there. Changes nothing.
-    fn can_fork(&self, _: &SandboxName, _: &SandboxSpec, _: &AwaitedFork) -> bool {
+    fn can_fork(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &AwaitedFork) -> bool {
         false
     }
 
     /// Tells what a program has imported, once it has ended. An engine may import ahead what programs import often.
-    fn imported(&self, _: &SandboxName, _: &SandboxSpec, _: Imported<'_>) {}
+    fn imported(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: Imported<'_>) {}
 
     /// Forks an interpreter into a sandbox whose runner waits for it. Whoever drops the future does not know what is in the
     /// sandbox, either.
@@ -293,9 +293,18 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     ///
     /// When it is not known what is in the sandbox, which is of no more use then.
-    async fn fork(&self, _: &SandboxName, _: &SandboxSpec, _: Fork) -> Result<Forked, EngineError> {
+    async fn fork(
+        &self,
+        _: &SandboxName,
+        _: &Arc<SandboxSpec>,
+        _: Fork,
+    ) -> Result<Forked, EngineError> {
         Ok(Forked::No(None))
     }
+
+    /// Tells that an interpreter with these modules, which was forked into a sandbox, did not get ready there, and why. An engine
+    /// gives up the template, so that the next sandboxes don't wait in vain, too.
+    fn not_ready(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &[String], _: &str) {}
 
     /// Memory of sandboxes, of this instance or another, and of their templates, if the engine can tell. This looks at every
     /// page, so it takes about a millisecond for each.

@@ -89,8 +89,7 @@ pub(crate) async fn run(
     tasks: &TaskTracker,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
-    sandbox.limit(request.resources).await?;
-    let interpreter = sandbox.fork(want).await.map_err(RunError::NotForked)?;
+    let interpreter = prepare(&mut sandbox, request, want).await?;
     let limit = began.elapsed();
 
     let message = encode(request, interpreter, &sandbox)?;
@@ -148,6 +147,28 @@ pub(crate) async fn run(
             _ => Err(SandboxError::Lost.into()),
         },
     }
+}
+
+/// Does what a frozen sandbox can't have done to it, where the request needs that. Returns the interpreter that the program
+/// should have.
+async fn prepare(
+    sandbox: &mut Sandbox<Armed>,
+    request: &RunRequest,
+    want: &Want,
+) -> Result<Wanted, RunError> {
+    let has_other_limits = request.resources != sandbox.spec.resources;
+    let fork = sandbox.better_fork(want);
+    if has_other_limits || fork.is_some() {
+        sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
+    }
+    if has_other_limits {
+        sandbox.limit(request.resources).await?;
+    }
+    let has_modules = match fork {
+        Some(fork) => sandbox.fork(fork).await.map_err(RunError::NotForked)?,
+        None => false,
+    };
+    Ok(if has_modules { Wanted::Loaded } else { want.interpreter })
 }
 
 /// Sends the job and reads frames at the same time: a runner that reports a failure half-way stops reading,

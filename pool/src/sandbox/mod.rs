@@ -15,7 +15,7 @@ pub mod sweep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolator_runner::wire::{Preloaded, Wanted};
+use isolator_runner::wire::{self, Preloaded, Wanted};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -62,6 +62,8 @@ pub(crate) struct Sandbox<State> {
     /// Memory that the interpreters hold which wait in it, if one of them has imported modules. It is on top of what
     /// the program may use.
     ahead: ByteSize,
+    /// Whether its limits are those of the request, and no longer those that it was made with.
+    has_other_limits: bool,
 }
 
 /// Why a sandbox could not be made or brought to its next state.
@@ -100,8 +102,8 @@ impl<State> Sandbox<State> {
     }
 
     fn into_state<Next>(self, state: Next) -> Sandbox<Next> {
-        let Self { lease, engine, spec, connection, created, ahead, .. } = self;
-        Sandbox { lease, engine, spec, connection, created, ahead, state }
+        let Self { lease, engine, spec, connection, created, ahead, has_other_limits, .. } = self;
+        Sandbox { lease, engine, spec, connection, created, ahead, has_other_limits, state }
     }
 }
 
@@ -126,7 +128,8 @@ impl Sandbox<Armed> {
         let missing = spec.preload.as_ref().map(|_| Missing::Interpreter);
         let state = Armed { missing, thawing: None };
         let (created, ahead) = (Instant::now(), ByteSize::bytes(0));
-        Ok(Self { lease, engine, spec, connection, created, ahead, state })
+        let has_other_limits = false;
+        Ok(Self { lease, engine, spec, connection, created, ahead, has_other_limits, state })
     }
 
     /// The next thing that should wait in the sandbox and does not yet.
@@ -151,9 +154,7 @@ impl Sandbox<Armed> {
         if with_modules && !forked {
             self.allow(spec.resources, preload.memory).await?;
         }
-        let preloaded =
-            bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
-        let Preloaded { memory, mut complaints } = preloaded.await??;
+        let Preloaded { memory, mut complaints, .. } = self.tell(&message).await?;
         if let (Some(why), true) = (why, complaints.is_empty()) {
             let program = preload.argv.first().map_or("", String::as_str);
             complaints
@@ -171,17 +172,23 @@ impl Sandbox<Armed> {
         Ok(PreloadStatus { memory, complaints })
     }
 
-    /// Forks an interpreter for a program into the sandbox, if the engine has a better one than waits there. Returns the
-    /// one that the program should have.
-    ///
-    /// After an error it is not known what is in the sandbox: it must not get a job. The same holds if the future is dropped.
-    pub(crate) async fn fork(&mut self, want: &Want) -> Result<Wanted, SandboxError> {
-        let spec = Arc::clone(&self.spec);
-        let wanted = want.interpreter;
-        let Some(preload) = spec.preload.as_ref().filter(|_| wanted != Wanted::New) else {
-            return Ok(wanted);
-        };
-        let with_modules = wanted == Wanted::Loaded;
+    /// Tells the runner what shall wait, and waits until it does. The engine hears of a fork that did not get ready.
+    async fn tell(&mut self, message: &wire::Preload) -> Result<Preloaded, SandboxError> {
+        let told = bounded(Call::Preload, async { Ok(self.connection.preload(message).await) });
+        let preloaded = told.await??;
+        // With a request's limits it may be the limits that kept it from that.
+        if let (Some(why), false) = (&preloaded.not_ready, self.has_other_limits) {
+            self.engine.not_ready(self.lease.name(), &self.spec, &message.modules, why);
+        }
+        Ok(preloaded)
+    }
+
+    /// What the engine can fork into the sandbox for a program that is better than what waits there, if anything.
+    pub(crate) fn better_fork(&self, want: &Want) -> Option<AwaitedFork> {
+        if self.spec.preload.is_none() || want.interpreter == Wanted::New {
+            return None;
+        }
+        let with_modules = want.interpreter == Wanted::Loaded;
         let is_there = match self.state.missing {
             None => true,
             Some(Missing::Modules) => !with_modules,
@@ -189,22 +196,25 @@ impl Sandbox<Armed> {
         };
         if is_there && want.modules.is_empty() {
             // Nothing is better than that.
-            return Ok(wanted);
+            return None;
         }
         let fork = AwaitedFork { with_modules, is_there, named: want.modules.clone() };
-        self.engine.asked_for(self.lease.name(), &spec, &fork);
-        if !self.engine.can_fork(self.lease.name(), &spec, &fork) {
-            return Ok(wanted);
-        }
-        self.state.thawed().await?;
+        self.engine.asked_for(self.lease.name(), &self.spec, &fork);
+        self.engine.can_fork(self.lease.name(), &self.spec, &fork).then_some(fork)
+    }
+
+    /// Forks an interpreter for a program into the thawed sandbox. Returns whether one with modules came.
+    ///
+    /// After an error it is not known what is in the sandbox: it must not get a job. The same holds if the future is dropped.
+    pub(crate) async fn fork(&mut self, fork: AwaitedFork) -> Result<bool, SandboxError> {
+        let spec = Arc::clone(&self.spec);
+        let Some(preload) = &spec.preload else { return Ok(false) };
         let fork = self.engine.fork(self.lease.name(), &spec, Fork::Awaited(fork));
         let Forked::Yes { modules } = bounded(Call::Preload, fork).await? else {
-            return Ok(wanted);
+            return Ok(false);
         };
-        let message = preload.message(&spec.workdir, &modules, true);
-        let told = bounded(Call::Preload, async { Ok(self.connection.preload(&message).await) });
-        told.await??;
-        Ok(if modules.is_empty() { wanted } else { Wanted::Loaded })
+        self.tell(&preload.message(&spec.workdir, &modules, true)).await?;
+        Ok(!modules.is_empty())
     }
 
     /// Tells the engine what the program has imported, and its CPU time.
@@ -222,12 +232,9 @@ impl Sandbox<Armed> {
         Ok(self.into_state(Paused))
     }
 
-    /// Changes what the program may use, if it differs from what the sandbox was made with.
+    /// Changes what the program in the thawed sandbox may use.
     pub(crate) async fn limit(&mut self, resources: Resources) -> Result<(), SandboxError> {
-        if resources == self.spec.resources {
-            return Ok(());
-        }
-        self.state.thawed().await?;
+        self.has_other_limits = true;
         self.allow(resources, self.ahead).await
     }
 

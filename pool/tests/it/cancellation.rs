@@ -1,6 +1,9 @@
 //! Requests that are cancelled, at every await and at any other moment.
 
-use crate::fake::{Setup, World, ms, poll_times, request, run_for, secs, settle, started, until};
+use crate::fake::{
+    Setup, World, drop_at_each_moment, ms, poll_times, request, run_for, secs, settle, started,
+    until,
+};
 use isolator_pool::engine::Call;
 use isolator_pool::pool::Start;
 
@@ -56,45 +59,35 @@ async fn drop_after_each_poll(start: Start) {
 }
 
 /// Drops a request after every number of milliseconds.
-async fn drop_at_each_moment(start: Start) {
-    for moment in 0.. {
-        let world = world(start).await;
-        let mut request = run_for(5);
-        // One call more: the limits are changed.
-        request.resources.cpu = isolator_pool::engine::limits::CpuShare::millis(500);
-        let done = tokio::time::timeout(ms(moment), world.run(&request)).await;
-        let is_done = done.is_ok();
-        done.map(started).ok();
-        assert_unharmed(world).await;
-        if is_done {
-            assert!(moment > 5, "the request takes its time");
-            break;
-        }
-    }
+async fn drop_after_each_millisecond(start: Start) {
+    let mut request = run_for(5);
+    // One call more: the limits are changed.
+    request.resources.cpu = isolator_pool::engine::limits::CpuShare::millis(500);
+    drop_at_each_moment(async || world(start).await, &request, assert_unharmed).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hot_start_can_be_dropped_at_every_await() {
     drop_after_each_poll(Start::Hot).await;
-    drop_at_each_moment(Start::Hot).await;
+    drop_after_each_millisecond(Start::Hot).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_warm_start_can_be_dropped_at_every_await() {
     drop_after_each_poll(Start::Warm).await;
-    drop_at_each_moment(Start::Warm).await;
+    drop_after_each_millisecond(Start::Warm).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queued_start_can_be_dropped_at_every_await() {
     drop_after_each_poll(Start::Queued).await;
-    drop_at_each_moment(Start::Queued).await;
+    drop_after_each_millisecond(Start::Queued).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cold_start_can_be_dropped_at_every_await() {
     drop_after_each_poll(Start::Cold).await;
-    drop_at_each_moment(Start::Cold).await;
+    drop_after_each_millisecond(Start::Cold).await;
 }
 
 #[tokio::test(start_paused = true)]

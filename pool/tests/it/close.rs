@@ -1,6 +1,8 @@
 //! Shutdown: whatever happens at that moment, nothing is left behind.
 
-use crate::fake::{Fault, Setup, World, ms, request, run_for, secs, settle, started, until};
+use crate::fake::{
+    Fault, Setup, World, close_at_each_moment, ms, request, run_for, secs, settle, started, until,
+};
 use isolator_pool::engine::Call;
 use tokio::time::{Instant, timeout};
 
@@ -25,17 +27,12 @@ async fn pools_can_be_closed_at_each_moment_of_their_first_seconds() {
 #[tokio::test(start_paused = true)]
 async fn pools_can_be_closed_at_each_moment_of_a_request() {
     for size in [0, 2] {
-        for moment in 0..50 {
+        let world = async |_| {
             let world = World::full(Setup { size, ..Setup::default() }).await;
             world.engine.delay_all(ms(5));
-            let request = world.spawn(run_for(10));
-            tokio::time::sleep(ms(moment)).await;
-            world.close(secs(1)).await.unwrap();
-            // It was served or turned away, but it was answered.
-            let _ = timeout(ms(10), request).await.expect("an answer").unwrap();
-            tokio::time::sleep(secs(120)).await;
-            world.assert_clean().await;
-        }
+            world
+        };
+        close_at_each_moment(world, &run_for(10)).await;
     }
 }
 

@@ -1,10 +1,11 @@
 //! Interpreters that are forked into sandboxes: whatever comes of a fork, its request is answered and nothing is left.
 
 use crate::fake::{
-    Done, Fault, Forking, Setup, World, importing, ms, poll_times, request, run_for, secs, settle,
-    started, until,
+    Done, Fault, Forking, Setup, World, close_at_each_moment, drop_at_each_moment, importing, ms,
+    poll_times, request, run_for, secs, settle, started, until,
 };
 use isolator_pool::engine::Call;
+use isolator_pool::engine::limits::CpuShare;
 use isolator_pool::pool::Start;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::run::RunRequest;
@@ -102,6 +103,20 @@ async fn a_fork_that_never_comes_into_its_sandbox_leaves_the_plain_interpreter()
         let (done, created, forks) = counted(&world, world.run(&run_for(5))).await;
         assert!(!is_preloaded(done), "{forking:?}");
         assert_eq!((created, forks), (1, came), "{forking:?}");
+        assert_unharmed(world).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_whose_fork_does_not_get_ready_is_given_up_unless_a_request_s_limits_may_be_why()
+{
+    for (cpu, given_up) in [(None, 1), (Some(CpuShare::millis(10)), 0)] {
+        let world = cold().await;
+        world.engine.forks(Forking::EndsInside);
+        let mut request = run_for(5);
+        request.resources.cpu = cpu.unwrap_or(request.resources.cpu);
+        assert!(!is_preloaded(world.run(&request).await));
+        assert_eq!(world.engine.given_up(), given_up);
         assert_unharmed(world).await;
     }
 }
@@ -300,8 +315,8 @@ async fn a_paused_sandbox_that_does_not_thaw_is_not_forked_into() {
         let world = forking(1, 0).await;
         world.engine.fault(Call::Resume, fault);
         let (done, created, forks) = counted(&world, world.run(&with_scipy())).await;
-        assert!(!is_preloaded(done));
-        assert_eq!((created, forks), (1, 0), "the new one starts its own");
+        assert!(is_preloaded(done));
+        assert_eq!((created, forks), (1, 1), "only into the new one");
         assert_unharmed(world).await;
     }
 }
@@ -343,20 +358,14 @@ async fn a_request_can_be_dropped_at_every_await_of_its_fork() {
 #[tokio::test(start_paused = true)]
 async fn a_request_can_be_dropped_at_each_moment_of_its_fork_and_of_the_next() {
     for (start, is_lost) in STARTS.into_iter().flat_map(|start| [(start, false), (start, true)]) {
-        for moment in 0.. {
+        let world = async || {
             let world = slow(start).await;
             if is_lost {
                 world.engine.fault(Call::Preload, Fault::Fail(1));
             }
-            let done = timeout(ms(moment), world.run(&with_scipy())).await;
-            let is_done = done.is_ok();
-            done.map(started).ok();
-            assert_unharmed(world).await;
-            if is_done {
-                assert!(moment > 5, "the request takes its time");
-                break;
-            }
-        }
+            world
+        };
+        drop_at_each_moment(world, &with_scipy(), assert_unharmed).await;
     }
 }
 
@@ -383,20 +392,15 @@ async fn a_request_that_is_dropped_while_its_fork_hangs_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn pools_can_be_closed_at_each_moment_of_a_fork() {
     for start in STARTS {
-        for moment in 0..50 {
+        let world = async |moment| {
             let world = slow(start).await;
             world.engine.delay_all(ms(5));
             if moment % 2 == 0 {
                 world.engine.fault(Call::Preload, Fault::Fail(1));
             }
-            let request = world.spawn(with_scipy());
-            tokio::time::sleep(ms(moment)).await;
-            world.close(secs(1)).await.unwrap();
-            // It was served or turned away, but it was answered.
-            let _ = timeout(ms(10), request).await.expect("an answer").unwrap();
-            tokio::time::sleep(secs(120)).await;
-            world.assert_clean().await;
-        }
+            world
+        };
+        close_at_each_moment(world, &with_scipy()).await;
     }
 }
 

@@ -276,25 +276,35 @@ impl Engine for EmbeddedEngine {
         Ok(())
     }
 
-    fn asked_for(&self, name: &SandboxName, spec: &SandboxSpec, fork: &AwaitedFork) {
+    fn asked_for(&self, name: &SandboxName, spec: &Arc<SandboxSpec>, fork: &AwaitedFork) {
         self.make_template_for(name, spec, fork);
     }
 
-    fn can_fork(&self, name: &SandboxName, spec: &SandboxSpec, fork: &AwaitedFork) -> bool {
+    fn can_fork(&self, name: &SandboxName, spec: &Arc<SandboxSpec>, fork: &AwaitedFork) -> bool {
         self.can_fork_template(name, spec, fork)
     }
 
-    fn imported(&self, name: &SandboxName, spec: &SandboxSpec, imported: Imported<'_>) {
+    fn imported(&self, name: &SandboxName, spec: &Arc<SandboxSpec>, imported: Imported<'_>) {
         self.learn_imports(name, spec, imported);
     }
 
     async fn fork(
         &self,
         name: &SandboxName,
-        spec: &SandboxSpec,
+        spec: &Arc<SandboxSpec>,
         fork: Fork,
     ) -> Result<Forked, EngineError> {
         self.fork_template(name, spec, fork).await
+    }
+
+    fn not_ready(
+        &self,
+        name: &SandboxName,
+        spec: &Arc<SandboxSpec>,
+        modules: &[String],
+        why: &str,
+    ) {
+        self.give_up_template(name, spec, modules, why);
     }
 
     async fn memory(&self, names: Vec<SandboxName>) -> Option<WaitingMemory> {

@@ -1,5 +1,7 @@
 //! The calls of the fake engine: what each does, and the rules for asking for it.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -155,21 +157,25 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
-    fn asked_for(&self, _: &SandboxName, _: &SandboxSpec, _: &AwaitedFork) {
+    fn asked_for(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &AwaitedFork) {
         self.make_template();
     }
 
-    fn can_fork(&self, _: &SandboxName, _: &SandboxSpec, fork: &AwaitedFork) -> bool {
+    fn can_fork(&self, _: &SandboxName, _: &Arc<SandboxSpec>, fork: &AwaitedFork) -> bool {
         self.books().template.suits(fork)
     }
 
     async fn fork(
         &self,
         name: &SandboxName,
-        spec: &SandboxSpec,
+        spec: &Arc<SandboxSpec>,
         fork: Fork,
     ) -> Result<Forked, EngineError> {
         self.fork_template(name, spec, fork).await
+    }
+
+    fn not_ready(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &[String], _: &str) {
+        self.give_up_template();
     }
 
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {

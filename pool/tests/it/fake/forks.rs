@@ -42,6 +42,8 @@ pub(super) struct Template {
     begun: usize,
     /// Forks that came into a sandbox.
     forks: usize,
+    /// Templates whose forks did not get ready.
+    given_up: usize,
 }
 
 /// Whether there is one. The token tells when it ends.
@@ -62,6 +64,7 @@ impl Default for Template {
             learned: Vec::new(),
             begun: 0,
             forks: 0,
+            given_up: 0,
         }
     }
 }
@@ -128,6 +131,18 @@ impl FakeEngine {
     /// Forgets the template. What it is doing it still does.
     pub(crate) fn evict_template(&self) {
         self.books().template.set(Stage::Missing);
+    }
+
+    /// A fork of the template did not get ready.
+    pub(super) fn give_up_template(&self) {
+        let template = &mut self.books().template;
+        template.given_up += 1;
+        template.set(Stage::Missing);
+    }
+
+    /// Templates that were given up.
+    pub(crate) fn given_up(&self) -> usize {
+        self.books().template.given_up
     }
 
     pub(crate) fn has_template(&self) -> bool {

@@ -64,15 +64,17 @@ impl Runner {
         let forks = self.engine.forking() != Forking::Never;
         let complaints =
             if forks { Vec::new() } else { vec!["the image has no module".to_owned()] };
-        self.send(Kind::Preloaded, &Preloaded { memory: 1 << 20, complaints }).await
+        let preloaded = Preloaded { memory: 1 << 20, complaints, not_ready: None };
+        self.send(Kind::Preloaded, &preloaded).await
     }
 
     /// Waits for an interpreter that was forked into its sandbox.
     async fn take_fork(&mut self, has_modules: bool) -> std::io::Result<()> {
         match self.engine.forking() {
             Forking::EndsInside => {
-                let complaints = vec!["it ended in the sandbox".to_owned()];
-                self.send(Kind::Preloaded, &Preloaded { memory: 0, complaints }).await
+                let why = "it ended in the sandbox".to_owned();
+                let (complaints, not_ready) = (vec![why.clone()], Some(why));
+                self.send(Kind::Preloaded, &Preloaded { memory: 0, complaints, not_ready }).await
             }
             Forking::Silence => std::future::pending().await,
             Forking::Eof => Err(std::io::ErrorKind::UnexpectedEof.into()),

@@ -20,6 +20,7 @@ use isolator_pool::pool::{PoolSize, PoolStatus, Start};
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Outcome;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::*;
@@ -206,6 +207,40 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
 /// Lets everything happen that waits for nothing but for an answer to leave.
 pub(crate) async fn settle() {
     tokio::time::sleep(ms(10)).await;
+}
+
+/// Drops a request after every number of milliseconds, each time in another world, until it has time to end. Whoever comes
+/// next must find everything as if it had never been.
+pub(crate) async fn drop_at_each_moment(
+    world: impl AsyncFn() -> World,
+    request: &RunRequest,
+    assert_unharmed: impl AsyncFn(World),
+) {
+    for moment in 0.. {
+        let world = world().await;
+        let done = timeout(ms(moment), world.run(request)).await;
+        let is_done = done.is_ok();
+        done.map(started).ok();
+        assert_unharmed(world).await;
+        if is_done {
+            assert!(moment > 5, "the request takes its time");
+            break;
+        }
+    }
+}
+
+/// Closes the pools after every number of milliseconds of a request, each time in another world. It is served or turned away,
+/// but answered, and nothing comes after the end.
+pub(crate) async fn close_at_each_moment(world: impl AsyncFn(u64) -> World, request: &RunRequest) {
+    for moment in 0..50 {
+        let world = world(moment).await;
+        let request = world.spawn(request.clone());
+        tokio::time::sleep(ms(moment)).await;
+        world.close(secs(1)).await.unwrap();
+        let _ = timeout(ms(10), request).await.expect("an answer").unwrap();
+        tokio::time::sleep(secs(120)).await;
+        world.assert_clean().await;
+    }
 }
 
 /// Polls a future at most `polls` times; its output, if it came to that. With `woken`, returns

@@ -239,13 +239,7 @@ impl Cgroup {
 
     /// Kills the processes of a sandbox that is being made. Its launcher, which is in one of the groups until it is made, lives on.
     pub(crate) fn kill_unfinished(&self) -> io::Result<()> {
-        for pid in self.limited_pids()?.into_iter().filter_map(Pid::from_raw) {
-            match kill_process(pid, Signal::KILL) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        kill_each(self.limited_pids()?)
     }
 
     /// Whether no process is in the groups beside one.
@@ -261,22 +255,16 @@ impl Cgroup {
 
     /// Kills every process. With version 1 frozen ones die only when thawed, so it thaws them.
     pub(crate) fn kill(&self) -> io::Result<()> {
-        let mut failed = None;
         let mut pids = self.pids()?;
         if let Some(killed) = self.kill_together()? {
             pids.retain(|pid| !killed.contains(pid));
         }
         let is_empty = pids.is_empty();
-        for pid in pids.into_iter().filter_map(Pid::from_raw) {
-            match kill_process(pid, Signal::KILL) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(error) => failed = Some(error),
-            }
-        }
+        let killed = kill_each(pids);
         if !is_empty {
             or_if_gone(self.thaw())?;
         }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        killed
     }
 
     /// Has the kernel kill every process of the group of version 2 at once, frozen ones too, if it can (Linux 5.14).
@@ -309,6 +297,18 @@ impl Cgroup {
         })?;
         Ok(pids)
     }
+}
+
+/// Kills processes, which may be gone. Returns the last error.
+fn kill_each(pids: BTreeSet<i32>) -> io::Result<()> {
+    let mut killed = Ok(());
+    for pid in pids.into_iter().filter_map(Pid::from_raw) {
+        match kill_process(pid, Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => killed = Err(error.into()),
+        }
+    }
+    killed
 }
 
 /// The IDs of the processes of a group, which may be gone.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use self::asked::Asked;
 use self::imports::{Cost, Costs, Ready, WORTH_A_FORK};
-use self::slots::{Found, Key, RETRY_AFTER, Slot, make_room};
+use self::slots::{Found, Key, Slot, make_room};
 use self::template::{Bounds, ForkError, Template};
 use super::cgroups::Cgroup;
 use super::host::Host;
@@ -160,6 +160,15 @@ impl Templates {
         slot.begins().then_some((key, slot, permit))
     }
 
+    /// Gives up those with just these modules.
+    fn give_up(&self, plain: &Key, modules: &[String], why: &str) {
+        let slots = lock(&self.slots);
+        let with_them = |key: &Key| key.is_beside(plain) && key.modules == modules;
+        for (_, slot) in slots.iter().filter(|(key, _)| with_them(key)) {
+            slot.give_up_running(why);
+        }
+    }
+
     /// Ends them all.
     pub(super) fn clear(&self) {
         lock(&self.slots).clear();
@@ -180,23 +189,22 @@ impl EmbeddedEngine {
     fn key(
         &self,
         name: &SandboxName,
-        spec: &SandboxSpec,
+        spec: &Arc<SandboxSpec>,
         with_modules: bool,
     ) -> Option<(Key, Arc<LauncherClient>)> {
         let user = self.templates.user(self.host().ok()?, spec)?;
-        let preload = spec.preload.clone()?;
+        let preload = spec.preload.as_ref()?;
         let launcher = self.with_live(Call::Preload, name, |live| Ok(live.launcher())).ok()??;
         let modules = if with_modules { preload.modules.clone() } else { Vec::new() };
-        let spec = spec.clone();
-        let weak = Arc::downgrade(&launcher);
-        Some((Key { launcher: weak, spec, preload, modules, learned_from: None, user }, launcher))
+        let (spec, weak) = (Arc::clone(spec), Arc::downgrade(&launcher));
+        Some((Key { launcher: weak, spec, modules, learned_from: None, user }, launcher))
     }
 
     /// Begins to make the template that a program asks for and that is not there.
     pub(super) fn make_template_for(
         &self,
         name: &SandboxName,
-        spec: &SandboxSpec,
+        spec: &Arc<SandboxSpec>,
         fork: &AwaitedFork,
     ) {
         let Some((plain, launcher)) = self.key(name, spec, fork.with_modules) else { return };
@@ -211,7 +219,7 @@ impl EmbeddedEngine {
     pub(super) fn can_fork_template(
         &self,
         name: &SandboxName,
-        spec: &SandboxSpec,
+        spec: &Arc<SandboxSpec>,
         fork: &AwaitedFork,
     ) -> bool {
         let key = self.key(name, spec, fork.with_modules);
@@ -222,7 +230,7 @@ impl EmbeddedEngine {
     pub(super) fn learn_imports(
         &self,
         name: &SandboxName,
-        spec: &SandboxSpec,
+        spec: &Arc<SandboxSpec>,
         imported: Imported<'_>,
     ) {
         let key = self.key(name, spec, imported.with_modules);
@@ -235,7 +243,7 @@ impl EmbeddedEngine {
     pub(super) async fn fork_template(
         &self,
         name: &SandboxName,
-        spec: &SandboxSpec,
+        spec: &Arc<SandboxSpec>,
         fork: Fork,
     ) -> Result<Forked, EngineError> {
         let (with_modules, is_awaited) = match &fork {
@@ -274,7 +282,6 @@ impl EmbeddedEngine {
         if running.is_old() && slot.begins() {
             self.make_template(&launcher, &key, &slot, None);
         }
-        let age = running.age();
         let forked = running.fork(spec.user, process.as_fd()).await;
         // The next fork does not wait until this one has its place.
         drop(running);
@@ -285,10 +292,25 @@ impl EmbeddedEngine {
         let Err(error) = placed else { return Ok(Forked::Yes { modules: key.modules }) };
         let image = &spec.image.name;
         tracing::warn!(%image, %error, "a template could not be forked");
-        slot.give_up(&template, age > RETRY_AFTER, &error.to_string());
+        slot.give_up(&template, &error.to_string());
         match error {
             ForkError::NotForked(_) => Ok(Forked::No(None)),
             ForkError::Lost(message) => Err(refused(Call::Preload, message)),
+        }
+    }
+
+    /// Gives up a template whose fork did not get ready.
+    pub(super) fn give_up_template(
+        &self,
+        name: &SandboxName,
+        spec: &Arc<SandboxSpec>,
+        modules: &[String],
+        why: &str,
+    ) {
+        let image = &spec.image.name;
+        tracing::warn!(%image, error = why, "a forked interpreter did not get ready");
+        if let Some((plain, _)) = self.key(name, spec, false) {
+            self.templates.give_up(&plain, modules, why);
         }
     }
 
@@ -313,7 +335,8 @@ impl EmbeddedEngine {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(), EngineError> {
         let host = self.host()?;
-        let Key { spec, preload, modules, learned_from, user, .. } = key;
+        let Key { spec, modules, learned_from, user, .. } = key;
+        let Some(preload) = &spec.preload else { return Ok(()) };
         let held = self.hold(&spec.image)?;
         let name = format!("isolator-template-{}", uuid::Uuid::new_v4().simple());
         let instance = self.templates_instance();

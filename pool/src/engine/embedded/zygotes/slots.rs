@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::template::Template;
 use crate::engine::SandboxSpec;
 use crate::engine::embedded::launcher_client::LauncherClient;
-use crate::engine::preload::Preload;
 use crate::lock::lock;
 
 /// How long to wait after a template failed before the next try. It doubles with each failure, up to the second.
@@ -29,8 +28,7 @@ const MOST_FAILED: usize = 32;
 #[derive(Clone)]
 pub(super) struct Key {
     pub(super) launcher: Weak<LauncherClient>,
-    pub(super) spec: SandboxSpec,
-    pub(super) preload: Preload,
+    pub(super) spec: Arc<SandboxSpec>,
     pub(super) modules: Vec<String>,
     /// The client whose programs have imported just these; `None` if the configuration names them.
     pub(super) learned_from: Option<Arc<str>>,
@@ -43,7 +41,7 @@ impl Key {
         self.launcher.ptr_eq(&other.launcher)
             && self.spec.image.digest == other.spec.image.digest
             && self.spec.workdir == other.spec.workdir
-            && self.preload == other.preload
+            && self.spec.preload == other.spec.preload
     }
 
     pub(super) fn is_like(&self, other: &Self) -> bool {
@@ -72,21 +70,23 @@ pub(super) struct Slot {
 /// A running template; whoever holds the lock forks it.
 pub(super) type Running = Arc<tokio::sync::Mutex<Template>>;
 
-#[derive(Default)]
 pub(super) struct State {
     pub(super) running: Option<Running>,
+    /// When it was made.
+    born: Instant,
     /// The modules that the last one had.
     pub(super) loaded: HashSet<String>,
     pub(super) used: Option<Instant>,
     pub(super) is_being_made: bool,
     pub(super) failed: Option<Failure>,
+    /// How long to wait after the next failure.
+    retry_after: Duration,
 }
 
 /// Why there is none.
 pub(super) struct Failure {
     why: String,
     retry_at: Instant,
-    retry_after: Duration,
 }
 
 /// What a slot has for a request.
@@ -98,7 +98,16 @@ pub(super) enum Found {
 
 impl Slot {
     pub(super) fn new() -> Self {
-        Self { state: Mutex::default(), made: watch::Sender::new(()) }
+        let state = State {
+            running: None,
+            born: Instant::now(),
+            loaded: HashSet::new(),
+            used: None,
+            is_being_made: false,
+            failed: None,
+            retry_after: RETRY_AFTER,
+        };
+        Self { state: Mutex::new(state), made: watch::Sender::new(()) }
     }
 
     pub(super) fn look(&self) -> Found {
@@ -124,14 +133,15 @@ impl Slot {
         begins
     }
 
-    /// Takes the new one. The last one ends with the requests that use it.
-    pub(super) fn put(&self, made: Result<Template, String>) {
+    /// Takes the new one, with all modules that it has imported. The last one ends with the requests that use it.
+    pub(super) fn put(&self, made: Result<(Template, HashSet<String>), String>) {
         let mut state = lock(&self.state);
         state.is_being_made = false;
         match made {
-            Ok(template) => {
-                state.loaded.clone_from(template.loaded());
+            Ok((template, loaded)) => {
+                state.loaded = loaded;
                 state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
+                state.born = Instant::now();
                 state.failed = None;
             }
             Err(why) => {
@@ -145,14 +155,16 @@ impl Slot {
     }
 
     /// Gives up one that could not be forked.
-    pub(super) fn give_up(&self, template: &Running, was_good: bool, why: &str) {
+    pub(super) fn give_up(&self, template: &Running, why: &str) {
         let mut state = lock(&self.state);
         if state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, template)) {
-            state.running = None;
-            if !was_good {
-                state.fail(why.to_owned());
-            }
+            state.give_up(why);
         }
+    }
+
+    /// Gives up the one that runs, whose forks don't get ready.
+    pub(super) fn give_up_running(&self, why: &str) {
+        lock(&self.state).give_up(why);
     }
 }
 
@@ -162,10 +174,21 @@ impl State {
         self.used.filter(|_| self.running.is_some() || self.is_being_made)
     }
 
+    /// One that was good for a while is made again at once.
+    fn give_up(&mut self, why: &str) {
+        if self.running.take().is_none() {
+            return;
+        }
+        if self.born.elapsed() > RETRY_AFTER {
+            self.retry_after = RETRY_AFTER;
+        } else {
+            self.fail(why.to_owned());
+        }
+    }
+
     fn fail(&mut self, why: String) {
-        let last = self.failed.as_ref().map(|failure| failure.retry_after);
-        let retry_after = last.map_or(RETRY_AFTER, |last| LATEST_RETRY.min(last * 2));
-        self.failed = Some(Failure { why, retry_at: Instant::now() + retry_after, retry_after });
+        self.failed = Some(Failure { why, retry_at: Instant::now() + self.retry_after });
+        self.retry_after = LATEST_RETRY.min(self.retry_after * 2);
     }
 }
 

@@ -61,7 +61,6 @@ pub(super) struct Template {
     /// Whether its answer to the last request was not read yet.
     owes_answer: bool,
     tasks: TaskTracker,
-    loaded: HashSet<String>,
     _image: Arc<Held>,
 }
 
@@ -78,6 +77,7 @@ pub(super) enum ForkError {
 
 impl Template {
     /// Takes a process that was just started, and waits until it has imported its modules. `learn` gets what it says then.
+    /// Also returns all modules that it has imported.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Template {
         bounds: Bounds,
         tasks: &TaskTracker,
         learn: impl FnOnce(&Ready<'_>),
-    ) -> Result<Self, String> {
+    ) -> Result<(Self, HashSet<String>), String> {
         let Created { stream, log, process } = created;
         let socket = std::os::unix::net::UnixDatagram::from(stream);
         let prepared = socket.set_nonblocking(true).and_then(|()| Ok(ioctl_fionbio(&log, true)?));
@@ -104,19 +104,8 @@ impl Template {
         };
         let born = Instant::now();
         let (forks, owes_answer, tasks) = (0, false, tasks.clone());
-        let loaded = HashSet::new();
-        let mut template = Self {
-            socket,
-            log,
-            process,
-            cgroup,
-            born,
-            forks,
-            owes_answer,
-            tasks,
-            loaded,
-            _image: image,
-        };
+        let template =
+            Self { socket, log, process, cgroup, born, forks, owes_answer, tasks, _image: image };
         let mut line = vec![0; LONGEST_READY];
         let said = tokio::time::timeout(READY_TIMEOUT, template.receive(&mut line)).await;
         let said = match said {
@@ -154,22 +143,12 @@ impl Template {
         }
         let shared = template.cgroup.as_ref().map_or(Ok(()), Cgroup::share_equally);
         shared.map_err(|error| error.to_string())?;
-        template.loaded = ready.loaded();
-        Ok(template)
-    }
-
-    /// All modules that it has imported.
-    pub(super) fn loaded(&self) -> &HashSet<String> {
-        &self.loaded
+        Ok((template, ready.loaded()))
     }
 
     /// Whether it should be replaced.
     pub(super) fn is_old(&self) -> bool {
         self.born.elapsed() > MAX_AGE || self.forks >= MAX_FORKS
-    }
-
-    pub(super) fn age(&self) -> Duration {
-        self.born.elapsed()
     }
 
     /// What the kernel tells of it in `/proc`.
