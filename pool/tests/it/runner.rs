@@ -23,7 +23,7 @@ async fn outcome(request: &RunRequest) -> Result<Done, ExecuteError> {
 async fn a_runner_that_is_never_ready_is_given_up_with_a_reason() {
     let parks = [
         (Park::Eof, "ended before it was ready"),
-        (Park::Version(7), "speaks version 7"),
+        (Park::Version(99), "speaks version 99"),
         (Park::Garbage, "unknown frame kind"),
         (Park::Oversize, "longer than the limit"),
         (Park::Unexpected, "unexpected Exit"),
