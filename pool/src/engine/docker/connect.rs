@@ -291,7 +291,7 @@ fn current_context(directory: &Path) -> Option<String> {
 
 /// The address in a context. Its folder is named after a hash of its name, so no other context matters.
 fn address_of_context(directory: &Path, name: &str) -> Result<Option<EngineAddress>, String> {
-    let id = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let id = id_of_context(name);
     let file = directory.join("contexts/meta").join(&id).join("meta.json");
     let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "it is not in docker's list of contexts".to_owned(),
@@ -308,6 +308,10 @@ fn address_of_context(directory: &Path, name: &str) -> Result<Option<EngineAddre
     let certificates = tls.join("cert.pem").exists().then_some(tls);
     let address = EngineAddress::parse(host, certificates);
     address.map(Some).map_err(|why| format!("its address is {host:?}, and {why}"))
+}
+
+fn id_of_context(name: &str) -> String {
+    Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Opens a client and agrees on the version of the API.
@@ -383,8 +387,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let contexts = directory.path().join("contexts/meta");
         let write = |name: &str, text: &str| {
-            let id = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}"));
-            let meta = contexts.join(id.collect::<String>());
+            let meta = contexts.join(id_of_context(name));
             fs::create_dir_all(&meta).unwrap();
             fs::write(meta.join("meta.json"), text).unwrap();
         };

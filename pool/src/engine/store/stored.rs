@@ -113,7 +113,7 @@ impl Held {
             (Ok(held), Ok(found)) => (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino),
             _ => false,
         };
-        is_same && stat(&directory.join(DESCRIPTION)).is_ok() && stat(&self.image.root()).is_ok()
+        is_same && stat(directory.join(DESCRIPTION)).is_ok() && stat(self.image.root()).is_ok()
     }
 
     /// Creates missing mount points in the root: directories and empty files.
