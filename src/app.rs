@@ -164,28 +164,36 @@ async fn docker(
     config: &Config,
     instance: &Instance,
 ) -> anyhow::Result<Option<DockerEngine>> {
-    if kind == EngineKind::Embedded {
-        return Ok(None);
+    let at = |address| DockerEngine::new(address, instance, RUNNER);
+    match kind {
+        EngineKind::Embedded => return Ok(None),
+        EngineKind::Docker => return Ok(Some(at(engine_address(config)?))),
+        EngineKind::Auto => {}
     }
-    let docker = DockerEngine::new(engine_address(config)?, instance, RUNNER);
-    let is_named = config.engine.host.is_some() || env::var_os("DOCKER_HOST").is_some();
-    if kind == EngineKind::Docker || is_named {
-        return Ok(Some(docker));
+    match EngineAddress::named(config.engine.host.as_deref()) {
+        Ok(Some(address)) => return Ok(Some(at(address))),
+        Ok(None) => {}
+        Err(error) if config.engine.host.is_some() => return Err(error.into()),
+        // The variable may be meant for other programs.
+        Err(error) => tracing::warn!("{error}; looking for another engine"),
     }
-    match tokio::time::timeout(DOCKER_TIMEOUT, docker.check()).await {
-        Ok(Ok(_)) => Ok(Some(docker)),
-        Ok(Err(error)) => {
-            tracing::info!(%error, "Docker is not available; using the embedded engine");
-            Ok(None)
+    let (addresses, unusable) = EngineAddress::usual();
+    if let Some(error) = unusable {
+        tracing::warn!("{error}; looking for another engine");
+    }
+    for address in addresses {
+        let docker = at(address);
+        match tokio::time::timeout(DOCKER_TIMEOUT, docker.check()).await {
+            Ok(Ok(_)) => return Ok(Some(docker)),
+            Ok(Err(error)) => tracing::info!(%error, "Docker is not available"),
+            Err(_) => tracing::warn!(address = %docker.address(), "Docker does not answer"),
         }
-        Err(_) => {
-            tracing::warn!("Docker does not answer; using the embedded engine");
-            Ok(None)
-        }
     }
+    tracing::info!("no Docker engine was found; using the embedded engine");
+    Ok(None)
 }
 
-/// Where the configured engine is.
+/// Where the configured engine is, if it is Docker.
 ///
 /// # Errors
 ///

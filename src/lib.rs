@@ -6,6 +6,7 @@
 //! - [`commands`] has a file for each command of the command line.
 //! - [`config`] reads and validates the configuration.
 //! - `images` builds the language images.
+//! - [`log`] writes the log.
 //! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
 //! - `policy` finds what the operator forbids in a program, before it runs.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
@@ -21,6 +22,7 @@ pub mod commands;
 pub mod config;
 mod hex;
 mod images;
+pub mod log;
 mod mcp;
 pub mod policy;
 mod request;

@@ -1,6 +1,5 @@
 //! The binary: parses the command line, loads the configuration, runs the command.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use clap::Parser;
 use isolator::commands;
 use isolator::commands::cli::{Cli, Command};
 use isolator::config::Config;
+use isolator::log;
 use isolator::policy;
 use isolator_pool::engine::embedded::launcher;
 use tokio::runtime::Runtime;
@@ -93,15 +93,9 @@ fn log_errors_to_stderr() {
         "libcontainer::process::container_main_process=off,",
         "libcontainer::process::container_intermediate_process=off",
     );
-    tracing_subscriber::fmt()
-        .with_env_filter(format!("error,{OF_LAUNCHER}"))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .without_time()
-        .init();
+    log::of_launcher_to_stderr(&format!("error,{OF_LAUNCHER}"));
 }
 
-/// Standard output belongs to the protocol and to programs; the log goes to standard error.
 fn log_to_stderr(cli: &Cli) {
     let quiet = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
     // These modules log each error answer, with an identifier of any length, and each answer that nobody waits for.
@@ -109,9 +103,5 @@ fn log_to_stderr(cli: &Cli) {
     let usual = format!("warn,{OF_CLIENTS},isolator={quiet},isolator_pool={quiet}");
     let filter =
         tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| usual.into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    log::to_stderr(filter);
 }

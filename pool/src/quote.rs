@@ -1,4 +1,7 @@
-//! Quoting foreign text in messages.
+//! Foreign text in messages, logs and on terminals: quoted, or with its special characters escaped.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
 
 /// Longest quoted text, in characters.
 const MAX_CHARS: usize = 60;
@@ -11,9 +14,87 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
+/// Whether a character does something else in a log or on a terminal than to be seen: control characters, the ends of
+/// lines among them, marks that turn the direction of text, and characters without a width.
+fn is_special(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// The text in one line without special characters. They are escaped as in JSON, so text that is JSON keeps its meaning.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    escaped_unless(text, |_| false)
+}
+
+/// The same of a text that may have several lines.
+pub fn escaped_lines(text: &str) -> Cow<'_, str> {
+    escaped_unless(text, |character| matches!(character, '\n' | '\t'))
+}
+
+fn escaped_unless(text: &str, is_fine: impl Fn(char) -> bool + Copy) -> Cow<'_, str> {
+    let must_go = |character: char| is_special(character) && !is_fine(character);
+    if !text.contains(must_go) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if must_go(character) {
+            // Writing to a string can't fail.
+            let _ = write_escape(&mut escaped, character);
+        } else {
+            escaped.push(character);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+fn write_escape(to: &mut impl Write, character: char) -> fmt::Result {
+    match character {
+        '\n' => to.write_str("\\n"),
+        '\r' => to.write_str("\\r"),
+        '\t' => to.write_str("\\t"),
+        other => {
+            other.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(to, "\\u{unit:04x}"))
+        }
+    }
+}
+
+/// Writes text through [`escaped`].
+pub struct Escaping<W>(pub W);
+
+impl<W: Write> Write for Escaping<W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write_str(&escaped(text))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::{escaped, escaped_lines, quoted};
+
+    #[test]
+    fn what_is_not_seen_is_escaped_and_what_is_seen_is_not() {
+        for fine in ["", "plain \u{fc} \u{4e2d}\u{6587} \u{5d9} \u{1f600} \\n \"x\""] {
+            assert_eq!(escaped(fine), fine);
+        }
+        let forged =
+            "a\r\nERROR \u{1b}[2J\u{9b}31m\u{7f}\u{202e}\u{200b}\u{2066}\u{2028}\u{feff}\u{e0041}";
+        let shown =
+            r"a\r\nERROR \u001b[2J\u009b31m\u007f\u202e\u200b\u2066\u2028\ufeff\udb40\udc41";
+        assert_eq!(escaped(forged), shown);
+        assert_eq!(escaped_lines("a\n\tb\u{1b}"), "a\n\tb\\u001b");
+    }
 
     #[test]
     fn a_long_text_is_cut_and_a_short_one_is_not() {

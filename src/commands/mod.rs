@@ -22,15 +22,17 @@ use std::io::Write;
 use std::pin::Pin;
 use std::process::ExitCode;
 
+use isolator_pool::quote::escaped_lines;
+
 use crate::config::{Config, EngineKind};
 
 /// A running command. It is boxed so that it is compiled here: a caller that awaits a plain `async fn` compiles all
 /// of it once more, which took the binary a minute.
 pub type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
-/// Writes a line for the operator to standard output.
+/// Writes a line for the operator to standard output. A part of it may be a stranger's text, such as an image's name.
 pub fn say(line: &str) {
-    print(format!("{line}\n").as_bytes());
+    print(format!("{}\n", escaped_lines(line)).as_bytes());
 }
 
 /// Writes to standard output. Everything that a command prints there goes this way.
@@ -56,9 +58,9 @@ pub(crate) fn isolator(config: &Config, used: EngineKind) -> String {
     call
 }
 
-/// Writes a line for the operator to standard error.
+/// Writes a line for the operator to standard error. A part of it may be a stranger's text, such as an engine's error.
 pub fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", escaped_lines(line));
 }
 
 /// An error with its causes, in plain words where the operating system has others.

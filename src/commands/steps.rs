@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use isolator_pool::engine::images::ImageProvider;
 use isolator_pool::engine::{EngineError, Image};
 use isolator_pool::lock::lock;
+use isolator_pool::quote::escaped;
 
 use crate::commands::complain;
 
@@ -58,7 +59,7 @@ impl Steps {
 
     /// Shows what is being done now. It is a stranger's text: a package manager's or a registry's.
     fn show(&self, line: &str) {
-        let line: String = line.trim().chars().filter(|c| !c.is_control()).take(200).collect();
+        let line: String = escaped(line.trim()).chars().take(200).collect();
         if line.is_empty() {
             return;
         }

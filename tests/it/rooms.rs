@@ -32,6 +32,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "config",
             "policy",
             "hex",
+            "log",
         ],
     ),
     ("pool/src", &["pool", "run", "sandbox", "engine", "error_chain", "quote", "lock"]),

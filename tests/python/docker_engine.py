@@ -1,10 +1,12 @@
 """A look at a Docker engine, through its API."""
 
 import http.client
+import io
 import json
 import os
 import shutil
 import socket
+import tarfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -143,3 +145,26 @@ def image_id(name):
 def left(instance, state):
     volumes = _get(f"/volumes?{_labelled(instance)}").get("Volumes") or []
     return sandboxes(instance) + [volume["Name"] for volume in volumes]
+
+
+def derive(image, name, variable):
+    with io.BytesIO() as context:
+        with tarfile.open(fileobj=context, mode="w") as archive:
+            dockerfile = f"FROM {image}\nENV {variable}\n".encode()
+            entry = tarfile.TarInfo("Dockerfile")
+            entry.size = len(dockerfile)
+            archive.addfile(entry, io.BytesIO(dockerfile))
+        connection = connect(timeout=SAVED_WITHIN_S)
+        try:
+            headers = {"Content-Type": "application/x-tar"}
+            connection.request("POST", f"{API}/build?t={quote(name)}", context.getvalue(), headers)
+            answer = connection.getresponse()
+            said = answer.read()
+            assert answer.status == 200 and b"errorDetail" not in said, said
+        finally:
+            connection.close()
+
+
+def tag(image, name):
+    status = ask("POST", f"/images/{image}/tag?repo={quote(name)}&tag=latest")
+    assert status == 201, status

@@ -1,9 +1,11 @@
 """A look at the embedded engine, through the kernel's files: control groups, processes, mounts."""
 
+import hashlib
 import json
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -125,10 +127,42 @@ def sandboxes(instance):
     return [Sandbox(name, _state(groups), _image(groups)) for name, groups in found.items()]
 
 
-def image_id(name):
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+def _store():
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "isolator"
+
+
+def _names():
+    return json.loads((_store() / "names.json").read_text())
+
+
+def _name(name, digest):
+    """As the store does, so that no server sees half of the file."""
+    new = _store() / "names.json.new"
     # The file has names with everything that a short one leaves out.
-    return json.loads((data / "isolator/names.json").read_text())[f"docker.io/{name}:latest"]
+    new.write_text(json.dumps(_names() | {f"docker.io/{name}:latest": digest}))
+    new.rename(_store() / "names.json")
+
+
+def image_id(name):
+    return _names()[f"docker.io/{name}:latest"]
+
+
+def tag(image, name):
+    _name(name, image_id(image))
+
+
+def derive(image, name, variable):
+    images = _store() / "images"
+    hexadecimal = hashlib.sha256(name.encode()).hexdigest()
+    copy = images / hexadecimal
+    subprocess.run(["cp", "-a", "--link", images / image_id(image).removeprefix("sha256:"), copy], check=True)
+    description = json.loads((copy / "image.json").read_text())
+    description["digest"] = f"sha256:{hexadecimal}"
+    description["env"].append(variable)
+    # The other one has a link to the same file.
+    (copy / "image.json").unlink()
+    (copy / "image.json").write_text(json.dumps(description))
+    _name(name, description["digest"])
 
 
 def _processes(instance):

@@ -48,3 +48,18 @@ def all_processes():
 def left(instance, state):
     """Everything of an instance, which keeps its state there, that is still to be found."""
     return _engine.left(instance, state)
+
+
+def derive(image, name, variable):
+    """Makes an image from another with one more variable."""
+    _engine.derive(image, name, variable)
+
+
+def tag(image, name):
+    """Gives an image one more name, whatever had it before."""
+    _engine.tag(image, name)
+
+
+def remove_image(name):
+    """Removes an image that `derive` or `tag` has named."""
+    _engine.remove_image(name)

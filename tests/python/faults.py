@@ -157,9 +157,9 @@ async def running(server, code="import time; time.sleep(30)", **arguments):
         yield results
 
 
-def collect(state):
-    """Removes what dead servers have left: `isolator gc`."""
-    command = [BINARY, "--engine", engine.KIND, "gc"]
+def collect(state, before=()):
+    """Removes what dead servers have left: `isolator gc`. `before` is a command that starts it."""
+    command = [*before, BINARY, "--engine", engine.KIND, "gc"]
     done = subprocess.run(command, env=environment(state), capture_output=True, text=True, timeout=120, cwd=state)
     assert done.returncode == 0, done.stderr
 

@@ -448,6 +448,24 @@ async def test_a_killed_server_s_neighbour_is_left_alone(tmp_path):
         assert results[0].structured_content["stdout"] == "runs\nx\n", results[0].content
 
 
+# A machine of another name, as one is that was renamed, and each container that a server runs in.
+RENAMED = ["unshare", "--uts", "sh", "-c", 'echo renamed >/proc/sys/kernel/hostname && exec "$@"', "-"]
+
+
+async def test_a_killed_server_is_swept_although_its_machine_was_renamed(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        async with by_hand(tmp_path, configuration(tmp_path), log) as server:
+            await server.begin()
+            (instance,) = instances(tmp_path)
+            await until(lambda: engine.sandboxes(instance), 60, "sandboxes")
+            await anyio.to_thread.run_sync(collect, tmp_path, RENAMED)
+            assert engine.sandboxes(instance), "a living server's sandboxes were removed"
+            server.process.kill()
+            await server.process.wait()
+    await anyio.to_thread.run_sync(collect, tmp_path, RENAMED)
+    assert engine.left(instance, tmp_path) == []
+
+
 # Clients.
 
 

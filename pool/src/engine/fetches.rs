@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::lock::lock;
+use crate::quote::escaped;
 
 /// Longest part of a step's text that is kept, in characters. It is what a package manager or a registry prints.
 const MAX_STEP: usize = 100;
@@ -143,8 +144,7 @@ impl Fetching {
 
     /// Something else is being done now.
     pub(crate) fn step(&self, line: &str) {
-        let line = line.trim().chars().filter(|c| !c.is_control());
-        let step: String = line.take(MAX_STEP).collect();
+        let step: String = escaped(line.trim()).chars().take(MAX_STEP).collect();
         let mut fetches = lock(&self.fetches.0.fetches);
         if let Some(fetch) = fetches.iter_mut().find(|fetch| fetch.id == self.id) {
             fetch.step = step;

@@ -3,8 +3,16 @@
 //!
 //! An instance holds a lock on a file named after it as long as it lives; the kernel releases the
 //! lock however the process ends. The labels name the instance, the machine, its boot, and the process
-//! with its start time. What belongs to another instance is removed only if its labels prove that it is
-//! from this machine and that the instance is dead.
+//! with its start time. What belongs to another instance is removed only if it was made on this machine, and the
+//! instance is proven dead. Several machines may use one Docker engine, or have their state in one network folder, so a
+//! label alone proves neither:
+//!
+//! | the label says | what it was made on | what proves that it is dead |
+//! |---|---|---|
+//! | this boot | this machine, whatever its name was then: a boot has a random number | its lock is free, or its lock file and its process are gone |
+//! | another boot, this machine's ID and name | this machine | its lock is free or gone |
+//! | another boot, this machine's ID, another name | this machine if the lock file is in our folder and that is on a local disk: the machine was renamed. Otherwise it may be a clone, because clones often keep the ID | its lock is free |
+//! | anything else | another machine | nothing |
 
 use std::fs::{self, File};
 use std::io;
@@ -81,17 +89,26 @@ impl Instance {
         let Some(instance) = labels.get(INSTANCE) else {
             return false;
         };
-        if self.owns(labels) || labels.get(MACHINE) != self.labels.get(MACHINE) {
+        if self.owns(labels) {
             return false;
         }
-        match lock_state(&self.directory, instance) {
-            LockState::Held => false,
-            LockState::Free(_) => true,
-            LockState::Absent => {
-                labels.get(BOOT) != self.labels.get(BOOT)
-                    || labels.get(PROCESS).is_some_and(|process| is_process_gone(process))
-            }
+        let lock = lock_state(&self.directory, instance);
+        if matches!(lock, LockState::Held) {
+            return false;
         }
+        let is_lock_here = matches!(lock, LockState::Free(_));
+        if labels.get(BOOT) == self.labels.get(BOOT) {
+            return is_lock_here
+                || labels.get(PROCESS).is_some_and(|process| is_process_gone(process));
+        }
+        let machines = [labels, &self.labels].map(|labels| labels.get(MACHINE));
+        let [Some(machine), Some(ours)] = machines.map(|it| it.and_then(|it| it.split_once('/')))
+        else {
+            return false;
+        };
+        let is_named_so = machine.1 == ours.1;
+        let is_renamed = || !ours.0.is_empty() && is_lock_here && is_local(&self.directory);
+        machine.0 == ours.0 && (is_named_so || is_renamed())
     }
 
     /// A file next to the lock, for data that this instance keeps on disk. It is removed with the
@@ -185,6 +202,25 @@ fn lock_state(directory: &Path, instance: &str) -> LockState {
     }
 }
 
+/// Whether a folder is on a file system that only one machine uses at a time, of a known kind.
+fn is_local(directory: &Path) -> bool {
+    /// ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, ZFS, tmpfs, overlay.
+    const LOCAL: [i64; 8] = [
+        0xef53,
+        0x5846_5342,
+        0x9123_683e,
+        0xf2f5_2010,
+        0xca45_1a4e,
+        0x2fc1_2fc1,
+        0x0102_1994,
+        0x794c_7630,
+    ];
+    rustix::fs::statfs(directory).is_ok_and(|found| {
+        // The type is signed or not, and has 32 or 64 bits, depending on the architecture.
+        LOCAL.contains(&i64::from(found.f_type as u32))
+    })
+}
+
 /// Machine, boot and process, as in the labels.
 struct ProcessIdentity {
     machine: String,
@@ -195,8 +231,7 @@ struct ProcessIdentity {
 impl ProcessIdentity {
     fn here() -> io::Result<Self> {
         let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
-        // Cloned machines share the identifier, machines in containers may have none: the host
-        // name tells them apart.
+        // Clones often share the identifier, and containers have none: the name tells them apart, as long as it stays.
         let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let pid = std::process::id();
@@ -281,16 +316,55 @@ mod tests {
         assert!(!here.is_dead(&ended), "another namespace proves nothing");
     }
 
+    /// Labels of an instance that was started in an earlier boot on a machine with this ID and name.
+    fn earlier(here: &Instance, id: &str, name: &str) -> Labels {
+        let mut labels = here.labels().clone();
+        labels.insert(INSTANCE.into(), Uuid::new_v4().to_string());
+        labels.insert(BOOT.into(), "another".into());
+        labels.insert(MACHINE.into(), format!("{id}/{name}"));
+        labels
+    }
+
     #[test]
     fn unknown_labels_and_other_machines_are_left_alone() {
         let directory = directory();
         let here = Instance::register(directory.path()).unwrap();
         assert!(!here.is_dead(&Labels::new()));
-        let mut labels = here.labels().clone();
-        labels.insert(INSTANCE.into(), Uuid::new_v4().to_string());
-        labels.insert(MACHINE.into(), "elsewhere/host".into());
-        labels.insert(BOOT.into(), "another".into());
+        let labels = earlier(&here, "elsewhere", "host");
         assert!(!here.is_dead(&labels));
+        // Even if its lock file is in a folder that both use.
+        File::create(lock_path(directory.path(), &labels[INSTANCE])).unwrap();
+        assert!(!here.is_dead(&labels));
+    }
+
+    #[test]
+    fn a_machine_s_name_may_change() {
+        let directory = directory();
+        let mut here = Instance::register(directory.path()).unwrap();
+        here.labels.insert(MACHINE.into(), "this/new".into());
+        let ended = earlier(&here, "this", "old");
+        assert!(!here.is_dead(&ended), "a clone may have it");
+        File::create(lock_path(directory.path(), &ended[INSTANCE])).unwrap();
+        assert!(here.is_dead(&ended), "it was here");
+        assert!(here.is_dead(&earlier(&here, "this", "new")));
+
+        // In the same boot nothing but the process counts.
+        let mut ended = earlier(&here, "", "old");
+        ended.insert(BOOT.into(), here.labels()[BOOT].clone());
+        assert!(!here.is_dead(&ended), "its process, this one, is alive");
+        ended.insert(PROCESS.into(), format!("{}/1/never", pid_namespace().unwrap()));
+        assert!(here.is_dead(&ended));
+    }
+
+    #[test]
+    fn without_an_id_the_name_is_all_that_a_machine_has() {
+        let directory = directory();
+        let mut here = Instance::register(directory.path()).unwrap();
+        here.labels.insert(MACHINE.into(), "/new".into());
+        let other = earlier(&here, "", "old");
+        File::create(lock_path(directory.path(), &other[INSTANCE])).unwrap();
+        assert!(!here.is_dead(&other));
+        assert!(here.is_dead(&earlier(&here, "", "new")));
     }
 
     #[test]

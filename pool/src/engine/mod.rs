@@ -258,7 +258,8 @@ pub trait Engine: Send + Sync + 'static {
     fn unenforced(&self) -> Vec<LimitKind>;
 
     /// Prepares what all sandboxes of this instance share. Some engines need an image for that. Called before
-    /// the first `create`, and again after a failed one, to recreate what the engine may have lost.
+    /// the first `create` from an image, and again after a failed one, to recreate what the engine may have lost. From then on no
+    /// sandbox is made from an image that had the same name before.
     async fn prepare(&self, image: &Image) -> Result<(), EngineError>;
 
     /// Looks an image up locally.
@@ -329,6 +330,11 @@ pub trait Engine: Send + Sync + 'static {
         resources: Resources,
         processes: u32,
     ) -> Result<(), EngineError>;
+
+    /// Whether what a sandbox was made from is still there, as far as that can be told at once.
+    fn is_intact(&self, _: &SandboxName) -> bool {
+        true
+    }
 
     /// The state of the sandbox.
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError>;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::engine::SandboxName;
+use crate::engine::{SandboxName, SandboxSpec};
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox};
 
@@ -167,13 +167,25 @@ impl IdleSet {
         !sandboxes.is_closed && sandboxes.hot.len() + sandboxes.paused.len() < self.size
     }
 
-    /// Drops what is dead or older than `max_age`.
-    pub(crate) fn discard_stale(&self, max_age: Duration) -> Stale {
+    /// Drops what is dead, older than `max_age` or outdated.
+    pub(crate) fn discard_stale(
+        &self,
+        max_age: Duration,
+        is_outdated: impl Fn(&SandboxSpec) -> bool,
+    ) -> Stale {
         let mut sandboxes = lock(&self.sandboxes);
         let mut stale = Stale::default();
-        discard(&mut sandboxes.hot, max_age, &mut stale);
-        discard(&mut sandboxes.paused, max_age, &mut stale);
+        discard(&mut sandboxes.hot, max_age, &is_outdated, &mut stale);
+        discard(&mut sandboxes.paused, max_age, &is_outdated, &mut stale);
         stale
+    }
+
+    /// How many sandboxes in the set are of a kind.
+    pub(crate) fn count(&self, is_meant: impl Fn(&SandboxSpec) -> bool) -> usize {
+        let sandboxes = lock(&self.sandboxes);
+        let specs = sandboxes.hot.iter().map(|sandbox| &sandbox.spec);
+        let specs = specs.chain(sandboxes.paused.iter().map(|sandbox| &sandbox.spec));
+        specs.filter(|spec| is_meant(spec)).count()
     }
 
     /// How many sandboxes are in the set: hot ones, paused ones.
@@ -229,15 +241,21 @@ impl Sandboxes {
     }
 }
 
-fn discard<State>(sandboxes: &mut VecDeque<Sandbox<State>>, max_age: Duration, stale: &mut Stale) {
+fn discard<State>(
+    sandboxes: &mut VecDeque<Sandbox<State>>,
+    max_age: Duration,
+    is_outdated: &impl Fn(&SandboxSpec) -> bool,
+    stale: &mut Stale,
+) {
     let now = Instant::now();
     sandboxes.retain(|sandbox| {
         let age = now.duration_since(sandbox.created());
-        if sandbox.is_alive() && age < max_age {
+        let is_alive = sandbox.is_alive();
+        if is_alive && age < max_age && !is_outdated(&sandbox.spec) {
             return true;
         }
         stale.total += 1;
-        stale.early_exits += usize::from(age < EARLY_EXIT_AGE && age < max_age);
+        stale.early_exits += usize::from(!is_alive && age < EARLY_EXIT_AGE && age < max_age);
         false
     });
 }

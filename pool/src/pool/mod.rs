@@ -138,6 +138,10 @@ pub struct PoolStatus {
     pub size: usize,
     /// Requests by how they got their sandbox: hot, warm, queued, cold.
     pub starts: [u64; 4],
+    /// Digest of the image that had the same name before, if it was replaced since the start.
+    pub former_image: Option<String>,
+    /// Sandboxes that wait and are still made from a former image.
+    pub outdated: usize,
     /// Why the last sandbox could not be made, if it could not.
     pub last_error: Option<String>,
     /// The interpreters in the last sandbox in which some were started.
@@ -198,7 +202,9 @@ impl Pool {
             starts: Default::default(),
             shared,
         });
-        pool.shared.tasks.spawn(refill::keep_full(Arc::downgrade(&pool), pool.shared.stop.clone()));
+        let stop = || pool.shared.stop.clone();
+        pool.shared.tasks.spawn(refill::keep_full(Arc::downgrade(&pool), stop()));
+        pool.shared.tasks.spawn(refill::follow_image(Arc::downgrade(&pool), stop()));
         pool
     }
 
@@ -328,6 +334,8 @@ impl Pool {
             making: self.coming.load(Ordering::Relaxed),
             size: self.size.size,
             starts: self.starts.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            former_image: self.template.former_digest(),
+            outdated: self.idle.count(|sandbox| self.template.is_outdated(sandbox)),
             last_error: self.last_error(),
             preload: lock(&self.preload_status).clone(),
         }

@@ -12,6 +12,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::Pool;
+use super::backoff::Backoff;
+use crate::engine::SandboxSpec;
 use crate::engine::preload::PreloadStatus;
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
@@ -35,6 +37,25 @@ pub(super) async fn keep_full(pool: Weak<Pool>, stop: CancellationToken) {
             () = wake.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
+    }
+}
+
+/// How often a pool looks whether its image was replaced by another of the same name: asking Docker takes it 2 ms.
+const IMAGE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Lets a pool follow the name of its image until it is dropped or the server stops.
+pub(super) async fn follow_image(pool: Weak<Pool>, stop: CancellationToken) {
+    let follow = async {
+        loop {
+            tokio::time::sleep(IMAGE_INTERVAL).await;
+            let Some(pool) = pool.upgrade() else { return };
+            pool.shared.activity.settled().await;
+            pool.renew_image().await;
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = follow => {}
     }
 }
 
@@ -89,12 +110,13 @@ impl Pool {
 
     /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again.
     fn maintain(self: &Arc<Self>) -> Duration {
-        let stale = self.idle.discard_stale(self.size.max_age);
+        let is_outdated = |sandbox: &SandboxSpec| self.template.is_outdated(sandbox);
+        let stale = self.idle.discard_stale(self.size.max_age, is_outdated);
         if stale.early_exits > 0 {
             self.note_failure(&"sandboxes ended as soon as they were ready");
         } else if stale.total > 0 {
             let image = self.template.image();
-            tracing::info!(%image, stale = stale.total, "replacing sandboxes that ended or grew too old");
+            tracing::info!(%image, stale = stale.total, "replacing sandboxes that ended, grew too old or have a former image");
         }
         let next = self.rebalance_hot();
         if let Some(pause) = lock(&self.backoff).remaining() {
@@ -107,6 +129,24 @@ impl Pool {
             self.shared.makers.spawn(Arc::clone(self).refill_one(coming));
         }
         next
+    }
+
+    /// Looks whether the image was replaced. If so, what failed with the former one is tried again, and the sandboxes that wait
+    /// are replaced.
+    async fn renew_image(&self) {
+        match self.template.renew(&self.shared).await {
+            Ok(true) => {
+                *lock(&self.backoff) = Backoff::default();
+                *lock(&self.preload_status) = PreloadStatus::default();
+                self.wake.notify_one();
+            }
+            Ok(false) => {}
+            // Whoever makes the next sandbox tells of it.
+            Err(error) => {
+                let image = self.template.image();
+                tracing::debug!(%image, %error, "could not look whether the image was replaced");
+            }
+        }
     }
 
     /// Thaws sandboxes until as many are hot as should be, and finishes those that were left unfinished
@@ -238,13 +278,13 @@ impl Pool {
     }
 
     /// Gives a sandbox to a request that waits, as it is: that is sooner than a better one later, and
-    /// pausing it would cost time twice. Returns it if nobody waits, unless there is no room for it.
+    /// pausing it would cost time twice. Returns it if nobody waits, unless there is no room for it or its image was replaced.
     fn hand_over(&self, sandbox: Sandbox<Armed>) -> Option<Sandbox<Armed>> {
         if !self.idle.has_room() {
             return None;
         }
         if self.waiting.load(Ordering::Relaxed) == 0 {
-            return Some(sandbox);
+            return Some(sandbox).filter(|sandbox| !self.template.is_outdated(&sandbox.spec));
         }
         drop(self.idle.add_hot(sandbox));
         None

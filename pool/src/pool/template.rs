@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::Shared;
 use crate::engine::preload::Preload;
-use crate::engine::{Call, SandboxSpec, bounded};
+use crate::engine::{Call, EngineError, Image, SandboxSpec, bounded};
 use crate::lock::lock;
 use crate::sandbox::SandboxError;
 
@@ -15,11 +15,22 @@ pub(super) struct Template {
     /// The description with its image resolved. Forgotten when the engine may have lost something.
     resolved: Mutex<Option<Arc<SandboxSpec>>>,
     resolving: tokio::sync::Mutex<()>,
+    digests: Mutex<Digests>,
+}
+
+/// The digests of the images that sandboxes were made from.
+#[derive(Default)]
+struct Digests {
+    /// Of the last one that was found, which need not be there anymore.
+    last: Option<String>,
+    /// Of the one that it has replaced.
+    former: Option<String>,
 }
 
 impl Template {
     pub(super) fn new(spec: SandboxSpec) -> Self {
-        Self { spec, resolved: Mutex::default(), resolving: tokio::sync::Mutex::default() }
+        let (resolved, resolving, digests) = Default::default();
+        Self { spec, resolved, resolving, digests }
     }
 
     /// The image's name.
@@ -30,6 +41,16 @@ impl Template {
     /// The image's digest, once it is known.
     pub(super) fn digest(&self) -> Option<String> {
         lock(&self.resolved).as_ref().map(|spec| spec.image.digest.clone())
+    }
+
+    /// The digest of the image that had this name before, if another has it now.
+    pub(super) fn former_digest(&self) -> Option<String> {
+        lock(&self.digests).former.clone()
+    }
+
+    /// Whether a sandbox's image was replaced by another of the same name.
+    pub(super) fn is_outdated(&self, sandbox: &SandboxSpec) -> bool {
+        lock(&self.digests).last.as_ref().is_some_and(|last| *last != sandbox.image.digest)
     }
 
     /// The interpreter that waits in each sandbox, if one does.
@@ -61,9 +82,37 @@ impl Template {
             image = shared.images.ensure(self.image(), &log) => image?,
             () = shared.stop.cancelled() => return Err(SandboxError::Closed),
         };
+        Ok(self.accept(image, shared).await?)
+    }
+
+    /// Looks whether another image has the name now, and makes sandboxes from that from then on. Returns whether there is one.
+    ///
+    /// If the name is gone, sandboxes are made from the image that had it, as long as the engine can.
+    pub(super) async fn renew(&self, shared: &Shared) -> Result<bool, EngineError> {
+        if !self.is_resolved() {
+            // The next sandbox looks.
+            return Ok(false);
+        }
+        let Some(image) = shared.images.find(self.image()).await? else { return Ok(false) };
+        let _resolving = self.resolving.lock().await;
+        if self.digest().is_none_or(|digest| digest == image.digest) {
+            return Ok(false);
+        }
+        self.accept(image, shared).await.map(|_| true)
+    }
+
+    /// Prepares the engine for an image, and takes it.
+    async fn accept(&self, image: Image, shared: &Shared) -> Result<Arc<SandboxSpec>, EngineError> {
         bounded(Call::Prepare, shared.engine.prepare(&image)).await?;
+        let digest = image.digest.clone();
         let spec = Arc::new(SandboxSpec { image, ..self.spec.clone() });
         *lock(&self.resolved) = Some(Arc::clone(&spec));
+        let mut digests = lock(&self.digests);
+        if let Some(former) = digests.last.replace(digest.clone()).filter(|last| *last != digest) {
+            let image = self.image();
+            tracing::info!(%image, %digest, %former, "the image was replaced; sandboxes are made from the new one");
+            digests.former = Some(former);
+        }
         Ok(spec)
     }
 }

@@ -96,9 +96,9 @@ impl<State> Sandbox<State> {
         self.created
     }
 
-    /// Whether the runner is still there, as far as its stream tells.
+    /// Whether the runner is still there, as far as its stream tells, and what the sandbox was made from.
     pub(crate) fn is_alive(&self) -> bool {
-        !self.connection.is_closed()
+        !self.connection.is_closed() && self.engine.is_intact(self.lease.name())
     }
 
     fn into_state<Next>(self, state: Next) -> Sandbox<Next> {

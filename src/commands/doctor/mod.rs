@@ -26,7 +26,7 @@ use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use self::findings::Findings;
 use self::host::Surroundings;
 pub use self::host::names_of_checks;
-use crate::app::{App, PoolFill, engine_address};
+use crate::app::{App, PoolFill};
 use crate::commands::cli::DoctorArguments;
 use crate::commands::{Work, isolator, say};
 use crate::config::{Config, EngineKind, Language};
@@ -80,7 +80,9 @@ async fn engine(
             for warning in &warnings {
                 findings.warn(&warning.what, &warning.fix);
             }
-            if let (EngineKind::Auto, Some(socket)) = (config.engine.kind, forbidden_socket(config)) {
+            if let (EngineKind::Auto, EngineKind::Embedded, Some(socket)) =
+                (config.engine.kind, app.kind, forbidden_socket(config))
+            {
                 let socket = socket.display();
                 findings.warn(&format!("this user can't use Docker's socket {socket}"), NO_PERMISSION);
             }
@@ -112,9 +114,15 @@ const NO_PERMISSION: &str = "add the user to the socket's group (usually: usermo
 
 /// The socket of Docker, if it is there and this user has no permission to use it.
 fn forbidden_socket(config: &Config) -> Option<PathBuf> {
-    let EngineAddress::Unix(socket) = engine_address(config).ok()? else { return None };
-    let error = std::os::unix::net::UnixStream::connect(&socket).err()?;
-    (error.kind() == std::io::ErrorKind::PermissionDenied).then_some(socket)
+    let addresses = match EngineAddress::named(config.engine.host.as_deref()) {
+        Ok(Some(address)) => vec![address],
+        Ok(None) | Err(_) => EngineAddress::usual().0,
+    };
+    addresses.into_iter().find_map(|address| {
+        let EngineAddress::Unix(socket) = address else { return None };
+        let error = std::os::unix::net::UnixStream::connect(&socket).err()?;
+        (error.kind() == std::io::ErrorKind::PermissionDenied).then_some(socket)
+    })
 }
 
 /// The engine in one line, its warnings, and what the checks of the host need to know of it.

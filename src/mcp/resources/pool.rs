@@ -25,6 +25,11 @@ struct OnePool {
     making: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
+    /// Of the image that had the same name before, if it was replaced since the server began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    former_digest: Option<String>,
+    /// Sandboxes that wait and still have a former image.
+    outdated: usize,
     /// Programs since the server began, by how they got their sandbox.
     starts: Starts,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,6 +70,8 @@ impl OnePool {
             paused: status.paused,
             making: status.making,
             digest,
+            former_digest: status.former_image,
+            outdated: status.outdated,
             starts: Starts { hot, warm, queued, cold },
             last_error: status.last_error,
             preload: Preload {

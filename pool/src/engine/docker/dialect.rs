@@ -57,7 +57,12 @@ impl DialectProbe {
         let dialect = self.found.get_or_try_init(|| async {
             if self.is_podman(docker).await? { self.podman() } else { Ok(self.docker()) }
         });
-        dialect.await
+        let dialect = dialect.await?;
+        if dialect.tmpfs == TmpfsOptions::SizeAndMode && !self.file.exists() {
+            // Somebody has deleted it since.
+            self.write_profile()?;
+        }
+        Ok(dialect)
     }
 
     fn docker(&self) -> Dialect {
@@ -79,12 +84,21 @@ impl DialectProbe {
                     .to_owned(),
             ));
         }
-        std::fs::write(&self.file, seccomp::docker_profile())
-            .map_err(|error| refused(format!("{}: {error}", self.file.display())))?;
+        self.write_profile()?;
         Ok(Dialect {
             seccomp: format!("seccomp={}", self.file.display()),
             tmpfs: TmpfsOptions::SizeAndMode,
             user_processes: Some(USER_PROCESSES),
+        })
+    }
+
+    fn write_profile(&self) -> Result<(), EngineError> {
+        let folder = self.file.parent().unwrap_or(&self.file);
+        let written = std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&self.file, seccomp::docker_profile()));
+        written.map_err(|error| {
+            let message = format!("{}: {error}", self.file.display());
+            EngineError::Refused { call: Call::Create, message }
         })
     }
 

@@ -77,6 +77,11 @@ impl DockerEngine {
         }
     }
 
+    /// Where the engine is.
+    pub fn address(&self) -> &EngineAddress {
+        &self.address
+    }
+
     async fn docker(&self) -> Result<&Docker, EngineError> {
         self.docker.get_or_try_init(|| connect::connect(&self.address)).await
     }

@@ -1,6 +1,9 @@
 //! The launchers of an engine: which one makes a sandbox, and what happens if it does not.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +34,26 @@ pub(super) enum Images {
     Others,
 }
 
+/// A running launcher.
+pub(super) struct Running {
+    of: Images,
+    client: Arc<LauncherClient>,
+    /// The folders that it has mounted.
+    mounted: Mounted,
+}
+
+/// The folders that a launcher mounts, by device and inode. It does not see one that was made in the place of another.
+#[derive(PartialEq, Eq)]
+struct Mounted([Option<(u64, u64)>; 2]);
+
+impl Mounted {
+    fn look(folders: [&Path; 2]) -> Self {
+        Self(
+            folders.map(|folder| fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()))),
+        )
+    }
+}
+
 impl EmbeddedEngine {
     /// The launcher with the fewest requests. Starts one if there is none, or if all have something to do.
     pub(super) async fn launcher(
@@ -39,10 +62,13 @@ impl EmbeddedEngine {
     ) -> Result<Arc<LauncherClient>, EngineError> {
         let host = self.host()?;
         let mut launchers = self.launchers.lock().await;
-        launchers.retain(|(of, launcher)| {
-            launcher.is_healthy() && (*of == images || self.is_in_use(of))
-        });
-        let fit = || launchers.iter().filter(|(of, _)| *of == images).map(|(_, it)| it);
+        if !self.has_shared() {
+            self.write_shared().map_err(|error| self.not_written(&error))?;
+        }
+        let now = self.mounted();
+        self.end_unused(&mut launchers, &now, Some(&images));
+        let is_fit = |running: &&Running| running.of == images && running.mounted == now;
+        let fit = || launchers.iter().filter(is_fit).map(|running| &running.client);
         let least = fit().min_by_key(|launcher| launcher.waiting());
         if let Some(least) = least
             && (least.waiting() == 0 || fit().count() >= LAUNCHERS)
@@ -59,9 +85,29 @@ impl EmbeddedEngine {
         };
         let program = &self.settings.program;
         let started = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
-        let started = Arc::new(started.map_err(|error| refused(Call::Prepare, error))?);
-        launchers.push((images, Arc::clone(&started)));
-        Ok(started)
+        let client = Arc::new(started.map_err(|error| refused(Call::Prepare, error))?);
+        launchers.push(Running { of: images, client: Arc::clone(&client), mounted: now });
+        Ok(client)
+    }
+
+    fn mounted(&self) -> Mounted {
+        Mounted::look([&self.store.images(), &self.shared()])
+    }
+
+    /// Ends the launchers that nothing is made with anymore, once the sandboxes that they made are gone.
+    pub(super) fn end_unused_launchers(&self) {
+        // Whoever has the lock does the same.
+        if let Ok(mut launchers) = self.launchers.try_lock() {
+            self.end_unused(&mut launchers, &self.mounted(), None);
+        }
+    }
+
+    fn end_unused(&self, launchers: &mut Vec<Running>, now: &Mounted, wanted: Option<&Images>) {
+        launchers.retain(|running| {
+            let is_of_use = running.mounted == *now
+                && (wanted == Some(&running.of) || self.is_in_use(&running.of));
+            running.client.is_healthy() && (is_of_use || self.has_sandboxes(&running.client))
+        });
     }
 
     /// Whether a launcher's images are still used. Its sandboxes end with it.
@@ -72,6 +118,13 @@ impl EmbeddedEngine {
             }
             Images::Others => true,
         }
+    }
+
+    /// Whether a launcher has made a sandbox that is still there, or is being asked for one.
+    fn has_sandboxes(&self, launcher: &Arc<LauncherClient>) -> bool {
+        // The list has one reference itself.
+        Arc::strong_count(launcher) > 1
+            || lock(&self.sandboxes).values().any(|live| live.is_made_by(launcher))
     }
 
     /// Has a launcher make a sandbox.

@@ -40,7 +40,7 @@ pub(super) struct Live {
     streams: Option<(OwnedFd, OwnedFd)>,
     /// The launcher that made it. The sandbox ends together with it.
     launcher: Weak<LauncherClient>,
-    _image: Arc<Held>,
+    image: Arc<Held>,
 }
 
 impl Live {
@@ -56,13 +56,23 @@ impl Live {
             process: Arc::new(process),
             streams: Some((stream, log)),
             launcher: Arc::downgrade(launcher),
-            _image: image,
+            image,
         }
     }
 
     /// The launcher that made it, unless that is gone.
     pub(super) fn launcher(&self) -> Option<Arc<LauncherClient>> {
         self.launcher.upgrade()
+    }
+
+    /// Whether this launcher has made it.
+    pub(super) fn is_made_by(&self, launcher: &Arc<LauncherClient>) -> bool {
+        self.launcher.as_ptr() == Arc::as_ptr(launcher)
+    }
+
+    /// The image that it was made from.
+    pub(super) fn image(&self) -> &Held {
+        &self.image
     }
 
     /// Opens the stream to the runner. This works once.

@@ -36,8 +36,7 @@ pub use self::build::ImageBuild;
 use self::cgroups::Cgroup;
 use self::host::Host;
 use self::labels::{instance_of, labels_of};
-use self::launcher_client::LauncherClient;
-use self::launchers::Images;
+use self::launchers::{Images, Running};
 use self::layout::IMAGES;
 use self::live::Live;
 use self::protocol::{Kind, Layer, Part};
@@ -77,7 +76,7 @@ pub struct EmbeddedEngine {
     instance: String,
     host: Result<Host, String>,
     store: Store,
-    launchers: tokio::sync::Mutex<Vec<(Images, Arc<LauncherClient>)>>,
+    launchers: tokio::sync::Mutex<Vec<Running>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
@@ -115,19 +114,27 @@ impl EmbeddedEngine {
         self.settings.state.join(&self.instance)
     }
 
-    /// Writes the files that are mounted over every image.
+    /// The files that are mounted over every image.
+    fn shared_files(&self) -> Vec<SharedFile> {
+        let directory = spec::runner(&self.shared());
+        let runner = runner_paths::files(self.settings.runner).into_iter();
+        let runner = runner.map(|file| (directory.join(file.path), file.content, file.mode));
+        let template = (directory.join("preload/template.so"), self.settings.template, 0o755);
+        let others = spec::FILES.into_iter();
+        let others =
+            others.map(|(name, _, content)| (directory.join(name), content.as_bytes(), 0o644));
+        runner.chain([template]).chain(others).collect()
+    }
+
+    /// Whether they are all there, whatever is in them.
+    fn has_shared(&self) -> bool {
+        self.shared_files().iter().all(|(path, ..)| path.exists())
+    }
+
     fn write_shared(&self) -> io::Result<()> {
         let shared = self.shared();
-        let directory = spec::runner(&shared);
-        for file in runner_paths::files(self.settings.runner) {
-            write(&shared, &directory.join(file.path), file.content, file.mode)?;
-        }
-        let template = directory.join("preload/template.so");
-        write(&shared, &template, self.settings.template, 0o755)?;
-        for (name, _, content) in spec::FILES {
-            write(&shared, &directory.join(name), content.as_bytes(), 0o644)?;
-        }
-        Ok(())
+        let files = self.shared_files();
+        files.iter().try_for_each(|(path, content, mode)| write(&shared, path, content, *mode))
     }
 
     /// The error when the shared files can't be written.
@@ -143,7 +150,11 @@ impl EmbeddedEngine {
     fn hold(&self, image: &Image) -> Result<Arc<Held>, EngineError> {
         let mut images = lock(&self.held);
         if let Some(held) = images.get(&image.digest).and_then(Weak::upgrade) {
-            return Ok(held);
+            if held.is_there() {
+                return Ok(held);
+            }
+            // Its templates have the files of an image that somebody has deleted.
+            self.templates.end_those_of(&image.digest);
         }
         images.retain(|_, held| held.strong_count() > 0);
         let gone = || EngineError::NoSuchImage(image.name.clone());
@@ -194,7 +205,8 @@ impl Engine for EmbeddedEngine {
         Ok(self.host()?.warnings())
     }
 
-    async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
+    async fn prepare(&self, image: &Image) -> Result<(), EngineError> {
+        self.templates.image_is(image);
         {
             // Otherwise two pools could write the same files at the same time.
             let _launchers = self.launchers.lock().await;
@@ -332,6 +344,11 @@ impl Engine for EmbeddedEngine {
         measured.await.ok()?
     }
 
+    fn is_intact(&self, name: &SandboxName) -> bool {
+        let has_image = lock(&self.sandboxes).get(name).is_none_or(|live| live.image().is_there());
+        has_image && self.has_shared()
+    }
+
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {
         self.with_live(Call::Arm, name, |live| live.open(name, &self.tasks))
     }
@@ -379,7 +396,9 @@ impl Engine for EmbeddedEngine {
             None => (None, self.groups_of_unknown(name).map_err(failed)?),
         };
         let removed = self.tasks.spawn_blocking(move || live::remove(process, cgroup));
-        removed.await.map_err(io::Error::other).flatten().map_err(failed)
+        removed.await.map_err(io::Error::other).flatten().map_err(failed)?;
+        self.end_unused_launchers();
+        Ok(())
     }
 
     async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError> {
@@ -434,6 +453,9 @@ impl Engine for EmbeddedEngine {
         Ok(swept)
     }
 }
+
+/// A file that sandboxes share: its path, its content, its mode.
+type SharedFile = (PathBuf, &'static [u8], u32);
 
 /// Whether other processes can see the sandboxes that this one makes. They find them by their control groups,
 /// which not every user can have.

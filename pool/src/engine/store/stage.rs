@@ -17,6 +17,7 @@ use super::{Store, check, content, copy, mountpoints, names};
 
 /// The directory that becomes the image's.
 const IMAGE: &str = "image";
+const BROKEN: &str = "broken";
 
 /// What an image that a caller has filled is called in messages.
 const BUILT: &str = "what was built";
@@ -126,6 +127,11 @@ impl Store {
         if self.read(digest)?.is_none() {
             let appear = || -> io::Result<()> {
                 fs::create_dir_all(self.images())?;
+                match fs::rename(&directory, staged.directory().join(BROKEN)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    // If something was there, somebody has deleted a part of it. It goes with the staging directory.
+                    _ => {}
+                }
                 fs::rename(&grown, &directory)?;
                 File::open(self.images())?.sync_all()
             };

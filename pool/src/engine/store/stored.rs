@@ -37,7 +37,7 @@ pub struct Stored {
 pub struct Held {
     pub(super) image: Stored,
     mountpoints: Mutex<Mountpoints>,
-    _lock: File,
+    lock: File,
 }
 
 impl Stored {
@@ -94,13 +94,9 @@ impl Stored {
             Err(Errno::WOULDBLOCK) => return Err(gone()),
             locked => locked.at("lock", &self.directory)?,
         }
+        let held = Held { image: self.clone(), mountpoints: Mutex::default(), lock };
         // It may have been moved away between the two calls.
-        let locked = fstat(&lock).at("look at", &self.directory)?;
-        match stat(&self.directory) {
-            Ok(found) if (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino) => {}
-            _ => return Err(gone()),
-        }
-        Ok(Held { image: self.clone(), mountpoints: Mutex::default(), _lock: lock })
+        if held.is_there() { Ok(held) } else { Err(gone()) }
     }
 }
 
@@ -108,6 +104,16 @@ impl Held {
     /// The image.
     pub fn image(&self) -> &Stored {
         &self.image
+    }
+
+    /// Whether the image is still in the store. A lock keeps it there from other servers, but not from whoever deletes files.
+    pub fn is_there(&self) -> bool {
+        let directory = &self.image.directory;
+        let is_same = match (fstat(&self.lock), stat(directory)) {
+            (Ok(held), Ok(found)) => (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino),
+            _ => false,
+        };
+        is_same && stat(directory.join(DESCRIPTION)).is_ok() && stat(self.image.root()).is_ok()
     }
 
     /// Creates missing mount points in the root: directories and empty files.

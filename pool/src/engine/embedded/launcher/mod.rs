@@ -48,6 +48,7 @@ use super::layout::{BUILDING, FIRST_PID, IMAGES, ROOTS, SHARED};
 use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Part, ReceiveError, Request};
 use crate::engine::seccomp::{self, Filtered};
 use crate::error_chain::error_chain;
+use crate::quote::escaped;
 
 /// The hidden subcommand that makes the binary a launcher.
 pub const SUBCOMMAND: &str = "launcher";
@@ -99,7 +100,7 @@ pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
 
 #[allow(clippy::print_stderr, reason = "its standard error is the server's")]
 fn complain(message: &str) {
-    eprintln!("{message}");
+    eprintln!("{}", escaped(message));
 }
 
 /// Enters the namespaces, starts the inner process and waits for it.

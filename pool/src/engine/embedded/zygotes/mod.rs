@@ -26,7 +26,7 @@ use super::layout::{self, IMAGES};
 use super::protocol::{Kind, Layer, Part};
 use super::{EmbeddedEngine, refused, spec};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
-use crate::engine::{Call, EngineError, SandboxName, SandboxSpec};
+use crate::engine::{Call, EngineError, Image, SandboxName, SandboxSpec};
 use crate::lock::lock;
 
 /// The end of the instance name for the control groups of templates. Nobody leases them.
@@ -39,6 +39,8 @@ const KEPT_UNUSED: Duration = Duration::from_secs(30 * 60);
 pub(super) struct Templates {
     /// By image: one for all templates of it, and nobody else.
     users: Mutex<HashMap<String, u32>>,
+    /// The digest of the image that now has a name.
+    images: Mutex<HashMap<String, String>>,
     slots: Mutex<Vec<(Key, Arc<Slot>)>>,
     asked: Arc<Mutex<Asked>>,
     costs: Arc<Mutex<Costs>>,
@@ -50,6 +52,7 @@ impl Default for Templates {
     fn default() -> Self {
         Self {
             users: Mutex::default(),
+            images: Mutex::default(),
             slots: Mutex::default(),
             asked: Arc::default(),
             costs: Arc::default(),
@@ -80,12 +83,6 @@ impl Templates {
         if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(key)) {
             return Arc::clone(slot);
         }
-        // Nothing is made from the image anymore that had this name before.
-        let is_current = |found: &Key| {
-            found.spec.image.name != key.spec.image.name
-                || found.spec.image.digest == key.spec.image.digest
-        };
-        slots.retain(|(found, _)| is_current(found));
         let slot = Arc::new(Slot::new());
         slots.push((key.clone(), Arc::clone(&slot)));
         slot
@@ -169,6 +166,22 @@ impl Templates {
         }
     }
 
+    /// Tells which image now has a name. The templates of the one before end, and there are no new ones: nothing is made from it
+    /// anymore.
+    pub(super) fn image_is(&self, image: &Image) {
+        lock(&self.images).insert(image.name.clone(), image.digest.clone());
+        lock(&self.slots).retain(|(key, _)| !self.is_replaced(&key.spec.image));
+    }
+
+    fn is_replaced(&self, image: &Image) -> bool {
+        lock(&self.images).get(&image.name).is_some_and(|digest| *digest != image.digest)
+    }
+
+    /// Ends those of an image.
+    pub(super) fn end_those_of(&self, digest: &str) {
+        lock(&self.slots).retain(|(key, _)| key.spec.image.digest != digest);
+    }
+
     /// Ends them all.
     pub(super) fn clear(&self) {
         lock(&self.slots).clear();
@@ -193,6 +206,9 @@ impl EmbeddedEngine {
         with_modules: bool,
     ) -> Option<(Key, Arc<LauncherClient>)> {
         let user = self.templates.user(self.host().ok()?, spec)?;
+        if self.templates.is_replaced(&spec.image) {
+            return None;
+        }
         let preload = spec.preload.as_ref()?;
         let launcher = self.with_live(Call::Preload, name, |live| Ok(live.launcher())).ok()??;
         let modules = if with_modules { preload.modules.clone() } else { Vec::new() };

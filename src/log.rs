@@ -1,0 +1,119 @@
+//! The log: where it goes, and how its lines are written.
+//!
+//! Callers, programs, images and engines choose a part of what is logged, and the libraries that log it don't all escape it.
+//! So every value is escaped here, where none can be forgotten: nobody can forge a line, or send a terminal a command.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, IsTerminal as _};
+
+use isolator_pool::quote::Escaping;
+use tracing::field::{Field, Visit};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::Writer;
+
+/// Writes the log of this process to standard error: standard output belongs to the protocol and to programs.
+pub fn to_stderr(filter: EnvFilter) {
+    tracing_subscriber::fmt()
+        .fmt_fields(Fields)
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+}
+
+/// The same for a launcher, whose lines come between those of its server.
+pub fn of_launcher_to_stderr(filter: &str) {
+    tracing_subscriber::fmt()
+        .fmt_fields(Fields)
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .init();
+}
+
+/// Writes the message and the fields of an event, with their special characters escaped.
+struct Fields;
+
+impl<'w> FormatFields<'w> for Fields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut line = Line { writer, is_empty: true, written: Ok(()) };
+        fields.record(&mut line);
+        line.written
+    }
+}
+
+struct Line<'w> {
+    writer: Writer<'w>,
+    is_empty: bool,
+    written: fmt::Result,
+}
+
+impl Visit for Line<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.written = self.written.and_then(|()| self.write(field.name(), value));
+    }
+}
+
+impl Line<'_> {
+    fn write(&mut self, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
+        // The level and the target of a library that logs without spans. They are in the line already.
+        if name.starts_with("log.") {
+            return Ok(());
+        }
+        if !std::mem::take(&mut self.is_empty) {
+            self.writer.write_char(' ')?;
+        }
+        if name != "message" {
+            write!(self.writer, "{}=", name.trim_start_matches("r#"))?;
+        }
+        write!(Escaping(&mut self.writer), "{value:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn whatever_is_logged_stays_in_its_line() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let log = tracing_subscriber::fmt()
+            .fmt_fields(Fields)
+            .with_writer(move || writer.clone())
+            .with_ansi(true)
+            .without_time();
+        tracing::subscriber::with_default(log.finish(), || {
+            let forged = "x\nERROR forged\u{1b}[2J\u{202e}\u{200b}\u{9b}";
+            let _span = tracing::info_span!("span", of = %forged).entered();
+            tracing::info!(id = %forged, debug = ?forged, text = forged, number = 7, "said {forged}");
+        });
+        let bytes = kept.0.lock().unwrap().clone();
+        let line = String::from_utf8(bytes).unwrap();
+        let line = line.strip_suffix('\n').unwrap();
+        assert_eq!(line.matches("ERROR forged").count(), 5, "{line}");
+        assert!(line.contains("said x\\nERROR forged\\u001b[2J\\u202e\\u200b\\u009b"), "{line}");
+        assert!(line.contains("number=7"), "{line}");
+        assert!(!line.contains(['\n', '\u{202e}', '\u{200b}', '\u{9b}']), "{line}");
+        assert!(!line.contains("\u{1b}[2J"), "{line}");
+    }
+}
