@@ -49,10 +49,20 @@ pub struct Imported<'a> {
     pub client: &'a str,
     /// Whether it had an interpreter with the modules of its language.
     pub with_modules: bool,
-    /// The modules that its source names, sorted.
-    pub named: &'a [String],
+    /// What its source imports.
+    pub imports: &'a Imports,
     /// The CPU time that it used.
     pub cpu: Duration,
+}
+
+/// What a program imports, if it can't notice that all of it was imported before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Imports {
+    /// The modules that it names, sorted.
+    pub modules: Vec<String>,
+    /// What it imports from modules, sorted, as the module, a colon, and the name. Some of these are modules themselves, as in
+    /// `from scipy import stats`.
+    pub parts: Vec<String>,
 }
 
 /// What a program wants of the interpreters that wait.
@@ -60,15 +70,14 @@ pub struct Imported<'a> {
 pub(crate) struct Want {
     /// Which of those of its sandbox.
     pub(crate) interpreter: Wanted,
-    /// The modules that it imports, sorted, if it can't notice that all of them were imported before: for one that has
-    /// just these.
-    pub(crate) modules: Vec<String>,
+    /// For one that has just these.
+    pub(crate) imports: Imports,
 }
 
 impl Want {
     /// Only which of those of its sandbox.
     pub(crate) fn only(interpreter: Wanted) -> Self {
-        Self { interpreter, modules: Vec::new() }
+        Self { interpreter, imports: Imports::default() }
     }
 }
 
@@ -91,8 +100,8 @@ pub struct AwaitedFork {
     pub with_modules: bool,
     /// Whether the one that it wants waits in the sandbox already.
     pub is_there: bool,
-    /// The modules that the program imports, sorted. One that has imported some of them, and no others, serves as well.
-    pub named: Vec<String>,
+    /// What the program imports. One that has imported some of it, and nothing else, serves as well.
+    pub imports: Imports,
 }
 
 /// Whether an interpreter was forked into a sandbox.

@@ -12,7 +12,7 @@ use isolator_runner::wire::{Interpreter, Wanted};
 use memchr::memmem;
 use regex::bytes::{Captures, Regex};
 
-use crate::engine::preload::{Preload, Want};
+use crate::engine::preload::{Imports, Preload, Want};
 use crate::run::workspace::Workspace;
 
 /// Python: by what the process itself can be looked at, which has more variables and time behind it and fewer objects
@@ -45,7 +45,7 @@ static PYTHON_TEXT: LazyLock<Regex> = LazyLock::new(|| {
 /// Python: an import, with the modules that it names.
 static PYTHON_IMPORT: LazyLock<Regex> = LazyLock::new(|| {
     regex(
-        r"\bfrom[ \t]+(?<from>[\w.]+)[ \t]+import\b|\bimport[ \t]+(?<modules>[\w.]+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+(?:[ \t]+as[ \t]+\w+)?)*)",
+        r"\bfrom[ \t]+(?<from>[\w.]+)[ \t]+import\b[ \t]*(?<names>\([^)]*|[^\n;]*)|\bimport[ \t]+(?<modules>[\w.]+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+(?:[ \t]+as[ \t]+\w+)?)*)",
     )
 });
 
@@ -120,29 +120,30 @@ fn python(sources: &[&[u8]], modules: &[String], own: &[&str]) -> Want {
     let packages: Vec<_> = modules.iter().map(|module| package(module)).collect();
     let is_loaded = imports_first(sources, &imports, &packages);
     let interpreter = if is_loaded { Wanted::Loaded } else { Wanted::Bare };
-    let named = named(&imports, own);
+    let named = of_image(imports.iter().flatten().flat_map(|import| &import.modules), own);
     let packages: Vec<_> = named.iter().map(|module| package(module)).collect();
     if !imports_first(sources, &imports, &packages) {
         return Want::only(interpreter);
     }
-    Want { interpreter, modules: named.into_iter().collect() }
+    let parts = of_image(imports.iter().flatten().flat_map(|import| &import.parts), own);
+    let imports = Imports { modules: named, parts };
+    Want { interpreter, imports }
 }
 
-/// The modules that are imported, but for those of the request itself. None if there are too many.
-fn named(imports: &[Vec<Import>], own: &[&str]) -> BTreeSet<String> {
+/// The names that are not of the request itself, sorted. None if there are too many.
+fn of_image<'a>(names: impl Iterator<Item = &'a String>, own: &[&str]) -> Vec<String> {
     let is_name = |name: &&String| {
         let is_part = |part: &str| {
             part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         };
-        name.len() <= MAX_NAME && name.is_ascii() && name.split('.').all(is_part)
+        name.len() <= MAX_NAME && name.is_ascii() && name.split(['.', ':']).all(is_part)
     };
-    let all = imports.iter().flatten().flat_map(|import| &import.modules);
-    let of_image = all.filter(is_name).filter(|name| {
+    let of_image = names.filter(is_name).filter(|name| {
         let package = package(name);
         package != "__future__" && !own.contains(&package)
     });
-    let named: BTreeSet<_> = of_image.cloned().collect();
-    if named.len() > MAX_MODULES { BTreeSet::new() } else { named }
+    let names: BTreeSet<_> = of_image.collect();
+    if names.len() > MAX_MODULES { Vec::new() } else { names.into_iter().cloned().collect() }
 }
 
 fn node(sources: &[&[u8]], modules: &[String]) -> Wanted {
@@ -158,7 +159,7 @@ fn node(sources: &[&[u8]], modules: &[String]) -> Wanted {
 
 /// The package that has the module.
 fn package(module: &str) -> &str {
-    module.split(['.', '/']).next().unwrap_or_default()
+    module.split(['.', '/', ':']).next().unwrap_or_default()
 }
 
 fn mentions(sources: &[&[u8]], packages: &[&str]) -> bool {
@@ -193,6 +194,8 @@ fn first_influence(code: &[u8]) -> Option<usize> {
 struct Import {
     at: usize,
     modules: Vec<String>,
+    /// What is imported from the module: see [`Imports::parts`].
+    parts: Vec<String>,
 }
 
 fn imports(code: &[u8]) -> Vec<Import> {
@@ -205,9 +208,14 @@ fn imports(code: &[u8]) -> Vec<Import> {
         let modules = modules.map_or(&b""[..], |modules| modules.as_bytes());
         let modules = String::from_utf8_lossy(modules);
         let name = |part: &str| part.split_whitespace().next().unwrap_or_default().to_owned();
+        let names = found.name("names").map_or(&b""[..], |names| names.as_bytes());
+        let names = String::from_utf8_lossy(names);
+        let part = |part: &str| format!("{modules}:{}", name(part));
+        let parts = names.trim_start_matches('(').split(',').map(part);
         Import {
             at: found.get(0).map_or(0, |all| all.start()),
             modules: modules.split(',').map(name).collect(),
+            parts: if found.name("from").is_some() { parts.collect() } else { Vec::new() },
         }
     };
     PYTHON_IMPORT.captures_iter(&blanked).map(import).collect()
@@ -227,7 +235,8 @@ mod tests {
 
     #[test]
     fn the_modules_are_those_of_the_image_that_nothing_comes_before() {
-        let of = |code: &str| python(&[code.as_bytes()], &modules(), &["main", "mine"]).modules;
+        let of =
+            |code: &str| python(&[code.as_bytes()], &modules(), &["main", "mine"]).imports.modules;
         assert_eq!(
             of("import scipy.stats, json as j\nfrom sympy import x"),
             ["json", "scipy.stats", "sympy"]
@@ -247,6 +256,25 @@ mod tests {
             ),
         ] {
             assert_eq!(of(code), [""; 0], "{code}");
+        }
+    }
+
+    #[test]
+    fn what_is_imported_from_modules_may_be_modules() {
+        let of =
+            |code: &str| python(&[code.as_bytes()], &modules(), &["main", "mine"]).imports.parts;
+        assert_eq!(
+            of("from scipy import stats as s, optimize; import numpy\nfrom mine import x"),
+            ["scipy:optimize", "scipy:stats"]
+        );
+        assert_eq!(
+            of("from sklearn.utils import (  # some\n    validation,\n    Bunch,\n)\nprint(1)"),
+            ["sklearn.utils:Bunch", "sklearn.utils:validation"]
+        );
+        for none in
+            ["from scipy import *", "from . import stats", "import scipy", "from scipy import"]
+        {
+            assert_eq!(of(none), [""; 0], "{none}");
         }
     }
 

@@ -194,11 +194,11 @@ impl Sandbox<Armed> {
             Some(Missing::Modules) => !with_modules,
             Some(Missing::Interpreter) => false,
         };
-        if is_there && want.modules.is_empty() {
+        if is_there && want.imports.modules.is_empty() {
             // Nothing is better than that.
             return None;
         }
-        let fork = AwaitedFork { with_modules, is_there, named: want.modules.clone() };
+        let fork = AwaitedFork { with_modules, is_there, imports: want.imports.clone() };
         self.engine.asked_for(self.lease.name(), &self.spec, &fork);
         self.engine.can_fork(self.lease.name(), &self.spec, &fork).then_some(fork)
     }
@@ -219,9 +219,9 @@ impl Sandbox<Armed> {
 
     /// Tells the engine what the program has imported, and its CPU time.
     pub(crate) fn imported(&self, client: &str, want: &Want, cpu: Duration) {
-        if !want.modules.is_empty() {
+        if !want.imports.modules.is_empty() {
             let with_modules = want.interpreter == Wanted::Loaded;
-            let imported = Imported { client, with_modules, named: &want.modules, cpu };
+            let imported = Imported { client, with_modules, imports: &want.imports, cpu };
             self.engine.imported(self.lease.name(), &self.spec, imported);
         }
     }

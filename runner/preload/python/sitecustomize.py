@@ -7,13 +7,13 @@ program exactly as in any other start. So nothing of the way in which Python run
 errors, or ends, is done again here.
 
 ISOLATOR_PRELOAD, set by the runner, has the number of the channel's descriptor, a colon, and the modules,
-separated by commas. On the channel, this module sends ``ready`` and the modules that the image does not have, in one line; then the runner sends
+separated by commas. ``a:b`` stands for ``from a import b``. On the channel, this module sends ``ready`` and the modules that the image does not have, in one line; then the runner sends
 ``go`` and the program's arguments, each ended by a NUL, and shuts its side. The answer is ``.`` if the program
 can run here; anything else, and an end without an answer, means that it needs a plain start.
 
-A template has the server on its standard input, and the number of that is its channel. It sends three lines: ``ready`` and the CPU
+A template has the server on its standard input, and the number of that is its channel. It sends four lines: ``ready`` and the CPU
 time of its start in nanoseconds; the imports, each as its name, ``=`` and its CPU time, with ``!`` for the standard library, and
-without a time if it is missing; the names of all modules. Then it is forked, into one sandbox after the other, and each fork
+without a time if it is missing; the folders in which modules are, and the ends of their files; the names of all modules. Then it is forked, into one sandbox after the other, and each fork
 goes on as above, with a channel of its own.
 """
 
@@ -65,10 +65,11 @@ def _preload(names):
     times = {}
     for name in names:
         began = process_time_ns()
+        module, _, part = name.partition(":")
         try:
-            __import__(name)
+            __import__(module, fromlist=[part] if part else ())
         except ModuleNotFoundError as error:
-            if not (name + ".").startswith(error.name + "."):
+            if not (module + ".").startswith(error.name + "."):
                 raise
             times[name] = None
         else:
@@ -445,16 +446,20 @@ def _draw_dummies(dummy):
 
 def _report(started, times):
     """What a template says when it is ready."""
+    import _imp
+
     standard = getattr(sys, "stdlib_module_names", ())
 
     def words(name, time):
-        mark = "!" if name.partition(".")[0] in standard else ""
+        mark = "!" if name.partition(":")[0].partition(".")[0] in standard else ""
         return name + "=" + ("" if time is None else str(time) + mark)
 
     imports = " ".join(words(*item) for item in times.items())
+    places = [place for place in sys.path if place.startswith("/") and not place.split()[1:]]
+    places = " ".join(places + [".py", ".pyc"] + _imp.extension_suffixes())
     loaded = " ".join(name for name in sys.modules if " " not in name)
     # The server reads no more than this, and does without the rest.
-    return ("ready %d\n%s\n%s" % (started, imports, loaded))[:_LONGEST_REPORT]
+    return ("ready %d\n%s\n%s\n%s" % (started, imports, places, loaded))[:_LONGEST_REPORT]
 
 
 def _park(said):

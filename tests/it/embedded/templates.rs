@@ -84,7 +84,15 @@ async fn what_programs_ask_for_often_is_imported_ahead() {
         server.call(python("import nowhere")).await;
         server.call(python("import json")).await;
     }
-    let known = ["", "numpy,pandas", "matplotlib.pyplot,os"];
+    // What is imported from a module may be a module, too.
+    let code = "from scipy import stats, optimize\nfrom math import sqrt\nprint(stats.norm.cdf(0), sqrt(4))";
+    let parts = "math,scipy,scipy:optimize,scipy:stats";
+    eventually("a template for parts", async || {
+        assert_eq!(server.call(python(code)).await.output(), "0.5 2.0\n");
+        imported(&server).iter().any(|modules| modules == parts)
+    })
+    .await;
+    let known = ["", "numpy,pandas", "matplotlib.pyplot,os", parts];
     eventually("an end of those that save nothing", async || {
         imported(&server).iter().all(|modules| known.contains(&modules.as_str()))
     })

@@ -77,7 +77,8 @@ impl Template {
     }
 
     fn is_learned_for(&self, fork: &AwaitedFork) -> bool {
-        !self.learned.is_empty() && self.learned.iter().all(|module| fork.named.contains(module))
+        !self.learned.is_empty()
+            && self.learned.iter().all(|module| fork.imports.modules.contains(module))
     }
 
     /// The modules of its fork.

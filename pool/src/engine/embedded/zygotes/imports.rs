@@ -26,6 +26,9 @@ pub(super) struct Ready<'a> {
     start: Duration,
     /// What it imported, one after the other.
     imports: Vec<Import<'a>>,
+    /// The folders that it looks for modules in, as they are called there, and the ends of the files of modules.
+    places: Vec<&'a str>,
+    endings: Vec<&'a str>,
     /// All modules that it has now.
     loaded: Vec<&'a str>,
 }
@@ -40,8 +43,9 @@ struct Import<'a> {
 }
 
 impl<'a> Ready<'a> {
-    /// Parses three lines: `ready` and the nanoseconds of the start; each import as its name, `=`, and nanoseconds, with `!` for
-    /// the standard library, or nothing if it is missing; the names of all modules.
+    /// Parses four lines: `ready` and the nanoseconds of the start; each import as its name, `=`, and nanoseconds, with `!` for
+    /// the standard library, or nothing if it is missing; the folders in which modules are, and the ends of their files, which
+    /// begin with a dot; the names of all modules.
     pub(super) fn parse(said: &'a str) -> Option<Self> {
         let mut lines = said.lines();
         let start = Duration::from_nanos(lines.next()?.strip_prefix("ready ")?.parse().ok()?);
@@ -58,8 +62,10 @@ impl<'a> Ready<'a> {
             Some(Import { name, time, is_standard })
         };
         let imports = lines.next()?.split_whitespace().map(import).collect::<Option<_>>()?;
-        let loaded = lines.next().unwrap_or_default().split_whitespace().collect();
-        Some(Self { start, imports, loaded })
+        let mut words = || lines.next().unwrap_or_default().split_whitespace();
+        let (endings, places) = words().partition(|word| word.starts_with('.'));
+        let loaded = words().collect();
+        Some(Self { start, imports, places, endings, loaded })
     }
 
     /// The modules that the image does not have.
@@ -83,9 +89,28 @@ impl<'a> Ready<'a> {
         Cost::try_from(time.as_nanos() * 1000 / start).unwrap_or(Cost::MAX)
     }
 
+    /// What the next programs need to know of it.
+    pub(super) fn known(&self) -> Known {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let (places, endings) = (owned(&self.places), owned(&self.endings));
+        Known { loaded: owned(&self.loaded).into_iter().collect(), places, endings }
+    }
+}
+
+/// What is known of a template.
+#[derive(Debug, Default)]
+pub(super) struct Known {
     /// All modules that it has.
-    pub(super) fn loaded(&self) -> HashSet<String> {
-        self.loaded.iter().map(|name| (*name).to_owned()).collect()
+    pub(super) loaded: HashSet<String>,
+    /// The folders in which modules are, and the ends of their files.
+    pub(super) places: Vec<String>,
+    pub(super) endings: Vec<String>,
+}
+
+impl Known {
+    /// Whether it has a module, or what is imported from one as a module.
+    pub(super) fn has(&self, module: &str) -> bool {
+        self.loaded.contains(module) || self.loaded.contains(&module.replace(':', "."))
     }
 }
 
@@ -116,14 +141,18 @@ impl Costs {
 mod tests {
     use super::*;
 
-    const SAID: &str =
-        "ready 10000000\njson=3000000! asyncio=20000000! nowhere= yaml=4000000\nsys json yaml\n";
+    const SAID: &str = "ready 10000000\njson=3000000! asyncio=20000000! nowhere= yaml=4000000\n\
+        /usr/lib/python3 .py .abi3.so\nsys json yaml collections.abc\n";
 
     #[test]
     fn the_report_of_a_template_is_parsed() {
         let ready = Ready::parse(SAID).unwrap();
         assert_eq!(ready.missing(), ["nowhere"]);
-        assert_eq!(ready.loaded().len(), 3);
+        let known = ready.known();
+        assert_eq!((known.places, known.endings.len()), (vec!["/usr/lib/python3".to_owned()], 2));
+        let known = ready.known();
+        let has = ["json", "csv", "collections:abc", "collections:deque"].map(|it| known.has(it));
+        assert_eq!(has, [true, false, true, false]);
         assert_eq!(Ready::parse("ready 1\n\n").unwrap().imports, []);
         for wrong in ["", "ready", "ready x\n\n", "ready 1", "ready 1\nmodule\n", "ready 1\na=b\n"]
         {

@@ -2,10 +2,11 @@
 
 mod asked;
 mod imports;
+mod parts;
 mod slots;
 mod template;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,16 +17,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use self::asked::Asked;
-use self::imports::{Cost, Costs, Ready, WORTH_A_FORK};
+use self::imports::{Cost, Costs, Known, Ready, WORTH_A_FORK};
+use self::parts::Parts;
 use self::slots::{Found, Key, Slot, make_room};
 use self::template::{Bounds, ForkError, Template};
 use super::cgroups::Cgroup;
 use super::host::Host;
 use super::launcher_client::LauncherClient;
 use super::layout::{self, IMAGES};
+use super::live::Live;
 use super::protocol::{Kind, Layer, Part};
 use super::{EmbeddedEngine, refused, spec};
-use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Imports};
 use crate::engine::{Call, EngineError, Image, SandboxName, SandboxSpec};
 use crate::lock::lock;
 
@@ -44,6 +47,7 @@ pub(super) struct Templates {
     slots: Mutex<Vec<(Key, Arc<Slot>)>>,
     asked: Arc<Mutex<Asked>>,
     costs: Arc<Mutex<Costs>>,
+    parts: Mutex<Parts>,
     /// Held while a template is made for what programs have imported: one at a time.
     learning: Arc<Semaphore>,
 }
@@ -56,6 +60,7 @@ impl Default for Templates {
             slots: Mutex::default(),
             asked: Arc::default(),
             costs: Arc::default(),
+            parts: Mutex::default(),
             learning: Arc::new(Semaphore::new(1)),
         }
     }
@@ -88,17 +93,29 @@ impl Templates {
         slot
     }
 
+    /// What is known of the plain template.
+    fn known(&self, plain: &Key) -> Arc<Known> {
+        let slots = lock(&self.slots);
+        let slot = slots.iter().find(|(key, _)| key.is_like(plain));
+        slot.map(|(_, slot)| Arc::clone(&lock(&slot.state).known)).unwrap_or_default()
+    }
+
+    /// The modules that a program imports, sorted, also those that it imports from others.
+    fn named(&self, plain: &Key, imports: &Imports) -> Vec<String> {
+        let known = self.known(plain);
+        let mut parts = lock(&self.parts);
+        let digest = &plain.spec.image.digest;
+        let is_module = |part: &&String| parts.is_module(digest, &plain.root, &known, part);
+        let parts = imports.parts.iter().filter(is_module);
+        imports.modules.iter().chain(parts).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// What a program imports that the plain template does not have, with what each costs. Empty if all of it is not worth a
     /// fork.
     fn costly<'n>(&self, plain: &Key, named: &'n [String]) -> HashMap<&'n str, Cost> {
         let digest = &plain.spec.image.digest;
-        let slots = lock(&self.slots);
-        let state =
-            slots.iter().find(|(key, _)| key.is_like(plain)).map(|(_, slot)| lock(&slot.state));
-        let has = |module: &String| {
-            plain.modules.contains(module)
-                || state.as_ref().is_some_and(|state| state.loaded.contains(module))
-        };
+        let known = self.known(plain);
+        let has = |module: &String| plain.modules.contains(module) || known.has(module);
         let costs = lock(&self.costs);
         let others = named.iter().filter(|module| !has(module));
         let costly: HashMap<_, _> =
@@ -109,13 +126,14 @@ impl Templates {
     /// The best that is ready for a program: the one made for programs with these imports that saves most, if that is worth a
     /// fork.
     fn best(&self, plain: &Key, fork: &AwaitedFork) -> Option<(Key, Arc<Slot>)> {
-        let costly = self.costly(plain, &fork.named);
+        let named = self.named(plain, &fork.imports);
+        let costly = self.costly(plain, &named);
         let saves =
             |key: &Key| sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())));
         let is_fit = |key: &Key| {
             key.is_learned()
                 && key.is_beside(plain)
-                && key.modules.iter().all(|module| fork.named.contains(module))
+                && key.modules.iter().all(|module| named.contains(module))
                 && saves(key) >= WORTH_A_FORK
         };
         let slots = lock(&self.slots);
@@ -132,7 +150,8 @@ impl Templates {
         plain: &Key,
         imported: Imported<'_>,
     ) -> Option<(Key, Arc<Slot>, OwnedSemaphorePermit)> {
-        let Imported { client, named, cpu, .. } = imported;
+        let Imported { client, imports, cpu, .. } = imported;
+        let named = &self.named(plain, imports);
         if self.costly(plain, named).is_empty() {
             return None;
         }
@@ -210,10 +229,12 @@ impl EmbeddedEngine {
             return None;
         }
         let preload = spec.preload.as_ref()?;
-        let launcher = self.with_live(Call::Preload, name, |live| Ok(live.launcher())).ok()??;
+        let of_sandbox = |live: &mut Live| Ok((live.launcher(), live.image().image().root()));
+        let (launcher, root) = self.with_live(Call::Preload, name, of_sandbox).ok()?;
+        let launcher = launcher?;
         let modules = if with_modules { preload.modules.clone() } else { Vec::new() };
         let (spec, weak) = (Arc::clone(spec), Arc::downgrade(&launcher));
-        Some((Key { launcher: weak, spec, modules, learned_from: None, user }, launcher))
+        Some((Key { launcher: weak, spec, root, modules, learned_from: None, user }, launcher))
     }
 
     /// Begins to make the template that a program asks for and that is not there.

@@ -1,12 +1,13 @@
 //! The places of templates: what each is made from, whether it is there, and which one goes for another.
 
-use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::imports::Known;
 use super::template::Template;
 use crate::engine::SandboxSpec;
 use crate::engine::embedded::launcher_client::LauncherClient;
@@ -29,6 +30,8 @@ const MOST_FAILED: usize = 32;
 pub(super) struct Key {
     pub(super) launcher: Weak<LauncherClient>,
     pub(super) spec: Arc<SandboxSpec>,
+    /// Where the files of its image are.
+    pub(super) root: PathBuf,
     pub(super) modules: Vec<String>,
     /// The client whose programs have imported just these; `None` if the configuration names them.
     pub(super) learned_from: Option<Arc<str>>,
@@ -74,8 +77,8 @@ pub(super) struct State {
     pub(super) running: Option<Running>,
     /// When it was made.
     born: Instant,
-    /// The modules that the last one had.
-    pub(super) loaded: HashSet<String>,
+    /// What is known of the last one.
+    pub(super) known: Arc<Known>,
     pub(super) used: Option<Instant>,
     pub(super) is_being_made: bool,
     pub(super) failed: Option<Failure>,
@@ -101,7 +104,7 @@ impl Slot {
         let state = State {
             running: None,
             born: Instant::now(),
-            loaded: HashSet::new(),
+            known: Arc::default(),
             used: None,
             is_being_made: false,
             failed: None,
@@ -133,13 +136,13 @@ impl Slot {
         begins
     }
 
-    /// Takes the new one, with all modules that it has imported. The last one ends with the requests that use it.
-    pub(super) fn put(&self, made: Result<(Template, HashSet<String>), String>) {
+    /// Takes the new one, with what is known of it. The last one ends with the requests that use it.
+    pub(super) fn put(&self, made: Result<(Template, Known), String>) {
         let mut state = lock(&self.state);
         state.is_being_made = false;
         match made {
-            Ok((template, loaded)) => {
-                state.loaded = loaded;
+            Ok((template, known)) => {
+                state.known = Arc::new(known);
                 state.running = Some(Arc::new(tokio::sync::Mutex::new(template)));
                 state.born = Instant::now();
                 state.failed = None;

@@ -3,7 +3,6 @@
 //! A template belongs to a launcher, because a process can only enter the process namespaces below its own. It is a
 //! process of the image with nearly all restrictions of a sandbox; what it may do more is to enter sandboxes of the same image.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,7 +24,7 @@ use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::imports::Ready;
+use super::imports::{Known, Ready};
 use crate::engine::embedded::cgroups::Cgroup;
 use crate::engine::embedded::launcher_client::Created;
 use crate::engine::embedded::live;
@@ -77,7 +76,7 @@ pub(super) enum ForkError {
 
 impl Template {
     /// Takes a process that was just started, and waits until it has imported its modules. `learn` gets what it says then.
-    /// Also returns all modules that it has imported.
+    /// Also returns what is known of it.
     ///
     /// # Errors
     ///
@@ -89,7 +88,7 @@ impl Template {
         bounds: Bounds,
         tasks: &TaskTracker,
         learn: impl FnOnce(&Ready<'_>),
-    ) -> Result<(Self, HashSet<String>), String> {
+    ) -> Result<(Self, Known), String> {
         let Created { stream, log, process } = created;
         let socket = std::os::unix::net::UnixDatagram::from(stream);
         let prepared = socket.set_nonblocking(true).and_then(|()| Ok(ioctl_fionbio(&log, true)?));
@@ -143,7 +142,7 @@ impl Template {
         }
         let shared = template.cgroup.as_ref().map_or(Ok(()), Cgroup::share_equally);
         shared.map_err(|error| error.to_string())?;
-        Ok((template, ready.loaded()))
+        Ok((template, ready.known()))
     }
 
     /// Whether it should be replaced.

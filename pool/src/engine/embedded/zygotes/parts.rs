@@ -1,0 +1,90 @@
+//! What is imported from a module and is a module itself: `from scipy import stats` imports one, `from math import sqrt` does not.
+//!
+//! It is looked up in the image, and not tried, because programs import many names and a template is made for modules.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+
+use super::imports::Known;
+
+/// Most answers that are remembered, of all images. Then all are forgotten and looked up again.
+const MOST_KNOWN: usize = 4096;
+
+/// Whether parts of modules are modules, by the digest of their image.
+#[derive(Debug, Default)]
+pub(super) struct Parts(HashMap<(String, String), bool>);
+
+impl Parts {
+    /// Whether a part is a module of an image with this root. `known` says where its modules are.
+    pub(super) fn is_module(
+        &mut self,
+        digest: &str,
+        root: &Path,
+        known: &Known,
+        part: &str,
+    ) -> bool {
+        if known.places.is_empty() {
+            // There was no template yet.
+            return false;
+        }
+        let key = (digest.to_owned(), part.to_owned());
+        if let Some(is_module) = self.0.get(&key) {
+            return *is_module;
+        }
+        if self.0.len() >= MOST_KNOWN {
+            self.0.clear();
+        }
+        *self.0.entry(key).or_insert_with(|| is_there(root, known, part))
+    }
+}
+
+/// Whether an image has a file for a module. Its links lead nowhere outside of it.
+fn is_there(root: &Path, known: &Known, part: &str) -> bool {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let Ok(root) = open(root, flags | OFlags::DIRECTORY, Mode::empty()) else { return false };
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let exists = |path: String| openat2(&root, path, flags, Mode::empty(), resolve).is_ok();
+    let module = part.replace(['.', ':'], "/");
+    known.places.iter().any(|place| {
+        known.endings.iter().any(|ending| {
+            exists(format!("{place}/{module}{ending}"))
+                || exists(format!("{place}/{module}/__init__{ending}"))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_modules_if_the_image_has_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let package = root.join("lib/package");
+        std::fs::create_dir_all(package.join("inner")).unwrap();
+        for file in ["plain.py", "compiled.abi3.so", "inner/__init__.py", "text.txt"] {
+            std::fs::write(package.join(file), "").unwrap();
+        }
+        // As seen from here it leads to a file.
+        std::fs::write(root.join("outside.py"), "").unwrap();
+        std::os::unix::fs::symlink(root.join("outside.py"), package.join("link.py")).unwrap();
+        let known = Known {
+            places: vec!["/none".to_owned(), "/lib".to_owned()],
+            endings: vec![".py".to_owned(), ".abi3.so".to_owned()],
+            ..Known::default()
+        };
+        let mut parts = Parts::default();
+        let mut of =
+            |name: &str| parts.is_module("image", root, &known, &format!("package:{name}"));
+        for name in ["plain", "compiled", "inner"] {
+            assert!(of(name) && of(name), "{name}");
+        }
+        for name in ["text", "sqrt", "link"] {
+            assert!(!of(name), "{name}");
+        }
+        assert!(!parts.is_module("image", root, &Known::default(), "package:plain"));
+    }
+}
