@@ -19,6 +19,7 @@
 pub mod app;
 pub mod commands;
 pub mod config;
+mod duration;
 mod hex;
 mod images;
 mod mcp;
