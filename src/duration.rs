@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_can_be_read_again() {
-        let days = |days| Duration::from_secs(days * 24 * 3600);
+        let days = |days: u64| Duration::from_secs(days * 24 * 3600);
         for (time, expected) in [
             (Duration::from_nanos(1), "1ns"),
             (Duration::from_secs(5000), "1h 23m 20s"),

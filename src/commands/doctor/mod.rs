@@ -193,13 +193,13 @@ async fn run_probe(
     match pools.execute(name, &Client::host(), &probe(language, config)).await {
         Ok((outcome, receipt)) => {
             let took = receipt.checkout + receipt.run.total;
+            let start = receipt.start.as_str();
             let what = match turn {
+                // It may have waited for its sandbox, and its interpreter comes from the disk.
                 Turn::First => format!(
-                    "{name}: a sandbox works; the first program took {took:.0?}, with the time to make the sandbox"
+                    "{name}: a sandbox works; the first program took {took:.0?} ({start} start)"
                 ),
-                Turn::Later => {
-                    format!("{name}: the next program took {took:.0?}, in a sandbox that was ready")
-                }
+                Turn::Later => format!("{name}: the next program took {took:.0?} ({start} start)"),
             };
             if outcome.status == Status::Timeout {
                 findings.warn(&what, "that is slow; is the machine busy?");
