@@ -45,8 +45,8 @@ def main(how, command):
             number = getattr(resource, f"RLIMIT_{name}")
             hard = limit if how == "bounded" or can_raise() else resource.getrlimit(number)[1]
             resource.setrlimit(number, (limit, hard))
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         os.nice(NICE)
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))
         libc.personality(ADDR_NO_RANDOMIZE)
         libc.prctl(PR_SET_TIMERSLACK, 1_000_000, 0, 0, 0)
         with open("/proc/self/oom_score_adj", "w") as score:

@@ -136,7 +136,6 @@ def run(folder, how, *arguments):
 @pytest.mark.parametrize("mask", ["000", "022", "027", "077", "177", "777"])
 def test_a_sandbox_is_made_whatever_the_umask_is(tmp_path, mask):
     (tmp_path / "main.py").write_text("import os; print(oct(os.umask(0)))")
-    # An image that this server has put into its store itself.
     start = f'umask {mask}; exec "$@"'
     isolator = [BINARY, "--engine", "embedded", "--config", str(configuration(tmp_path))]
     arguments = ["bash", "-c", start, "bash", *isolator, "run", "--out", str(tmp_path / "out"), str(tmp_path / "main.py")]

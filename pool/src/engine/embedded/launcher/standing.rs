@@ -31,18 +31,19 @@ pub(super) fn set_back() -> Vec<String> {
         let _ = fs::write(OOM_SCORE_FILE, "0");
     }
     let steps = [
-        ("timer slack", set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)).map_err(Into::into)),
         ("personality", call(Sysno::personality, [0, 0, 0])),
         ("scheduler", set_scheduler()),
         ("I/O priority", set_io_priority()),
         ("nice value", set_nice_value()),
+        // It can't be set before: a process with a real-time priority has none.
+        ("timer slack", set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)).map_err(Into::into)),
     ];
     let refused = steps.into_iter().filter_map(|(what, set)| Some((what, set.err()?)));
     refused
         .map(|(what, error)| {
             format!(
                 "programs have the {what} of the server, which it may not change ({error}): start it without one of \
-                 its own, or as root"
+                 its own, or as root with CAP_SYS_NICE"
             )
         })
         .collect()
