@@ -11,6 +11,7 @@ use isolator_pool::engine::docker::{ConnectError, DockerEngine, EngineAddress};
 use isolator_pool::engine::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::images::{ImageProvider, ImageStore};
 use isolator_pool::engine::instance::Instance;
+use isolator_pool::engine::process_limits;
 use isolator_pool::engine::{Engine, Unsupported};
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::pools::{PoolSpec, Pools};
@@ -83,6 +84,10 @@ impl App {
         config: &Config,
         program: impl Into<PathBuf>,
     ) -> anyhow::Result<Self> {
+        let open_files = config.languages.values().map(|it| it.sandbox.limits.open_files);
+        for problem in process_limits::problems(open_files.max().unwrap_or_default()) {
+            tracing::warn!("{problem}");
+        }
         let directory = state_directory()
             .context("no directory for this user's state is known: set XDG_STATE_HOME to one")?;
         let instance = Instance::register(&directory).with_context(|| {

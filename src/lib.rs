@@ -20,6 +20,7 @@
 pub mod app;
 pub mod commands;
 pub mod config;
+mod duration;
 mod hex;
 mod images;
 pub mod log;

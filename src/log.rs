@@ -13,13 +13,15 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
-/// Writes the log of this process to standard error: standard output belongs to the protocol and to programs.
+/// Writes the log of this process to standard error: standard output belongs to the protocol and to programs. If it can't be
+/// written, nobody is told: that would end the process.
 pub fn to_stderr(filter: EnvFilter) {
     tracing_subscriber::fmt()
         .fmt_fields(Fields)
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
+        .log_internal_errors(false)
         .init();
 }
 
@@ -31,6 +33,7 @@ pub fn of_launcher_to_stderr(filter: &str) {
         .with_writer(io::stderr)
         .with_ansi(false)
         .without_time()
+        .log_internal_errors(false)
         .init();
 }
 

@@ -11,6 +11,10 @@ use isolator::config::Config;
 use isolator::log;
 use isolator::policy;
 use isolator_pool::engine::embedded::launcher;
+use isolator_pool::engine::process_limits;
+use isolator_runner::inherited;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use tokio::runtime::Runtime;
 
 /// The exit code for Isolator's own errors, as with `docker run`, so that it is not taken for the program's.
@@ -18,13 +22,44 @@ const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
     // Before there is a second thread.
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let ignored = begin();
+    let arguments: Vec<_> = std::env::args_os()
+        .skip(1)
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
     let code = launcher::run(&arguments, log_errors_to_stderr);
     if let Some(code) = code.or_else(|| policy::run_checker(&arguments)) {
         return code;
     }
+    // Whoever has started the server like this does not want it to end with a terminal. It holds for the server alone.
+    for signal in ignored.into_iter().filter(|signal| LEFT_IGNORED.contains(signal)) {
+        inherited::ignore(signal);
+    }
     give_back_large_blocks();
     start()
+}
+
+/// What `nohup` ignores, and what shells without job control ignore for programs in the background.
+const LEFT_IGNORED: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+
+/// Sets back what every process of ours would have from whoever started the server. Returns the signals that were
+/// ignored.
+fn begin() -> Vec<i32> {
+    // Errors are returned for closed pipes, and for files that get longer than this process may write. The signals would
+    // end it without a word.
+    let ignored = inherited::reset_signals(&[libc::SIGPIPE]);
+    inherited::ignore(libc::SIGXFSZ);
+    process_limits::raise_own();
+    set_umask();
+    ignored
+}
+
+/// Whatever the umask was, the server can use the folders that it makes, and nobody else can write to them. Files that
+/// others must read, such as a sandbox's users, get their modes where they are made.
+fn set_umask() {
+    let (owner, others) = (Mode::RWXU, Mode::WGRP | Mode::WOTH);
+    let inherited = umask(others);
+    umask((inherited - owner) | others);
 }
 
 /// Bytes from which a block of memory is the system's again as soon as it is not used.
@@ -46,7 +81,12 @@ fn give_back_large_blocks() {
 const THREADS_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn start() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Wrong usage, or a text such as that of --help.
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(text) => return concluded(print_help(&text)),
+    };
     log_to_stderr(&cli);
     let ended = Runtime::new().context("can't start the threads").and_then(|runtime| {
         let ended = runtime.block_on(run(cli));
@@ -55,10 +95,23 @@ fn start() -> ExitCode {
         runtime.shutdown_timeout(THREADS_TIMEOUT);
         ended
     });
+    concluded(ended)
+}
+
+fn concluded(ended: anyhow::Result<ExitCode>) -> ExitCode {
     ended.unwrap_or_else(|error| {
         commands::complain(&format!("isolator: {}", commands::told(&error)));
         ExitCode::from(FAILED)
     })
+}
+
+/// Prints what `--help` or `--version` asks for, which comes as an error.
+fn print_help(text: &clap::Error) -> anyhow::Result<ExitCode> {
+    let is_terminal = std::io::stdout().is_terminal();
+    let text = text.render();
+    let text = if is_terminal { text.ansi().to_string() } else { text.to_string() };
+    commands::print(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -81,7 +134,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Config(command) => commands::config::config(cli.config, cli.engine, command).await,
         Command::Man { directory } => commands::man::man(&directory),
-        Command::Completions { shell } => Ok(commands::completions::completions(shell)),
+        Command::Completions { shell } => commands::completions::completions(shell),
     }
 }
 

@@ -21,14 +21,19 @@ mod request;
 mod unpack;
 mod usage;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
+use isolator_runner::inherited;
 use isolator_runner::wire::RUNNER_ENDED;
 
 /// Name of the binary inside the sandbox, and so of process 1. The kernel keeps 15 characters.
 const NAME: &str = "isolator-runner";
 
 fn main() -> ExitCode {
+    // An engine passes on what it was started with. The runner itself has to ignore this one: it is told of closed pipes
+    // by errors.
+    inherited::reset_signals(&[libc::SIGPIPE]);
     match std::env::args().nth(1).as_deref() {
         Some("hold") => match init::hold() {
             Ok(()) => ExitCode::from(RUNNER_ENDED),
@@ -54,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 /// Standard error is the runner's log; the engine passes it on to the server's.
-#[allow(clippy::print_stderr, reason = "standard output carries frames, this is the other stream")]
 fn complain(message: &str) {
-    eprintln!("{message}");
+    // Without the server there is nobody to be told.
+    let _ = writeln!(std::io::stderr(), "{message}");
 }

@@ -12,6 +12,7 @@ use crate::commands::doctor::names_of_checks;
 use crate::commands::hosts::Host;
 use crate::commands::hosts::entry::server_name;
 use crate::config::EngineKind;
+use crate::duration;
 
 /// Runs code in a fresh, pre-warmed sandbox per request.
 #[derive(Debug, Parser)]
@@ -237,7 +238,7 @@ pub enum ConfigCommand {
     },
 }
 
-/// A duration as the command line and the configuration write it.
-fn duration(text: &str) -> Result<Duration, &'static str> {
-    humantime::parse_duration(text).map_err(|_| "expected a duration such as 45s, 5m or 90d")
+/// A duration as the configuration has it, too.
+fn duration(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| format!("this is not a duration: {error}"))
 }

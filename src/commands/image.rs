@@ -38,14 +38,14 @@ enum Origin {
 }
 
 async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
-    say(&format!("{:<14}{:<32}{:<10}DIGEST", "LANGUAGE", "IMAGE", "SIZE"));
+    say(&format!("{:<14}{:<32}{:<10}DIGEST", "LANGUAGE", "IMAGE", "SIZE"))?;
     for language in config.languages.values() {
         let name = &language.sandbox.image.name;
         let (size, digest) = match app.images.find(name).await? {
             Some(image) => in_short(image.size, &image.digest),
             None => ("-".to_owned(), "missing".to_owned()),
         };
-        row(&language.name, name, &size, &digest);
+        row(&language.name, name, &size, &digest)?;
     }
     let others = bounded(Call::FindImage, app.store.list()).await?;
     for image in others {
@@ -55,14 +55,14 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
         };
         let nameless = image.names.is_empty().then(|| "-".to_owned());
         for name in image.names.iter().filter(|name| !is_language(name)).chain(&nameless) {
-            row("-", name, &size, &digest);
+            row("-", name, &size, &digest)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(language: &str, image: &str, size: &str, digest: &str) {
-    say(&format!("{language:<14}{image:<31} {size:<9} {digest}"));
+fn row(language: &str, image: &str, size: &str, digest: &str) -> anyhow::Result<()> {
+    say(&format!("{language:<14}{image:<31} {size:<9} {digest}"))
 }
 
 /// A size in MiB, and a digest shortened so that it still differs from others.
@@ -101,14 +101,13 @@ async fn import(app: &App, file: &Path, name: Option<&str>) -> anyhow::Result<Ex
 /// Prints the image that a name stands for now.
 async fn say_what_is_there(app: &App, name: &str) -> anyhow::Result<()> {
     let found = app.images.find(name).await?;
-    say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)));
-    Ok(())
+    say(&format!("{name} {}", found.map_or(String::new(), |image| image.digest)))
 }
 
 async fn remove(app: &App, names: Vec<String>) -> anyhow::Result<ExitCode> {
     for name in names {
         bounded(Call::RemoveImage, app.store.remove(&name)).await?;
-        say(&format!("removed {name}"));
+        say(&format!("removed {name}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -116,7 +115,7 @@ async fn remove(app: &App, names: Vec<String>) -> anyhow::Result<ExitCode> {
 async fn prune(app: &App) -> anyhow::Result<ExitCode> {
     let pruned = bounded(Call::RemoveImage, app.store.prune()).await?;
     let size = ByteSize::mib(pruned.bytes >> 20);
-    say(&format!("removed {} image(s) that nothing needs, {size}", pruned.images));
+    say(&format!("removed {} image(s) that nothing needs, {size}", pruned.images))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -129,7 +128,7 @@ async fn fetch(
     for language in choose(config, app, names, origin)? {
         let name = &language.sandbox.image.name;
         let image = app.images.fetch(name, &|line| complain(line)).await?;
-        say(&format!("{name} {}", image.digest));
+        say(&format!("{name} {}", image.digest))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -60,16 +60,16 @@ pub fn install(
     let changed = edit::add(text, profile, name, &entry, other)
         .map_err(|error| refused(&file, profile, error))?;
     let Some(changed) = changed else {
-        say(&format!("{name} is in {} already: {}", profile.title, file.display()));
-        say(&said_of(config.as_deref()));
+        say(&format!("{name} is in {} already: {}", profile.title, file.display()))?;
+        say(&said_of(config.as_deref()))?;
         return Ok(ExitCode::SUCCESS);
     };
     let was_started = original.exists() || original.has_folder();
     let copy = original.replace(&changed)?;
-    say(&format!("{name} is now in {}: {}", profile.title, file.display()));
-    say(&said_of(config.as_deref()));
-    say_copy(copy.as_deref());
-    say(&format!("next: {}", profile.next));
+    say(&format!("{name} is now in {}: {}", profile.title, file.display()))?;
+    say(&said_of(config.as_deref()))?;
+    say_copy(copy.as_deref())?;
+    say(&format!("next: {}", profile.next))?;
     if !was_started {
         let title = profile.title;
         complain(&format!("note: it seems that this user has never started {title}"));
@@ -90,12 +90,12 @@ fn uninstall(
     let changed = edit::remove(text, profile, name, entry, other(arguments))
         .map_err(|error| refused(file, profile, error))?;
     let Some(changed) = changed.filter(|_| original.exists()) else {
-        say(&format!("{name} is not in {}: {}", profile.title, file.display()));
+        say(&format!("{name} is not in {}: {}", profile.title, file.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
     let copy = original.replace(&changed)?;
-    say(&format!("{name} is no longer in {}: {}", profile.title, file.display()));
-    say_copy(copy.as_deref());
+    say(&format!("{name} is no longer in {}: {}", profile.title, file.display()))?;
+    say_copy(copy.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -110,7 +110,7 @@ fn print(
         Err(error) => complain(&format!("note: {error:#}")),
     }
     let text = edit::add("", profile, &arguments.name, entry, Other::Refuse)?;
-    say(text.unwrap_or_default().trim_end());
+    say(text.unwrap_or_default().trim_end())?;
     if let Some(command) = profile.command {
         complain(&format!("or run: {}", entry.command_of_host(command, &arguments.name)));
     }
@@ -126,10 +126,11 @@ fn other(arguments: &InstallArguments) -> Other {
     if arguments.force { Other::Replace } else { Other::Refuse }
 }
 
-fn say_copy(copy: Option<&Path>) {
+fn say_copy(copy: Option<&Path>) -> anyhow::Result<()> {
     if let Some(copy) = copy {
-        say(&format!("backup of the old configuration: {}", copy.display()));
+        say(&format!("backup of the old configuration: {}", copy.display()))?;
     }
+    Ok(())
 }
 
 /// The host's configuration file.

@@ -14,6 +14,6 @@ pub fn man(directory: &Path) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(directory)
         .and_then(|()| clap_mangen::generate_to(Cli::command(), directory))
         .with_context(|| format!("{} can't be written", directory.display()))?;
-    say(&format!("wrote the manual pages to {}", directory.display()));
+    say(&format!("wrote the manual pages to {}", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,7 @@ mod hosts;
 pub mod image;
 pub mod install;
 pub mod man;
+mod print;
 pub mod run;
 pub mod serve;
 mod signals;
@@ -18,29 +19,16 @@ mod steps;
 pub mod token;
 
 use std::future::Future;
-use std::io::Write;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-use isolator_pool::quote::escaped_lines;
-
+pub use self::print::{complain, print};
+pub(crate) use self::print::{print_to_stderr, require_output, say};
 use crate::config::{Config, EngineKind};
 
 /// A running command. It is boxed so that it is compiled here: a caller that awaits a plain `async fn` compiles all
 /// of it once more, which took the binary a minute.
 pub type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
-
-/// Writes a line for the operator to standard output. A part of it may be a stranger's text, such as an image's name.
-pub fn say(line: &str) {
-    print(format!("{}\n", escaped_lines(line)).as_bytes());
-}
-
-/// Writes to standard output. Everything that a command prints there goes this way.
-pub(crate) fn print(bytes: &[u8]) {
-    let mut output = std::io::stdout().lock();
-    // A closed pipe means that the reader wants no more.
-    let _ = output.write_all(bytes).and_then(|()| output.flush());
-}
 
 /// How advice calls this program: with the engine that is used, unless the configuration names it, and with the
 /// configuration that was given on the command line. `used` is never [`EngineKind::Auto`].
@@ -58,18 +46,17 @@ pub(crate) fn isolator(config: &Config, used: EngineKind) -> String {
     call
 }
 
-/// Writes a line for the operator to standard error. A part of it may be a stranger's text, such as an engine's error.
-pub fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", escaped_lines(line));
-}
-
 /// An error with its causes, in plain words where the operating system has others.
 pub fn told(error: &anyhow::Error) -> String {
-    const WORDS: [(&str, &str); 4] = [
+    const WORDS: [(&str, &str); 5] = [
         ("No such file or directory (os error 2)", "there is no such file or folder"),
         ("Permission denied (os error 13)", "this user has no permission to do this"),
         ("Not a directory (os error 20)", "this is a file, not a folder"),
         ("No space left on device (os error 28)", "the disk is full"),
+        (
+            "File too large (os error 27)",
+            "the file is longer than this process may write (ulimit -f)",
+        ),
     ];
     let text = format!("{error:#}");
     WORDS.into_iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))

@@ -7,24 +7,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use isolator_pool::engine::{Call, bounded};
 use isolator_pool::pool::pools::Pools;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
-use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, PoolFill};
 use crate::commands::address::HttpAddress;
 use crate::commands::cli::ServeArguments;
 use crate::commands::signals::stop_signal;
-use crate::commands::{Work, complain};
+use crate::commands::{Work, complain, require_output};
 use crate::config::Config;
 use crate::mcp::calls::Clients;
 use crate::mcp::server::Server;
 use crate::transport::http::{Ending, Http};
 use crate::transport::message::Limits;
-use crate::transport::stdio::Stdio;
+use crate::transport::stdio::{Stdio, Streams};
 
 /// How long running programs can go on when the host has disconnected or stops the server: it no longer waits for
 /// their answers.
@@ -58,6 +57,7 @@ pub fn serve(config: Config, arguments: ServeArguments) -> Work {
 
 /// Serves the one host that started the process.
 async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
+    require_output()?;
     let app = App::new(&config).await?;
     // Before anything is created that a signal would leave behind.
     let stop_signal = stop_signal()?;
@@ -66,12 +66,12 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
     let changes = server.changes();
 
-    let input_ended = CancellationToken::new();
-    let mut session = std::pin::pin!(session(server, Stdio::new(input_ended.clone(), limits)));
+    let streams = Streams::default();
+    let mut session = std::pin::pin!(session(server, Stdio::new(streams.clone(), limits)));
     let stop = async {
         tokio::select! {
             signal = stop_signal => tracing::info!(signal, "stopping"),
-            () = input_ended.cancelled() => tracing::info!("the host has disconnected; stopping"),
+            () = streams.ended.cancelled() => tracing::info!("the host has disconnected; stopping"),
         }
         // Otherwise the server would wait for clients that wait for changes.
         changes.close();
@@ -91,7 +91,12 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
         // This runs next to the session, because a host waits for its first answer.
         never = check_and_sweep(&app) => match never {},
     }
-    Ok(ExitCode::SUCCESS)
+    match streams.failure() {
+        Some(error) => {
+            Err(anyhow!("standard output, where the host reads answers, can't be written: {error}"))
+        }
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Serves clients over HTTP.

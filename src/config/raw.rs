@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::defaults::{MAX_MEMORY_MB, MAX_PIDS, MAX_REFILLS, MIN_MEMORY_MB, MIN_PIDS};
+use crate::duration::UNITS;
 
 /// `isolator_config.json`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
@@ -92,12 +93,12 @@ pub(super) struct RawResults {
     #[serde(rename = "keptOutputKB")]
     pub(super) kept_output_kb: Option<u64>,
     /// How long files, output and the results of long runs can be read. Default: "10m".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) keep_for: Option<Duration>,
     /// How long a call waits for its program before it is answered with a handle, unless its caller says that it
     /// waits for the end. Default: "45s".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) detach_after: Option<Duration>,
 }
@@ -123,11 +124,11 @@ pub(super) struct RawHttp {
     /// Default: three quarters.
     pub(super) max_connections_per_address: Option<usize>,
     /// How long a client can read nothing of an answer before its connection is closed. Default: "30s".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) write_timeout: Option<Duration>,
     /// How long programs can go on when the server stops. Default: "10s".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) drain: Option<Duration>,
 }
@@ -310,7 +311,7 @@ pub(super) struct RawPool {
     /// How many of them stay thawed, which saves the time of thawing. Default: 1.
     pub(super) hot: Option<usize>,
     /// Age at which an unused sandbox is replaced, such as "30m". Default: "1h".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) max_age: Option<Duration>,
 }
@@ -330,7 +331,7 @@ pub(super) struct RawRequests {
     /// How many requests can wait for a slot. Default: 256.
     pub(super) max_queue: Option<usize>,
     /// How long a request can wait for a slot. Default: "30s".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) queue_timeout: Option<Duration>,
     /// How many sandboxes are created at the same time, for all pools together. Default: 2.
@@ -374,7 +375,7 @@ pub(super) struct RawTestCode {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawLimits {
     /// The longest timeout. Default: "5m", or the default timeout if that is longer.
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) max_timeout: Option<Duration>,
     /// The most memory, in MiB. Default: 1024, or what a language has if that is more.
@@ -400,8 +401,6 @@ pub(super) struct RawLimits {
 
 /// A duration, or none. The pattern tells it from other texts, also to editors.
 fn duration(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": ["string", "null"],
-        "pattern": "^[0-9]+ *[a-zA-Zµ]+( *[0-9]+ *[a-zA-Zµ]+)*$",
-    })
+    let part = format!("[0-9]+ *({})", UNITS.join("|"));
+    json_schema!({ "type": ["string", "null"], "pattern": format!("^{part}( *{part})*$") })
 }

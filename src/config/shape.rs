@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Problem;
 use super::document::below;
+use crate::duration::{self, DurationError};
 
 /// Longest part of a wrong value that is shown.
 const MAX_SHOWN: usize = 60;
@@ -129,6 +130,12 @@ impl Shape {
             _ if self.accepts(value) => {}
             _ => {
                 let mut message = format!("expected {}, not {}", self.expected(), shown(value));
+                if let (Self::Duration, Value::String(text)) = (self, value)
+                    && let Err(error @ (DurationError::Months | DurationError::TooLong)) =
+                        duration::parse(text)
+                {
+                    message.push_str(&format!("; {error}"));
+                }
                 if let (Self::Choice(choices), Value::String(text)) = (self, value)
                     && let Some(near) = nearest(text, choices.iter(), SIMILAR)
                 {
@@ -145,7 +152,7 @@ impl Shape {
             (Self::Text, Value::String(_))
             | (Self::Number, Value::Number(_))
             | (Self::Boolean, Value::Bool(_)) => true,
-            (Self::Duration, Value::String(text)) => humantime::parse_duration(text).is_ok(),
+            (Self::Duration, Value::String(text)) => duration::parse(text).is_ok(),
             (Self::Choice(choices), Value::String(text)) => choices.contains(text),
             (Self::Whole { least, most }, Value::Number(number)) => {
                 number.as_u64().is_some_and(|number| (*least..=*most).contains(&number))

@@ -174,6 +174,8 @@ async fn run_script(
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {
     let mut child = Command::new("sh")
+        // The files of the root get modes as on every system, whatever the umask of this process is.
+        .args(["-c", "umask 022 && . \"$0\""])
         .arg(script)
         .arg(output)
         .stdin(Stdio::null())

@@ -6,6 +6,7 @@ use isolator_pool::engine::limits::{ByteSize, CpuShare};
 use isolator_pool::quote::quoted;
 
 use crate::config::RequestLimits;
+use crate::duration;
 use crate::request::arguments::InvalidArgument;
 
 /// The engine refuses less, and a runner needs some.
@@ -27,15 +28,15 @@ pub(crate) fn timeout(
         return Ok(limits.default_timeout);
     };
     let wrong = |message: String| InvalidArgument::new("timeout", message);
-    let timeout = humantime::parse_duration(text).map_err(|_| {
+    let timeout = duration::parse(text).map_err(|error| {
         let text = quoted(text);
-        wrong(format!("{text} is not a duration such as \"500ms\", \"5s\" or \"2m\""))
+        wrong(format!("{text} is not a duration: {error}"))
     })?;
     if timeout.is_zero() {
         return Err(wrong("must be longer than zero".to_owned()));
     }
     if timeout > limits.max_timeout {
-        let most = humantime::format_duration(limits.max_timeout);
+        let most = duration::shown(limits.max_timeout);
         return Err(wrong(format!("{} is longer than the maximum of {most}", quoted(text))));
     }
     Ok(timeout)

@@ -8,6 +8,7 @@ use isolator_pool::run::outcome::{End, Outcome, Status};
 use memchr::memmem;
 
 use crate::config::{Config, Language};
+use crate::duration;
 
 /// Only the end of standard error is searched for known messages: errors come last.
 const SEARCHED: usize = 16 * 1024;
@@ -94,10 +95,10 @@ pub(crate) fn notes(outcome: &Outcome, receipt: &Receipt) -> Vec<String> {
 }
 
 fn timeout(context: &Context<'_>) -> String {
-    let limit = humantime::format_duration(context.timeout);
+    let limit = duration::shown(context.timeout);
     let most = context.config.limits.max_timeout;
     let advice = if context.timeout < most {
-        format!("give a longer timeout (at most {}) or do less", humantime::format_duration(most))
+        format!("give a longer timeout (at most {}) or do less", duration::shown(most))
     } else {
         "this is the longest that the operator allows: do less at a time".to_owned()
     };
@@ -106,7 +107,7 @@ fn timeout(context: &Context<'_>) -> String {
 
 /// The cause when the sandbox did not report whether or how the program ended.
 fn unreported(context: &Context<'_>) -> String {
-    let limit = humantime::format_duration(context.timeout);
+    let limit = duration::shown(context.timeout);
     format!(
         "the sandbox did not report its end within {limit} or soon after, so everything was killed: one of \
          its processes, perhaps left in the background, blocked the report; its output until then is below"

@@ -7,6 +7,7 @@ use isolator_pool::run::outcome::{End, Outcome, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::duration;
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::InvalidArgument;
 use crate::result::explain::{self, Context};
@@ -199,7 +200,7 @@ impl Report {
 
     /// Describes a detached program with its output so far. Its caller fetches the result later.
     pub(crate) fn running(handle: String, kept_for: Duration, so_far: &SoFar) -> Self {
-        let kept_for = humantime::format_duration(kept_for);
+        let kept_for = duration::shown(kept_for);
         let message = format!(
             "the program goes on; call get_result with handle {handle:?} to wait for its result, which is kept \
              for {kept_for} after its end, or with cancel too to end it"

@@ -5,7 +5,7 @@
 //! when the input has ended.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt;
 use rmcp::RoleServer;
@@ -21,28 +21,43 @@ use tokio_util::task::TaskTracker;
 
 use super::message::{self, Limits, MAX_MESSAGE, Shortened};
 
+/// What becomes of the standard streams.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Streams {
+    /// Cancelled when the input has ended, or the output can't be written.
+    pub(crate) ended: CancellationToken,
+    failure: Arc<OnceLock<io::Error>>,
+}
+
+impl Streams {
+    /// Why the output can't be written, if it can't. A host that has closed it wants no more.
+    pub(crate) fn failure(&self) -> Option<&io::Error> {
+        self.failure.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
+    }
+}
+
 /// The transport.
 pub(crate) struct Stdio {
     lines: FramedRead<StdioReader, AnyDelimiterCodec>,
     /// The reader says once that it has ended after each line that was too long.
     after_error: bool,
-    output: Arc<Mutex<StdioWriter>>,
+    output: Arc<Output>,
     replies: TaskTracker,
-    ended: CancellationToken,
+    streams: Streams,
     limits: Limits,
 }
 
 impl Stdio {
-    /// The process's standard streams. `ended` is cancelled when the input has ended.
-    pub(crate) fn new(ended: CancellationToken, limits: Limits) -> Self {
+    /// The process's standard streams. `streams` says what becomes of them.
+    pub(crate) fn new(streams: Streams, limits: Limits) -> Self {
         let (input, output) = stdio_pipes();
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".into(), b"\n".into(), MAX_MESSAGE);
         Self {
             lines: FramedRead::new(input, codec),
             after_error: false,
-            output: Arc::new(Mutex::new(output)),
+            output: Arc::new(Output { writer: Mutex::new(output), streams: streams.clone() }),
             replies: TaskTracker::new(),
-            ended,
+            streams,
             limits,
         }
     }
@@ -55,7 +70,7 @@ impl Stdio {
         let message = TxJsonRpcMessage::<RoleServer>::error(error, id);
         let output = Arc::clone(&self.output);
         self.replies.spawn(async move {
-            if let Err(error) = write(&output, &message).await {
+            if let Err(error) = output.write(&message).await {
                 tracing::debug!(%error, "a refusal could not be sent");
             }
         });
@@ -98,7 +113,7 @@ impl Transport<RoleServer> for Stdio {
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
         let output = Arc::clone(&self.output);
-        async move { write(&output, &message).await }
+        async move { output.write(&message).await }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
@@ -123,24 +138,38 @@ impl Transport<RoleServer> for Stdio {
                 None => break,
             }
         }
-        self.ended.cancel();
+        self.streams.ended.cancel();
         None
     }
 
     async fn close(&mut self) -> Result<(), io::Error> {
         self.replies.close();
         self.replies.wait().await;
-        self.output.lock().await.flush().await
+        self.output.writer.lock().await.flush().await
     }
 }
 
-async fn write(
-    output: &Mutex<StdioWriter>,
-    message: &TxJsonRpcMessage<RoleServer>,
-) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    let mut output = output.lock().await;
-    output.write_all(&line).await?;
-    output.flush().await
+struct Output {
+    writer: Mutex<StdioWriter>,
+    streams: Streams,
+}
+
+impl Output {
+    async fn write(&self, message: &TxJsonRpcMessage<RoleServer>) -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        let mut writer = self.writer.lock().await;
+        let written = match writer.write_all(&line).await {
+            Ok(()) => writer.flush().await,
+            failed => failed,
+        };
+        if let Err(error) = &written {
+            // Nothing can be answered any more.
+            let error =
+                error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
+            let _ = self.streams.failure.set(error);
+            self.streams.ended.cancel();
+        }
+        written
+    }
 }

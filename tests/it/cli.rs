@@ -198,7 +198,7 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
         (&["a.py", "--timeout", "1h"], "--timeout: \"1h\" is longer than the maximum of 5m"),
         (
             &["a.py", "--timeout", "soon"],
-            "--timeout: \"soon\" is not a duration such as \"500ms\", \"5s\" or \"2m\"",
+            "--timeout: \"soon\" is not a duration: write a number and a unit, such as 500ms, 45s, 5m, 2h or 90d",
         ),
         (&["a.py", "--memory", "1"], "--memory: 1 is not allowed: use 16 MiB to 1 GiB"),
         (&["a.py", "--memory", "9999"], "--memory: 9999 is not allowed: use 16 MiB to 1 GiB"),

@@ -67,6 +67,7 @@ fn asked(of: &impl Serialize) -> Value {
 /// What a container's host configuration must be, whole: what is not here was not asked for.
 fn promised(labels: &Value, volume: &str, memory: &Value) -> Value {
     let ulimit = |name: &str, hard: i64| json!({ "Name": name, "Soft": hard, "Hard": hard });
+    let unlimited = |name: &str| ulimit(name, -1);
     let tmpfs = "rw,exec,nosuid,nodev,mode=1777,size=67108864,nr_inodes=8192,uid=1000,gid=1000";
     json!({
         "CapDrop": ["ALL"],
@@ -93,8 +94,10 @@ fn promised(labels: &Value, volume: &str, memory: &Value) -> Value {
         "Runtime": "runc",
         "ShmSize": 16 << 20,
         "Tmpfs": { "/tmp": tmpfs, "/workspace": tmpfs },
-        "Ulimits": [ulimit("nofile", 1024), ulimit("core", 1), ulimit("memlock", 64 << 10),
-            ulimit("nice", 0), ulimit("rtprio", 0)],
+        "Ulimits": [ulimit("nofile", 1024), ulimit("nproc", 30_000), ulimit("core", 1), ulimit("memlock", 64 << 10),
+            ulimit("nice", 0), ulimit("rtprio", 0), { "Name": "stack", "Soft": 8 << 20, "Hard": -1 },
+            unlimited("cpu"), unlimited("data"), unlimited("fsize"), unlimited("locks"), unlimited("rss"),
+            unlimited("rttime"), ulimit("msgqueue", 800 << 10), ulimit("sigpending", 7000)],
     })
 }
 

@@ -176,6 +176,7 @@ TOLD = [
     Told("what is nowhere", with_(packages=["numpy"]), "packages", "there is no such argument; there are: language, "),
     Told("milliseconds for seconds", with_(timeout=5000), "timeout", "(timeout: 5000 was taken as 1h 23m 20s)"),
     Told("a time in words", with_(timeout="five minutes"), "timeout", 'such as "500ms", "5s" or "2m"'),
+    Told("months", with_(timeout="5M"), "timeout", '"5M" is not a duration: write m for minutes'),
     Told("no limit", with_(memory_mb=-1), "memory_mb", "give a whole number of MiB, such as 256"),
     Told("gigabytes", with_(memory_mb="1GB"), "memory_mb", "give a whole number of MiB"),
     Told("a file by its name alone", with_(additional_files=["a.csv"]), "additional_files[0]", "filename and content"),

@@ -16,7 +16,7 @@ pub mod instance;
 pub mod limits;
 pub mod preload;
 #[cfg(not(fuzzing))]
-mod process_limits;
+pub mod process_limits;
 #[cfg(not(fuzzing))]
 mod runner_log;
 #[cfg(not(fuzzing))]

@@ -36,8 +36,8 @@ struct Deadlines {
 /// Measures and shows what was measured.
 pub fn bench(config: Config, arguments: BenchArguments) -> Work {
     Box::pin(async move {
-        match measure_and_show(&config, &arguments).await {
-            Ok(()) => Ok(ExitCode::SUCCESS),
+        match measure_and_write(&config, &arguments).await {
+            Ok(table) => say(&table).map(|()| ExitCode::SUCCESS),
             Err(error) => {
                 complain(&format!("isolator: {}", told(&error)));
                 Ok(ExitCode::FAILURE)
@@ -46,7 +46,8 @@ pub fn bench(config: Config, arguments: BenchArguments) -> Work {
     })
 }
 
-async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow::Result<()> {
+/// Measures, writes the files that were asked for, and returns the table.
+async fn measure_and_write(config: &Config, arguments: &BenchArguments) -> anyhow::Result<String> {
     let began = Instant::now();
     let sixths = |count| began + arguments.duration * count / 6;
     let load = LoadDeadlines { throughput: sixths(4), mixed: sixths(5), bursts: sixths(6) };
@@ -64,14 +65,13 @@ async fn measure_and_show(config: &Config, arguments: &BenchArguments) -> anyhow
     let mut results = measure(targets, &program, deadlines, machine).await?;
     results.machine.stolen = before.stolen_until(CpuTimes::now());
     tell_longer(began.elapsed(), arguments.duration);
-    say(&table(&results));
     if let Some(file) = &arguments.svg {
         write(file, &chart::svg(&results)?)?;
     }
     if let Some(file) = &arguments.json {
         write(file, &serde_json::to_string_pretty(&results)?)?;
     }
-    Ok(())
+    Ok(table(&results))
 }
 
 /// A measurement without a sample of each way would be none, so it takes as long as that needs.

@@ -49,7 +49,7 @@ impl Report {
 }
 
 /// Checks a configuration that is valid by itself against the machine.
-pub(super) async fn check(config: &Config) -> ExitCode {
+pub(super) async fn check(config: &Config) -> anyhow::Result<ExitCode> {
     let mut report = Report::default();
     for (path, message) in http::problems_of_files(&config.http) {
         report.error(path, message);
@@ -64,19 +64,19 @@ pub(super) async fn check(config: &Config) -> ExitCode {
     conclude(config, report)
 }
 
-fn conclude(config: &Config, report: Report) -> ExitCode {
+fn conclude(config: &Config, report: Report) -> anyhow::Result<ExitCode> {
     for Problem { path, message } in &report.warnings {
         complain(&format!("warning: {path}: {message}"));
     }
     let file = config.file.clone();
     if !report.errors.is_empty() {
         complain(&ConfigError::Invalid { file, problems: report.errors }.to_string());
-        return ExitCode::FAILURE;
+        return Ok(ExitCode::FAILURE);
     }
     let name = file.as_deref().map_or("the defaults".into(), Path::to_string_lossy);
     let languages: Vec<_> = config.languages.keys().cloned().collect();
-    say(&format!("{name}: valid, with {}", languages.join(", ")));
-    ExitCode::SUCCESS
+    say(&format!("{name}: valid, with {}", languages.join(", ")))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The folder of snippets, if the operator named one. Servers start without it.

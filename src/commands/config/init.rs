@@ -40,7 +40,7 @@ fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     file.write_all(content).with_context(failed)?;
     readable_by_all(file.path()).with_context(failed)?;
     match file.persist_noclobber(path) {
-        Ok(_) => say(&path.display().to_string()),
+        Ok(_) => say(&path.display().to_string())?,
         Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
             complain(&format!("{} already exists; it was left as it is", path.display()));
         }

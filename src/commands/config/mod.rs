@@ -21,7 +21,7 @@ pub fn config(file: Option<PathBuf>, engine: Option<EngineKind>, command: Config
         match command {
             ConfigCommand::Check { show } => match load() {
                 Ok(config) if show => show_all(&config),
-                Ok(config) => Ok(check::check(&config).await),
+                Ok(config) => check::check(&config).await,
                 Err(error @ ConfigError::Invalid { .. }) => {
                     complain(&error.to_string());
                     Ok(ExitCode::FAILURE)
@@ -29,7 +29,7 @@ pub fn config(file: Option<PathBuf>, engine: Option<EngineKind>, command: Config
                 Err(error) => Err(error.into()),
             },
             ConfigCommand::Schema => {
-                say(&serde_json::to_string_pretty(&config::schema())?);
+                say(&serde_json::to_string_pretty(&config::schema())?)?;
                 Ok(ExitCode::SUCCESS)
             }
             ConfigCommand::Init { directory } => init::init(&directory),
@@ -42,7 +42,7 @@ fn show_all(config: &Config) -> anyhow::Result<ExitCode> {
     let failed =
         |problems: Vec<Problem>| ConfigError::Invalid { file: config.file.clone(), problems };
     for entry in config.effective().map_err(failed)? {
-        say(&format!("{} = {}  # {}", entry.key, entry.value, entry.origin));
+        say(&format!("{} = {}  # {}", entry.key, entry.value, entry.origin))?;
     }
     Ok(ExitCode::SUCCESS)
 }

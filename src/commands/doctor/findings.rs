@@ -8,23 +8,36 @@ use crate::commands::say;
 /// Prints what was found, and counts what is wrong.
 #[derive(Default)]
 pub(super) struct Findings {
+    /// Why a line could not be printed. No more lines are.
+    unprinted: Option<anyhow::Error>,
     missing: usize,
     /// Findings about the host that the operator did not accept.
     unaccepted: usize,
 }
 
 impl Findings {
-    pub(super) fn fine(&self, what: &str) {
-        say(&format!("  ok       {what}"));
+    /// Begins a part with its title.
+    pub(super) fn part(&mut self, title: &str) {
+        self.say(title);
     }
 
-    pub(super) fn warn(&self, what: &str, fix: &str) {
-        say(&format!("  warning  {what}\n           {fix}"));
+    fn say(&mut self, line: &str) {
+        if self.unprinted.is_none() {
+            self.unprinted = say(line).err();
+        }
+    }
+
+    pub(super) fn fine(&mut self, what: &str) {
+        self.say(&format!("  ok       {what}"));
+    }
+
+    pub(super) fn warn(&mut self, what: &str, fix: &str) {
+        self.say(&format!("  warning  {what}\n           {fix}"));
     }
 
     pub(super) fn missing(&mut self, what: &str, fix: &str) {
         self.missing += 1;
-        say(&format!("  MISSING  {what}\n           {fix}"));
+        self.say(&format!("  MISSING  {what}\n           {fix}"));
     }
 
     /// Whether nothing is missing so far.
@@ -37,28 +50,37 @@ impl Findings {
         let (kind, what, fix) = match verdict {
             Verdict::Fine(what) => return self.fine(&format!("{name}: {what}")),
             Verdict::Warning { what, .. } | Verdict::NotKnown { what, .. } if is_accepted => {
-                return say(&format!("  accepted {name}: {what}"));
+                return self.say(&format!("  accepted {name}: {what}"));
             }
             Verdict::Warning { what, fix } => ("warning ", what, fix),
             Verdict::NotKnown { what, fix } => ("unknown ", what, fix),
         };
         self.unaccepted += 1;
-        say(&format!("  {kind} {name}: {what}\n           {fix}"));
+        self.say(&format!("  {kind} {name}: {what}\n           {fix}"));
     }
 
     /// Prints the last line, and returns the exit code.
-    pub(super) fn conclude(&self) -> ExitCode {
+    ///
+    /// # Errors
+    ///
+    /// When a line could not be printed.
+    pub(super) fn conclude(mut self) -> anyhow::Result<ExitCode> {
         if self.missing > 0 {
-            say(&format!("{} thing(s) missing", self.missing));
+            self.say(&format!("{} thing(s) missing", self.missing));
         } else {
-            say("everything is there");
+            self.say("everything is there");
         }
         if self.unaccepted > 0 {
-            say(&format!(
+            self.say(&format!(
                 "{} thing(s) about the host to fix, or to accept with --accept NAME",
                 self.unaccepted
             ));
         }
-        if self.missing + self.unaccepted == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        let is_fine = self.missing + self.unaccepted == 0;
+        match self.unprinted {
+            Some(error) => Err(error),
+            None if is_fine => Ok(ExitCode::SUCCESS),
+            None => Ok(ExitCode::FAILURE),
+        }
     }
 }

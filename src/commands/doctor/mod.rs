@@ -28,7 +28,7 @@ use self::host::Surroundings;
 pub use self::host::names_of_checks;
 use crate::app::{App, PoolFill};
 use crate::commands::cli::DoctorArguments;
-use crate::commands::{Work, isolator, say};
+use crate::commands::{Work, isolator};
 use crate::config::{Config, EngineKind, Language};
 
 /// How long to wait for a sandbox, and how often to check for one.
@@ -40,7 +40,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
     Box::pin(async move {
         let mut findings = Findings::default();
-        say("configuration");
+        findings.part("configuration");
         match &config.file {
             Some(file) => findings.fine(&format!("{} is valid", file.display())),
             None => {
@@ -56,13 +56,13 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
         let app = App::new(&config).await?;
         let mut surroundings = Surroundings::new(&config, app.kind == EngineKind::Embedded);
         engine(&config, &app, &mut surroundings, &mut findings).await;
-        say("host");
+        findings.part("host");
         if arguments.production {
             surroundings.check_all(&arguments.accept, &mut findings);
         } else {
             surroundings.check_core_dumps(&mut findings);
         }
-        Ok(findings.conclude())
+        findings.conclude()
     })
 }
 
@@ -73,7 +73,7 @@ async fn engine(
     surroundings: &mut Surroundings<'_>,
     findings: &mut Findings,
 ) {
-    say("engine");
+    findings.part("engine");
     match described(app).await {
         Ok((engine, warnings, facts)) => {
             findings.fine(&engine);
@@ -134,7 +134,7 @@ async fn described(app: &App) -> Result<(String, Vec<Warning>, Facts), EngineErr
 }
 
 async fn images(config: &Config, app: &App, findings: &mut Findings) {
-    say("images");
+    findings.part("images");
     for language in config.languages.values() {
         let name = &language.sandbox.image.name;
         let language = &language.name;
@@ -154,62 +154,104 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
 
 /// Runs each language's command in a sandbox, with an empty program.
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
-    say("sandboxes");
+    findings.part("sandboxes");
     let pools = match app.start_pools(config, PoolFill::One) {
         Ok(pools) => pools,
         Err(error) => return findings.missing(&error.to_string(), "see docs/engines.md"),
     };
-    let client = Client::host();
+    let mut working = Vec::new();
     for language in config.languages.values() {
-        let name = &language.name;
-        match pools.execute(name, &client, &probe(language, config)).await {
-            Ok((outcome, receipt)) => {
-                let took = receipt.checkout + receipt.run.total;
-                let what = format!("{name}: a sandbox works, its program took {took:.0?}");
-                if outcome.status == Status::Timeout {
-                    findings.warn(&what, "that is slow; is the machine busy?");
-                } else {
-                    findings.fine(&what);
-                }
-            }
-            Err(error) => findings.missing(&format!("{name}: {error}"), "fix what the error says"),
+        if run_probe(language, config, &pools, Turn::First, findings).await {
+            working.push(language);
         }
     }
-    preloads(config, &pools, findings).await;
+    let mut ready = Vec::new();
+    for language in working {
+        if waits(language, &pools, findings).await {
+            ready.push(language);
+        }
+    }
+    memory(&pools, findings).await;
+    // These are as fast as those of a server that has been running for a while.
+    for language in ready {
+        run_probe(language, config, &pools, Turn::Later, findings).await;
+    }
     if let Err(error) = pools.close(Duration::ZERO).await {
         let fix = format!("{} gc", isolator(config, app.kind));
         findings.missing(&format!("sandboxes can't be removed: {error}"), &fix);
     }
 }
 
-/// How much memory the preloaded interpreters take, or why one is not used.
-async fn preloads(config: &Config, pools: &Pools, findings: &mut Findings) {
-    for language in config.languages.values().filter(|l| l.sandbox.preload.is_some()) {
-        let name = &language.name;
-        let waited = tokio::time::timeout(READY_TIMEOUT, async {
-            loop {
-                match pools.status().remove(name.as_str()) {
-                    Some(pool) if pool.paused == 0 => tokio::time::sleep(POLL_INTERVAL).await,
-                    status => return status.map(|pool| pool.preload).unwrap_or_default(),
-                }
+/// Whether a program is the first of its language.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    First,
+    Later,
+}
+
+/// Runs a program that does nothing, and says how long it took. Returns whether it could run.
+async fn run_probe(
+    language: &Language,
+    config: &Config,
+    pools: &Pools,
+    turn: Turn,
+    findings: &mut Findings,
+) -> bool {
+    let name = &language.name;
+    match pools.execute(name, &Client::host(), &probe(language, config)).await {
+        Ok((outcome, receipt)) => {
+            let took = receipt.checkout + receipt.run.total;
+            let start = receipt.start.as_str();
+            let what = match turn {
+                // It may have waited for its sandbox, and its interpreter comes from the disk.
+                Turn::First => format!(
+                    "{name}: a sandbox works; the first program took {took:.0?} ({start} start)"
+                ),
+                Turn::Later => format!("{name}: the next program took {took:.0?} ({start} start)"),
+            };
+            if outcome.status == Status::Timeout {
+                findings.warn(&what, "that is slow; is the machine busy?");
+            } else {
+                findings.fine(&what);
             }
-        });
-        let Ok(PreloadStatus { memory, complaints }) = waited.await else {
-            findings
-                .warn(&format!("{name}: no sandbox is ready after {READY_TIMEOUT:?}"), "try again");
-            continue;
-        };
-        if memory > 0 {
-            let mib = memory.div_ceil(1 << 20);
-            findings
-                .fine(&format!("{name}: preloaded interpreters take {mib} MiB in each sandbox"));
+            true
         }
-        for complaint in complaints {
-            let fix =
-                format!("programs run, but start slower; see languageSettings.{name}.preload");
-            findings.warn(&format!("{name}: {complaint}"), &fix);
+        Err(error) => {
+            findings.missing(&format!("{name}: {error}"), "fix what the error says");
+            false
         }
     }
+}
+
+/// Waits until a sandbox of a language is ready. Says how much memory its preloaded interpreters take, or why one is
+/// not used.
+async fn waits(language: &Language, pools: &Pools, findings: &mut Findings) -> bool {
+    let name = &language.name;
+    let ready = tokio::time::timeout(READY_TIMEOUT, async {
+        loop {
+            match pools.status().remove(name.as_str()) {
+                Some(pool) if pool.paused == 0 => tokio::time::sleep(POLL_INTERVAL).await,
+                status => return status.map(|pool| pool.preload).unwrap_or_default(),
+            }
+        }
+    });
+    let Ok(PreloadStatus { memory, complaints }) = ready.await else {
+        findings.warn(&format!("{name}: no sandbox is ready after {READY_TIMEOUT:?}"), "try again");
+        return false;
+    };
+    if memory > 0 {
+        let mib = memory.div_ceil(1 << 20);
+        findings.fine(&format!("{name}: preloaded interpreters take {mib} MiB in each sandbox"));
+    }
+    for complaint in complaints {
+        let fix = format!("programs run, but start slower; see languageSettings.{name}.preload");
+        findings.warn(&format!("{name}: {complaint}"), &fix);
+    }
+    true
+}
+
+/// How much memory sandboxes take that wait, and templates.
+async fn memory(pools: &Pools, findings: &mut Findings) {
     let memory = pools.memory().await;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     for (name, memory) in &memory {

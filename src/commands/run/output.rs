@@ -13,7 +13,7 @@ use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::{ChangedFile, End, Outcome, Status};
 
 use crate::commands::cli::RunArguments;
-use crate::commands::{complain, say};
+use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
 use crate::request::resolve::Request;
 use crate::result::explain::{self, Context};
@@ -73,7 +73,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// When a file can't be written.
+    /// When the output or a file can't be written.
     pub(super) fn pass_on(
         &self,
         mut outcome: Outcome,
@@ -85,17 +85,18 @@ impl Output {
         let Request { language, run: RunRequest { timeout, resources, .. }, .. } = request;
         let context = Context { config, language, timeout: *timeout, resources: *resources };
         let files = std::mem::take(&mut outcome.files);
-        if self.is_json {
-            say(&as_json(&outcome, receipt, &context, &files)?);
+        let printed = if self.is_json {
+            say(&as_json(&outcome, receipt, &context, &files)?)
         } else {
-            print(&outcome, &context);
-        }
+            pass_output_on(&outcome, &context)
+        };
+        // Files are kept even if the output has nowhere to go.
         match &self.folder {
             Some(folder) => self.keep(folder, &files, config)?,
             None if !self.is_quiet && !files.is_empty() => complain(&not_kept(&files)),
             None => {}
         }
-        Ok(code)
+        printed.map(|()| code)
     }
 
     /// Writes the files below the folder. Their names are the program's, so each part has to be an ordinary name.
@@ -148,11 +149,9 @@ fn as_json(
     serde_json::to_string_pretty(&data)
 }
 
-fn print(outcome: &Outcome, context: &Context<'_>) {
-    // If nobody reads the output any more, the exit code stays the same.
-    let _ = std::io::stdout().write_all(&outcome.stdout.to_bytes());
-    let _ = std::io::stdout().flush();
-    let _ = std::io::stderr().write_all(&outcome.stderr.to_bytes());
+fn pass_output_on(outcome: &Outcome, context: &Context<'_>) -> anyhow::Result<()> {
+    print(&outcome.stdout.to_bytes())?;
+    print_to_stderr(&outcome.stderr.to_bytes())?;
     // Our own exit code says it already.
     let is_plain_exit = |cause: &str| {
         let Some(End::Code(code)) = outcome.end else { return false };
@@ -161,6 +160,7 @@ fn print(outcome: &Outcome, context: &Context<'_>) {
     if let Some(cause) = explain::cause(outcome, context).filter(|cause| !is_plain_exit(cause)) {
         complain(&format!("isolator: {}: {cause}", outcome.status.as_str()));
     }
+    Ok(())
 }
 
 fn not_kept(files: &[ChangedFile]) -> String {

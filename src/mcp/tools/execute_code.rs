@@ -6,6 +6,7 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::duration;
 use crate::request::arguments::Arguments;
 use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
@@ -42,8 +43,8 @@ fn description(config: &Config) -> String {
             text.push_str(&format!(": {}", language.description));
         }
     }
-    let timeout = humantime::format_duration(config.limits.default_timeout);
-    let most = humantime::format_duration(config.limits.max_timeout);
+    let timeout = duration::shown(config.limits.default_timeout);
+    let most = duration::shown(config.limits.max_timeout);
     text.push_str(&format!("\nA program can run for {timeout}, or up to {most} with timeout."));
     let held: Vec<_> = config.languages.keys().filter(|l| config.policies.apply_to(l)).collect();
     if !held.is_empty() {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::{object, plain_schema};
 use crate::config::Config;
+use crate::duration;
 use crate::request::arguments::GetResult;
 use crate::result::report::Report;
 
@@ -13,8 +14,8 @@ pub(crate) const GET_RESULT: &str = "get_result";
 
 /// The tool's definition.
 pub(super) fn get_result(config: &Config) -> Tool {
-    let wait = humantime::format_duration(config.results.detach_after);
-    let keep = humantime::format_duration(config.results.keep_for);
+    let wait = duration::shown(config.results.detach_after);
+    let keep = duration::shown(config.results.keep_for);
     let description = format!(
         "Returns the result of a program for which execute_code returned a handle because it ran longer \
          than {wait}. Waits for up to {wait}; if the program is still running, call it again. A handle is \

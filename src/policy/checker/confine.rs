@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use rustix::process::{
-    DumpableBehavior, Gid, Resource, Rlimit, Uid, getuid, set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, getrlimit, getuid, set_dumpable_behavior,
+    setrlimit,
 };
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::{
@@ -62,6 +63,8 @@ pub(super) fn give_up_rights() -> io::Result<()> {
         // For a limit of one, the kernel starts no program that handles core dumps.
         (Resource::Core, 1),
     ] {
+        // Whoever started the server may have set less.
+        let limit = getrlimit(resource).maximum.map_or(limit, |own| own.min(limit));
         setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
     }
     if getuid().is_root() {

@@ -8,6 +8,7 @@ use serde_json::{Map, Number, Value};
 use super::fields::{Field, Kind};
 use super::files;
 use super::notes::Notes;
+use crate::duration::{self, DurationError};
 use crate::request::arguments::InvalidArgument;
 
 /// Longest string that is read as JSON, in bytes. Small values take a hundred times the memory of their text.
@@ -165,11 +166,17 @@ fn time(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
             if trimmed.len() > MAX_DURATION {
                 return Err(wrong(&quoted(&text)));
             }
-            if humantime::parse_duration(trimmed).is_ok() {
-                return Ok(Some(Value::String(trimmed.to_owned())));
+            match duration::parse(trimmed) {
+                Ok(_) => return Ok(Some(Value::String(trimmed.to_owned()))),
+                // A capital M may mean either.
+                Err(error @ DurationError::Months) => {
+                    let message = format!("{} is not a duration: {error}", quoted(&text));
+                    return Err(InvalidArgument::new(at, message));
+                }
+                Err(_) => {}
             }
             let lower = trimmed.to_lowercase();
-            if humantime::parse_duration(&lower).is_ok() {
+            if duration::parse(&lower).is_ok() {
                 notes.add(at, format!("{at}: {} was taken as {lower}", quoted(&text)));
                 return Ok(Some(Value::String(lower)));
             }
@@ -183,7 +190,7 @@ fn time(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
         return Ok(None);
     }
     let duration = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
-    let duration = humantime::format_duration(duration.ok_or_else(|| wrong(&shown))?).to_string();
+    let duration = duration::shown(duration.ok_or_else(|| wrong(&shown))?);
     if !is_expected {
         notes.add(at, format!("{at}: {shown} was taken as {duration}"));
     }

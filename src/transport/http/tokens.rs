@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
+use anyhow::bail;
 use humantime::{format_rfc3339_seconds, parse_rfc3339};
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
@@ -87,12 +88,32 @@ impl Token {
     /// When the name can't be one, or the kernel gives no random bytes.
     pub(crate) fn new(name: &str, lifetime: Option<Duration>) -> anyhow::Result<(Self, String)> {
         check_name(name).map_err(anyhow::Error::msg)?;
+        let expires = lifetime.map(|lifetime| expiry(SystemTime::now(), lifetime)).transpose()?;
         let mut random = [0; SECRET];
         getrandom::fill(&mut random)?;
         let secret = format!("{PREFIX}{}", hex(&random));
-        let expires = lifetime.map(|lifetime| SystemTime::now() + lifetime);
         Ok((Self { name: name.to_owned(), digest: digest(&secret), expires }, secret))
     }
+}
+
+/// The last moment that a line of the file can name.
+const LAST_EXPIRY: Duration = Duration::from_secs(253_402_300_799);
+
+/// When a token expires that is made now. The file has whole seconds: rounded up, so that it is not less than was asked
+/// for.
+fn expiry(now: SystemTime, lifetime: Duration) -> anyhow::Result<SystemTime> {
+    if lifetime < Duration::from_secs(1) {
+        bail!("--expires: the token would be expired at once; give at least 1s");
+    }
+    let expires = now.duration_since(SystemTime::UNIX_EPOCH)?.saturating_add(lifetime);
+    let rounded = Duration::from_secs(expires.as_secs() + u64::from(expires.subsec_nanos() > 0));
+    if rounded > LAST_EXPIRY {
+        bail!(
+            "--expires: the token would expire after the year 9999; give a shorter time, or leave --expires out \
+             for a token that never expires"
+        );
+    }
+    Ok(SystemTime::UNIX_EPOCH + rounded)
 }
 
 impl std::fmt::Display for Token {
@@ -284,7 +305,8 @@ mod tests {
 
     #[test]
     fn an_expired_token_is_refused_as_such() {
-        let (past, old) = Token::new("old", Some(Duration::ZERO)).unwrap();
+        let (mut past, old) = Token::new("old", None).unwrap();
+        past.expires = Some(SystemTime::now() - Duration::from_secs(1));
         let (future, new) = Token::new("new", Some(Duration::from_secs(3600))).unwrap();
         let (_directory, path) = file(&[&past.to_string(), &future.to_string()]);
         let tokens = Tokens::read(path).unwrap();

@@ -13,7 +13,7 @@ use super::dialect::{Dialect, TmpfsOptions};
 use crate::engine::SandboxSpec;
 use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
-use crate::engine::process_limits::PROCESS_LIMITS;
+use crate::engine::process_limits::{PROCESS_LIMITS, ProcessLimit, SHARED_USER_LIMITS};
 
 /// The request that creates the container.
 pub(super) fn body(
@@ -103,7 +103,7 @@ fn host_config(
         memory_swap: Some(resources.memory.as_i64()),
         nano_cpus: Some(resources.cpu.as_nano_cpus()),
         pids_limit: Some(i64::from(spec.processes())),
-        ulimits: Some(ulimits(spec, dialect)),
+        ulimits: Some(ulimits(spec)),
         tmpfs: Some(tmpfs(spec, dialect)),
         mounts: Some(vec![runner_mount(volume, labels, Access::ReadOnly)]),
         ipc_mode: Some("private".to_owned()),
@@ -116,15 +116,24 @@ fn host_config(
     }
 }
 
-fn ulimits(spec: &SandboxSpec, dialect: &Dialect) -> Vec<ResourcesUlimits> {
-    let mut ulimits = vec![ulimit("nofile", i64::from(spec.limits.open_files))];
-    ulimits.extend(PROCESS_LIMITS.map(|limit| ulimit(limit.name, limit.limit.into())));
-    ulimits.extend(dialect.user_processes.map(|processes| ulimit("nproc", processes)));
-    ulimits
+fn ulimits(spec: &SandboxSpec) -> Vec<ResourcesUlimits> {
+    let open_files = ProcessLimit::open_files(spec.limits.open_files.into());
+    let processes = ProcessLimit::processes_beside(spec.processes().into());
+    let of_sandbox = [open_files, processes].into_iter();
+    let limits = of_sandbox.chain(PROCESS_LIMITS).chain(SHARED_USER_LIMITS);
+    limits.map(ulimit).collect()
 }
 
-fn ulimit(name: &str, limit: i64) -> ResourcesUlimits {
-    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(limit), hard: Some(limit) }
+fn ulimit(limit: ProcessLimit) -> ResourcesUlimits {
+    const UNLIMITED: i64 = -1;
+    let value = |limit: Option<u64>| {
+        Some(limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(UNLIMITED))
+    };
+    ResourcesUlimits {
+        name: Some(limit.name.to_owned()),
+        soft: value(limit.soft),
+        hard: value(limit.hard),
+    }
 }
 
 /// The writable directories. Programs start from both (a compiled program is in `/tmp`), so both are

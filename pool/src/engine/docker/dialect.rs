@@ -19,14 +19,7 @@ pub(super) struct Dialect {
     pub(super) seccomp: String,
     /// Which options a tmpfs can have.
     pub(super) tmpfs: TmpfsOptions,
-    /// Limit on the user's processes on the whole machine, for an engine that would otherwise set one
-    /// that it may not be allowed to set.
-    pub(super) user_processes: Option<i64>,
 }
-
-/// Low enough for every service to set, and high enough never to be reached: a sandbox's own limit is
-/// far lower.
-const USER_PROCESSES: i64 = 30_000;
 
 /// Which options a tmpfs can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +62,6 @@ impl DialectProbe {
         Dialect {
             seccomp: format!("seccomp={}", seccomp::docker_profile()),
             tmpfs: TmpfsOptions::All,
-            user_processes: None,
         }
     }
 
@@ -88,7 +80,6 @@ impl DialectProbe {
         Ok(Dialect {
             seccomp: format!("seccomp={}", self.file.display()),
             tmpfs: TmpfsOptions::SizeAndMode,
-            user_processes: Some(USER_PROCESSES),
         })
     }
 

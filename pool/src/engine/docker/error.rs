@@ -38,6 +38,13 @@ pub(super) fn refused(call: Call, message: String) -> EngineError {
     if message.contains("no space left on device") || message.contains("disk quota exceeded") {
         return EngineError::DiskFull(message);
     }
+    if message.contains("setting rlimit") {
+        let message = format!(
+            "{message}; programs have the same limits wherever the engine was started, and this engine may not set \
+             them: raise its own hard limits (ulimit -H), such as LimitFSIZE=infinity in its service"
+        );
+        return EngineError::Refused { call, message };
+    }
     EngineError::Refused { call, message }
 }
 

@@ -73,6 +73,7 @@ impl Host {
             let missing = missing.join(" and ");
             return Err(format!("the control groups of this machine can't limit {missing}"));
         }
+        // Once more: the server may be a part of another program.
         process_limits::raise_own();
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let users =

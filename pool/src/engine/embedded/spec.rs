@@ -14,7 +14,7 @@ use crate::engine::SandboxSpec;
 use crate::engine::hidden_paths::{READ_ONLY, hidden};
 use crate::engine::limits::ByteSize;
 use crate::engine::preload::Preload;
-use crate::engine::process_limits::{PROCESS_LIMITS, USER_LIMITS};
+use crate::engine::process_limits::{ADDRESS_SPACE, PROCESS_LIMITS, ProcessLimit, USER_LIMITS};
 use crate::engine::store;
 
 /// Files that the engine mounts over those of the image: name in the runner's directory, path, content.
@@ -82,7 +82,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
             "capabilities": {
                 "bounding": [], "effective": [], "inheritable": [], "permitted": [], "ambient": [],
             },
-            "rlimits": rlimits(spec, parts),
+            "rlimits": program_rlimits(spec, parts),
         },
         "mounts": mounts(spec, parts),
         "linux": linux(parts.cgroup, parts.ids, || resources(spec, parts.host)),
@@ -254,31 +254,34 @@ fn build_resources(host: &Host) -> Value {
 }
 
 fn build_rlimits() -> Vec<Value> {
-    let of_builds = [
-        rlimit("RLIMIT_NOFILE", limits::OPEN_FILES.into()),
-        rlimit("RLIMIT_FSIZE", limits::FILE.as_bytes()),
-    ];
-    of_builds.into_iter().chain(own_rlimits()).collect()
+    let open_files = ProcessLimit::open_files(limits::OPEN_FILES.into());
+    let processes = ProcessLimit::processes_beside(limits::PIDS.into());
+    rlimits([open_files, processes, ProcessLimit::length_of_files(limits::FILE.as_bytes())])
 }
 
-/// The limits that sandboxes and builds have in common.
-fn own_rlimits() -> impl Iterator<Item = Value> {
-    let own = PROCESS_LIMITS.into_iter().chain(USER_LIMITS);
-    own.map(|own| rlimit(&format!("RLIMIT_{}", own.name.to_uppercase()), own.within_own().into()))
-}
-
-fn rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
-    let mut limits = vec![rlimit("RLIMIT_NOFILE", spec.limits.open_files.into())];
-    limits.extend(own_rlimits());
-    if !parts.host.limits("pids") && parts.ids.is_some() {
+fn program_rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+    let processes = spec.processes().into();
+    let processes = if !parts.host.limits("pids") && parts.ids.is_some() {
         // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
-        limits.push(rlimit("RLIMIT_NPROC", spec.processes().into()));
-    }
-    limits
+        ProcessLimit::processes(processes)
+    } else {
+        ProcessLimit::processes_beside(processes)
+    };
+    rlimits([ProcessLimit::open_files(spec.limits.open_files.into()), processes])
 }
 
-fn rlimit(kind: &str, limit: u64) -> Value {
-    json!({ "type": kind, "soft": limit, "hard": limit })
+/// These limits, and all others as every process in a sandbox has them.
+fn rlimits<const N: usize>(own: [ProcessLimit; N]) -> Vec<Value> {
+    let others = PROCESS_LIMITS.into_iter().chain(USER_LIMITS).chain([ADDRESS_SPACE]);
+    let others = others.filter(|other| own.iter().all(|own| own.name != other.name));
+    own.into_iter().chain(others).map(|limit| rlimit(limit.within_own())).collect()
+}
+
+fn rlimit(limit: ProcessLimit) -> Value {
+    const UNLIMITED: u64 = u64::MAX;
+    let kind = format!("RLIMIT_{}", limit.name.to_uppercase());
+    let value = |limit: Option<u64>| limit.unwrap_or(UNLIMITED);
+    json!({ "type": kind, "soft": value(limit.soft), "hard": value(limit.hard) })
 }
 
 fn environment(image: &[String]) -> Vec<String> {

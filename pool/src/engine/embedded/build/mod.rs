@@ -21,7 +21,7 @@ use super::launcher_client::{Created, LauncherClient};
 use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Building, Devices, Kind, LauncherPaths};
 use super::zygotes::TEMPLATES;
-use super::{EmbeddedEngine, live, refused, spec};
+use super::{EmbeddedEngine, live, refused, spec, write};
 use crate::engine::store::{self, Description, Stored};
 use crate::engine::{Call, EngineError, Progress};
 
@@ -84,13 +84,13 @@ impl EmbeddedEngine {
         let ImageBuild { name, context, description, .. } = build;
         let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
             let network = context_folder.join(NETWORK);
-            fs::create_dir(&network)?;
             for (name, path) in spec::NETWORK_FILES {
                 let content = match path {
                     store::RESOLV_CONF => resolv_conf.clone().into_bytes(),
                     _ => fs::read(path).unwrap_or_default(),
                 };
-                fs::write(network.join(name), content)?;
+                // Package managers read it as a user of their own.
+                write(&network, &network.join(name), &content, 0o644)?;
             }
             tar::Archive::new(context.as_slice()).unpack(&context_folder)
         });

@@ -2,31 +2,10 @@
 
 use std::rc::Rc;
 
+use isolator_runner::inherited;
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError, default};
 use seccompiler::BpfProgram;
-
-/// Resets every signal to its default, so that programs don't ignore those that the server ignores.
-#[allow(unsafe_code)]
-fn restore_signals() {
-    const LAST: usize = 64;
-    // Default handler, no flags, no mask: to the kernel all of these are zero.
-    let default = [0_usize; 4];
-    let length_of_mask = size_of::<u64>();
-    for signal in 1..=LAST {
-        // SAFETY: the kernel reads the action, which lives as long as the call, and writes nothing. For the
-        // two signals that can't be changed it returns an error.
-        let _ = unsafe {
-            syscalls::syscall!(
-                syscalls::Sysno::rt_sigaction,
-                signal,
-                default.as_ptr(),
-                0,
-                length_of_mask
-            )
-        };
-    }
-}
 
 /// The last step in a sandbox: its process becomes the runner.
 #[derive(Clone)]
@@ -54,7 +33,8 @@ fn sort_variables() {
 
 impl Executor for Exec {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
-        restore_signals();
+        // Programs ignore none of those that the launcher ignores.
+        inherited::reset_signals(&[]);
         sort_variables();
         for program in self.programs.iter() {
             seccompiler::apply_filter(program)

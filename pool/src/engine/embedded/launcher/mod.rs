@@ -14,11 +14,12 @@ mod joined_group;
 mod loopback;
 mod mapped;
 mod root;
+mod standing;
 mod user_namespace;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -78,9 +79,19 @@ const MAX_LOG: usize = 2048;
 /// Runs the launcher if the process was started as one, and returns its exit code. `arguments` are those of
 /// the process without its name; `log` starts logging. Must be called while the process has a single thread.
 pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
+    let begin = || {
+        // Before it gives up any right to.
+        for refused in standing::set_back() {
+            complain(&format!("isolator {SUBCOMMAND}: {refused}"));
+        }
+    };
     let step = match arguments {
-        [subcommand] if subcommand == SUBCOMMAND => outer(),
+        [subcommand] if subcommand == SUBCOMMAND => {
+            begin();
+            outer()
+        }
         [subcommand, step] if subcommand == SUBCOMMAND && step == ROOTLESS => {
+            begin();
             become_root_of_a_namespace().and_then(|()| outer())
         }
         [subcommand, step] if subcommand == SUBCOMMAND && step == INNER => {
@@ -98,9 +109,9 @@ pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
     })
 }
 
-#[allow(clippy::print_stderr, reason = "its standard error is the server's")]
+/// If nobody can be told, the sandboxes must be made all the same.
 fn complain(message: &str) {
-    eprintln!("{}", escaped(message));
+    let _ = writeln!(io::stderr(), "{}", escaped(message));
 }
 
 /// Enters the namespaces, starts the inner process and waits for it.

@@ -1,0 +1,104 @@
+//! Everything that a command prints goes through here. A write that fails is an error, or else a script would take the
+//! part that arrived for all of it. Only a reader that wants no more, as `head` does, is none.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use isolator_pool::quote::escaped_lines;
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Whether this process was started without these streams, by their numbers.
+static IS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+/// Looks before `main`: Rust begins with opening `/dev/null` in the place of a standard stream that is not there.
+#[used]
+#[unsafe(link_section = ".init_array")]
+#[allow(unsafe_code)]
+static LOOK: extern "C" fn() = {
+    extern "C" fn look() {
+        for (stream, is_closed) in (0..).zip(&IS_CLOSED) {
+            // SAFETY: the call has no conditions.
+            let flags = unsafe { libc::fcntl(stream, libc::F_GETFD) };
+            is_closed.store(flags == -1, Ordering::Relaxed);
+        }
+    }
+    look
+};
+
+/// Prints a line to standard output. A part of it may be a stranger's text, such as an image's name.
+///
+/// # Errors
+///
+/// When it can't be written.
+pub(crate) fn say(line: &str) -> anyhow::Result<()> {
+    print(format!("{}\n", escaped_lines(line)).as_bytes())
+}
+
+/// Writes to standard output.
+///
+/// # Errors
+///
+/// When it can't be written.
+pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    write(io::stdout().as_fd(), bytes).context("standard output can't be written")
+}
+
+/// Writes to standard error what must not be lost: what a program printed there, or a secret.
+///
+/// # Errors
+///
+/// When it can't be written.
+pub(crate) fn print_to_stderr(bytes: &[u8]) -> anyhow::Result<()> {
+    write(io::stderr().as_fd(), bytes).context("standard error can't be written")
+}
+
+/// Writes a line for the operator to standard error. A part of it may be a stranger's text, such as an engine's error. If that fails, there is nobody left to tell.
+pub fn complain(line: &str) {
+    let _ = write(io::stderr().as_fd(), format!("{}\n", escaped_lines(line)).as_bytes());
+}
+
+/// Fails if this process has no standard output.
+///
+/// # Errors
+///
+/// It has none.
+pub(crate) fn require_output() -> anyhow::Result<()> {
+    require_open(io::stdout().as_fd()).context("standard output can't be written")
+}
+
+fn require_open(stream: BorrowedFd<'_>) -> io::Result<()> {
+    let is_closed = usize::try_from(stream.as_raw_fd()).ok().and_then(|it| IS_CLOSED.get(it));
+    if is_closed.is_some_and(|it| it.load(Ordering::Relaxed)) {
+        return Err(io::Error::other("it is closed; use /dev/null if nobody needs it"));
+    }
+    Ok(())
+}
+
+/// Writes to a stream itself: the standard library takes some errors for success.
+fn write(stream: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    if !bytes.is_empty() {
+        require_open(stream)?;
+    }
+    let mut file = File::from(stream.try_clone_to_owned()?);
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Whoever made the pipe may have made it one that does not wait.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let mut streams = [PollFd::new(&file, PollFlags::OUT)];
+                match poll(&mut streams, None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
