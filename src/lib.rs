@@ -24,5 +24,6 @@ mod images;
 mod mcp;
 pub mod policy;
 mod request;
+mod reread;
 mod result;
 mod transport;

@@ -31,6 +31,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "images",
             "config",
             "policy",
+            "reread",
             "hex",
         ],
     ),
