@@ -8,6 +8,7 @@
 //! - `images` builds the language images.
 //! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
 //! - `policy` finds what the operator forbids in a program, before it runs.
+//! - `descriptors` plans how many files the process can have open; `reread` notices changes of files.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
 //! - `result` turns the outcome of a run into an answer, and keeps what callers read later.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
@@ -19,6 +20,7 @@
 pub mod app;
 pub mod commands;
 pub mod config;
+pub mod descriptors;
 mod hex;
 mod images;
 mod mcp;

@@ -9,6 +9,7 @@ use clap::Parser;
 use isolator::commands;
 use isolator::commands::cli::{Cli, Command};
 use isolator::config::Config;
+use isolator::descriptors;
 use isolator::policy;
 use isolator_pool::engine::embedded::launcher;
 use tokio::runtime::Runtime;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         return code;
     }
     give_back_large_blocks();
+    descriptors::raise_limit();
     start()
 }
 

@@ -29,6 +29,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "request",
             "app",
             "images",
+            "descriptors",
             "config",
             "policy",
             "reread",
