@@ -49,16 +49,16 @@ impl Version {
 
 /// A file that can't be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {source}", path.display())]
+#[error("{}: {error}", path.display())]
 pub(crate) struct ReadError {
     path: PathBuf,
-    source: io::Error,
+    error: io::Error,
 }
 
 impl ReadError {
     /// What is wrong with a file.
-    pub(crate) fn new(path: &Path, source: io::Error) -> Self {
-        Self { path: path.to_owned(), source }
+    pub(crate) fn new(path: &Path, error: io::Error) -> Self {
+        Self { path: path.to_owned(), error }
     }
 }
 

@@ -604,7 +604,11 @@ fn what_is_not_safe_or_not_there_is_said_before_anything_is_started() {
     for (http, address, hints) in [
         (json!({}), "0.0.0.0:0", &["other machines", "isolator token"][..]),
         (json!({ "tokens": "none" }), "127.0.0.1:0", &["http.tokens", "none"]),
-        (json!({ "tls": { "certificate": "a", "key": "b" } }), "127.0.0.1:0", &["http.tls", "PEM"]),
+        (
+            json!({ "tls": { "certificate": "a", "key": "b" } }),
+            "127.0.0.1:0",
+            &["http.tls", "no such file"],
+        ),
         (json!({ "allowedOrigins": ["agent.example"] }), "127.0.0.1:0", &["allowedOrigins[0]"]),
         (json!({}), "192.0.2.1:80", &["other machines"]),
         (json!({}), "nonsense", &["nonsense", "a port, or ADDRESS:PORT"]),
