@@ -9,6 +9,7 @@
 //! - [`log`] writes the log.
 //! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
 //! - `policy` finds what the operator forbids in a program, before it runs.
+//! - `descriptors` plans how many files the process can have open; `reread` notices changes of files.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
 //! - `result` turns the outcome of a run into an answer, and keeps what callers read later.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
@@ -20,6 +21,7 @@
 pub mod app;
 pub mod commands;
 pub mod config;
+mod descriptors;
 mod duration;
 mod hex;
 mod images;
@@ -27,5 +29,6 @@ pub mod log;
 mod mcp;
 pub mod policy;
 mod request;
+mod reread;
 mod result;
 mod transport;

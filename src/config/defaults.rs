@@ -70,6 +70,13 @@ pub(super) const DETACH_AFTER: Duration = Duration::from_secs(45);
 /// A client that reads nothing for so long is gone.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longer than the 60 seconds of nginx and most other proxies. A proxy that waits longer than the server sends requests into
+/// connections that are being closed.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// Proxies take a connection for dead after 30 seconds at the earliest.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
 /// Two or three for each of some hundreds of clients.
 pub(super) const MAX_CONNECTIONS: usize = 1024;
 

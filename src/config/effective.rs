@@ -269,6 +269,8 @@ fn http(config: &Config, raw: RawHttp) -> RawHttp {
         max_connections: Some(http.max_connections),
         max_connections_per_address: Some(http.max_connections_per_address),
         write_timeout: Some(http.write_timeout),
+        idle_timeout: Some(http.idle_timeout),
+        keep_alive: Some(http.keep_alive),
         drain: Some(http.drain),
     }
 }

@@ -129,6 +129,10 @@ pub struct HttpConfig {
     pub max_connections_per_address: usize,
     /// How long a client can read nothing of an answer.
     pub write_timeout: Duration,
+    /// How long a connection can be idle between two requests.
+    pub idle_timeout: Duration,
+    /// How long an answer can be silent.
+    pub keep_alive: Duration,
     /// How long programs can go on when the server stops.
     pub drain: Duration,
 }

@@ -118,7 +118,7 @@ pub(super) struct RawHttp {
     /// Origins of web pages that can call, in addition to pages on this machine, such as
     /// "https://agent.example:443".
     pub(super) allowed_origins: Option<Vec<String>>,
-    /// How many connections can be open; others wait until one is closed. Default: 1024.
+    /// How many connections can be open; others are refused. Default: 1024, or fewer if file descriptors are few.
     pub(super) max_connections: Option<usize>,
     /// How many of them can come from one address, which several clients behind a proxy share. Others are closed.
     /// Default: three quarters.
@@ -127,6 +127,16 @@ pub(super) struct RawHttp {
     #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) write_timeout: Option<Duration>,
+    /// How long a connection can be idle between two requests before it is closed. A proxy in front of the server
+    /// must close it sooner. Default: "75s".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(schema_with = "duration")]
+    pub(super) idle_timeout: Option<Duration>,
+    /// How long an answer can be silent. Then a comment is sent, so that no proxy takes the connection for dead.
+    /// Default: "15s".
+    #[serde(default, with = "humantime_serde")]
+    #[schemars(schema_with = "duration")]
+    pub(super) keep_alive: Option<Duration>,
     /// How long programs can go on when the server stops. Default: "10s".
     #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]

@@ -14,10 +14,10 @@ use isolator_pool::run::workspace::WorkspaceLimits;
 use super::check::Check;
 use super::common::Common;
 use super::defaults::{
-    DETACH_AFTER, DRAIN, KEEP_FOR, KEPT_OUTPUT_KB, KILL_OUTPUT_MB, LEAST_IN_FLIGHT_MB,
-    MAX_CONNECTIONS, MAX_CPU, MAX_FILES, MAX_FILES_KB, MAX_IN_FLIGHT_MB, MAX_MEMORY, MAX_OUTPUT_KB,
-    MAX_QUEUE, MAX_REFILLS, MAX_RUNNING, MAX_TIMEOUT, PROMPTS, QUEUE_TIMEOUT, REFILLS,
-    RETURNED_FILES_KB, TEST_CODE_LANGUAGE, TIMEOUT_S, WRITE_TIMEOUT,
+    DETACH_AFTER, DRAIN, IDLE_TIMEOUT, KEEP_ALIVE, KEEP_FOR, KEPT_OUTPUT_KB, KILL_OUTPUT_MB,
+    LEAST_IN_FLIGHT_MB, MAX_CONNECTIONS, MAX_CPU, MAX_FILES, MAX_FILES_KB, MAX_IN_FLIGHT_MB,
+    MAX_MEMORY, MAX_OUTPUT_KB, MAX_QUEUE, MAX_REFILLS, MAX_RUNNING, MAX_TIMEOUT, PROMPTS,
+    QUEUE_TIMEOUT, REFILLS, RETURNED_FILES_KB, TEST_CODE_LANGUAGE, TIMEOUT_S, WRITE_TIMEOUT,
 };
 use super::raw::{
     RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawRequests, RawResults,
@@ -179,6 +179,8 @@ fn http(raw: &RawHttp, directory: &Path, check: &mut Check) -> HttpConfig {
             share,
         ),
         write_timeout: check.duration("http.writeTimeout", raw.write_timeout, WRITE_TIMEOUT),
+        idle_timeout: check.duration("http.idleTimeout", raw.idle_timeout, IDLE_TIMEOUT),
+        keep_alive: check.duration("http.keepAlive", raw.keep_alive, KEEP_ALIVE),
         drain: raw.drain.unwrap_or(DRAIN),
     }
 }

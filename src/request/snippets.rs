@@ -6,13 +6,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use isolator_pool::quote::quoted;
 
 use crate::config::Config;
+use crate::reread;
 
 /// Longest name.
 const MAX_NAME: usize = 64;
@@ -61,9 +60,7 @@ pub(crate) struct Listed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     file_name: String,
-    modified: Option<SystemTime>,
-    size: u64,
-    inode: u64,
+    file: reread::Version,
 }
 
 /// Why a snippet can't be used.
@@ -145,12 +142,8 @@ impl Snippets {
         let version = |entry: Entry| {
             // One that has just gone is not there.
             let metadata = fs::symlink_metadata(&entry.path).ok()?;
-            let version = Version {
-                file_name: entry.file_name,
-                modified: metadata.modified().ok(),
-                size: metadata.len(),
-                inode: metadata.ino(),
-            };
+            let file = reread::Version::of(&metadata);
+            let version = Version { file_name: entry.file_name, file };
             Some((entry.name, version))
         };
         self.entries().into_iter().filter_map(version).collect()

@@ -53,6 +53,19 @@ struct Head<'a> {
     method: Option<IgnoredAny>,
 }
 
+/// The parts of a message that opens a session.
+#[derive(Deserialize)]
+struct Opening {
+    method: String,
+    params: OpeningParams,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OpeningParams {
+    protocol_version: String,
+}
+
 /// Limits of messages; cheap to copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -138,6 +151,12 @@ pub(super) fn find_id(text: &[u8]) -> Option<RequestId> {
 /// Whether somebody waits for the answer to a message: it has a method and an identifier.
 pub(super) fn is_request(text: &[u8]) -> bool {
     serde_json::from_slice::<Head<'_>>(text).is_ok_and(|head| head.method.is_some())
+}
+
+/// The protocol revision that a message asks for, if it opens a session.
+pub(super) fn opened_revision(text: &[u8]) -> Option<String> {
+    let Opening { method, params } = serde_json::from_slice(text).ok()?;
+    (method == "initialize").then_some(params.protocol_version)
 }
 
 /// Counts keys and values until there are more than `most`. Every one but the first follows a separator or an opening
@@ -245,6 +264,16 @@ mod tests {
         assert!(check(&call(&format!("{{{}}}", keys.join(",")))).unwrap_err().contains("values"));
         let text = format!("[{{\"a\":{:?}}}]", ",:[{\"\\".repeat(10_000));
         assert_eq!(check(&call(&text)), Ok(()), "they are in a string");
+    }
+
+    #[test]
+    fn a_message_that_opens_a_session_is_recognised() {
+        let hello =
+            br#"{"id":0,"params":{"x":[1],"protocolVersion":"2025-06-18"},"method":"initialize"}"#;
+        assert_eq!(opened_revision(hello).as_deref(), Some("2025-06-18"));
+        for other in [r#"{"method":"initialize"}"#, &call("{}"), "[]", "{"] {
+            assert_eq!(opened_revision(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn config_check_looks_at_the_files_the_images_and_the_machine() {
         "warning: promptsDir: snippets can't be read, so there are no snippets",
         "warning: languageSettings.x.extensions: python has .py too",
         "  http.tokens: tokens, line 1: sha256:",
-        "  http.tls: c.pem is not a certificate in PEM",
+        "  http.tls: c.pem: No such file or directory",
         "  pool.size: 1001 waiting sandboxes can take",
         "  languageSettings.x.image: isolator-test.invalid/missing is missing, and images.policy is \
          \"never\"; run `isolator image pull x`",

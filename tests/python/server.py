@@ -110,9 +110,9 @@ async def isolator(state, kind, config, on_message=None, log=sys.stderr):
 
 
 @asynccontextmanager
-async def listening(state, config):
-    """The address of a server that clients reach over HTTP."""
-    async with _http(command(config), environment(state), sys.stderr) as url:
+async def listening(state, config, log=sys.stderr, started_by=()):
+    """The address of a server that clients reach over HTTP. It can be started by another command."""
+    async with _http([*started_by, *command(config)], environment(state), log) as url:
         yield url
 
 

@@ -30,6 +30,7 @@ use crate::app::{App, PoolFill};
 use crate::commands::cli::DoctorArguments;
 use crate::commands::{Work, isolator};
 use crate::config::{Config, EngineKind, Language};
+use crate::descriptors::Plan;
 
 /// How long to wait for a sandbox, and how often to check for one.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,6 +58,7 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
         let mut surroundings = Surroundings::new(&config, app.kind == EngineKind::Embedded);
         engine(&config, &app, &mut surroundings, &mut findings).await;
         findings.part("host");
+        descriptors(&config, &mut findings);
         if arguments.production {
             surroundings.check_all(&arguments.accept, &mut findings);
         } else {
@@ -64,6 +66,24 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
         }
         findings.conclude()
     })
+}
+
+/// Says how many file descriptors there are, and for how many connections they suffice.
+fn descriptors(config: &Config, findings: &mut Findings) {
+    let Plan { limit, needed, connections } = Plan::new(config);
+    let configured = config.http.max_connections;
+    let what = format!(
+        "{limit} file descriptors: up to {needed} for sandboxes and the server, so `serve --http` can have {connections} \
+         of {configured} connections"
+    );
+    if connections == configured {
+        return findings.fine(&what);
+    }
+    findings.warn(
+        &what,
+        "raise the hard limit to the sum of both (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of Docker), or \
+         lower http.maxConnections or the sizes of pools",
+    );
 }
 
 /// Checks the engine and, if it works, what is made with it.

@@ -1,15 +1,14 @@
 //! HTTP connections: limited in number, with TLS if there is a certificate, closed when they are idle or too slow in
-//! either direction, and shut down gracefully.
+//! either direction, and shut down gracefully. A client that closes only its sending side is
+//! [answered](super::half_close).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -19,21 +18,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use isolator_pool::lock::lock;
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// For the headers of a request, from when a connection begins to wait for one. Idle connections are closed after
-/// this, and clients open new ones.
-const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
+use super::certificate::Certificate;
+use super::half_close::{Answer, Patient, Received, Side};
 
 /// For a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,6 +37,9 @@ pub(super) const MAX_HEADERS: usize = 64 * 1024;
 
 /// After accepting failed, most likely because there are no file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Shortest time between two lines in the log about connections that are not served. Whoever opens them must not fill it.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
 /// The address a request came from.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +54,8 @@ pub(super) struct Limits {
     pub(super) of_address: usize,
     /// How long a client can read nothing of an answer.
     pub(super) write_timeout: Duration,
+    /// For the headers of a request, from when a connection begins to wait for one.
+    pub(super) idle_timeout: Duration,
 }
 
 /// Who has connections. An IPv6 client owns all addresses of a network, so those count as one.
@@ -100,51 +99,80 @@ impl Drop for Place {
     }
 }
 
+/// Counts what happens too often for a line in the log each time.
+#[derive(Debug, Default)]
+struct Rarely {
+    last: Option<Instant>,
+    count: u64,
+}
+
+impl Rarely {
+    /// How often it has happened since the last line, if it is time for another one.
+    fn count(&mut self) -> Option<u64> {
+        self.count += 1;
+        if self.last.is_some_and(|last| last.elapsed() < BETWEEN_LINES) {
+            return None;
+        }
+        self.last = Some(Instant::now());
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
 /// Accepts connections until `stop` is cancelled, then waits for the open ones to finish, until `end` is cancelled.
 pub(super) async fn serve(
     listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
+    certificate: Option<Certificate>,
     router: Router,
     limits: Limits,
     stop: CancellationToken,
     end: CancellationToken,
 ) {
     let slots = Arc::new(Semaphore::new(limits.all));
-    let connections = Connections {
-        router,
-        tls: tls.map(TlsAcceptor::from),
-        write_timeout: limits.write_timeout,
-        graceful: GracefulShutdown::new(),
-    };
+    let connections =
+        Connections { router, certificate, limits, graceful: GracefulShutdown::new() };
     let addresses = Addresses::default();
     let tasks = TaskTracker::new();
+    let (mut failures, mut refusals) = (Rarely::default(), Rarely::default());
     loop {
-        // A connection waits in the kernel's queue until there is a slot for it.
         let accepted = tokio::select! {
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = accept(&listener) => accepted,
             () = stop.cancelled() => break,
         };
-        match accepted {
-            Ok((stream, peer, slot)) => {
-                let Some(place) = addresses.take(peer.ip(), limits.of_address) else {
-                    refuse(&stream, connections.tls.is_some());
-                    continue;
-                };
-                let served = connections.serve(stream, Peer(peer));
-                let end = end.clone();
-                tasks.spawn(async move {
-                    tokio::select! {
-                        () = served => {}
-                        () = end.cancelled() => {}
-                    }
-                    drop((slot, place));
-                });
-            }
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                if let Some(times) = failures.count() {
+                    tracing::warn!(%error, times, "a connection could not be accepted");
+                }
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                continue;
             }
-        }
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            if let Some(times) = refusals.count() {
+                let most = limits.all;
+                tracing::warn!(
+                    most,
+                    times,
+                    "a connection was refused: there are too many; see http.maxConnections and `isolator doctor`"
+                );
+            }
+            connections.refuse(&stream, "the server has too many open connections");
+            continue;
+        };
+        let Some(place) = addresses.take(peer.ip(), limits.of_address) else {
+            connections.refuse(&stream, "this address has too many open connections");
+            continue;
+        };
+        let served = connections.serve(stream, Peer(peer));
+        let end = end.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = served => {}
+                () = end.cancelled() => {}
+            }
+            drop((slot, place));
+        });
     }
     drop(listener);
     tasks.close();
@@ -155,54 +183,54 @@ pub(super) async fn serve(
     tasks.wait().await;
 }
 
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     // An answer is written in several pieces. Without this, the last one waits 40 ms for the client's
     // acknowledgement of the first.
     stream.set_nodelay(true)?;
-    Ok((stream, peer, slot))
-}
-
-/// Tells a client that its address has too many connections, unless that would need a handshake first.
-fn refuse(stream: &TcpStream, is_tls: bool) {
-    const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
-        content-length: 43\r\n\r\nthis address has too many open connections\n";
-    if !is_tls {
-        // What the kernel does not take at once is not worth a wait.
-        let _ = stream.try_write(ANSWER.as_bytes());
-    }
+    Ok((stream, peer))
 }
 
 struct Connections {
     router: Router,
-    tls: Option<TlsAcceptor>,
-    write_timeout: Duration,
+    certificate: Option<Certificate>,
+    limits: Limits,
     graceful: GracefulShutdown,
 }
 
 impl Connections {
+    /// Tells a client why it is not served, unless that would need a handshake first.
+    fn refuse(&self, stream: &TcpStream, why: &str) {
+        if self.certificate.is_none() {
+            let answer = format!(
+                "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+                 content-length: {}\r\n\r\n{why}\n",
+                why.len() + 1
+            );
+            // What the kernel does not take at once is not worth a wait.
+            let _ = stream.try_write(answer.as_bytes());
+        }
+    }
+
     /// Serves one connection.
     fn serve(&self, stream: TcpStream, peer: Peer) -> impl Future<Output = ()> + Send + 'static {
         let router = self.router.clone();
         let watcher = self.graceful.watcher();
-        let tls = self.tls.clone();
+        let tls = self.certificate.as_ref().map(Certificate::acceptor);
+        let idle_timeout = self.limits.idle_timeout;
         let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(self.write_timeout));
+        stream.set_write_timeout(Some(self.limits.write_timeout));
         let stream = Box::pin(stream);
         async move {
             let ended = match tls {
                 None => {
-                    let connection = connection(TokioIo::new(stream), router, peer);
+                    let connection = connection(stream, router, peer, idle_timeout);
                     watcher.watch(connection).await
                 }
                 Some(tls) => {
                     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                         Ok(Ok(stream)) => {
-                            let connection = connection(TokioIo::new(stream), router, peer);
+                            let connection = connection(stream, router, peer, idle_timeout);
                             watcher.watch(connection).await
                         }
                         Ok(Err(error)) => {
@@ -221,11 +249,12 @@ impl Connections {
 
 /// Only HTTP/1.1: newer versions are faster with many requests at once, which agents don't send.
 fn connection<Stream>(
-    stream: TokioIo<Stream>,
+    stream: Stream,
     router: Router,
     peer: Peer,
+    idle_timeout: Duration,
 ) -> http1::Connection<
-    TokioIo<Stream>,
+    TokioIo<Patient<Stream>>,
     impl hyper::service::Service<
         hyper::Request<Incoming>,
         Response = hyper::Response<Body>,
@@ -236,32 +265,34 @@ fn connection<Stream>(
 where
     Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let side = Side::default();
+    let stream = TokioIo::new(Patient::new(stream, side.clone()));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request: Request = request.map(Body::new);
+        side.begin();
+        let received = |body| Body::new(Received::new(body, side.clone()));
+        let mut request: Request = request.map(received);
         request.extensions_mut().insert(peer);
-        router.clone().oneshot(request)
+        request.extensions_mut().insert(side.clone());
+        let (answered, side) = (router.clone().oneshot(request), side.clone());
+        async move { Ok(answered.await?.map(|body| Body::new(Answer::new(body, side)))) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_TIMEOUT)
+        .header_read_timeout(idle_timeout)
         .max_buf_size(MAX_HEADERS)
         .serve_connection(stream, service)
 }
 
-/// Reads a certificate with its chain, and its key, both in PEM.
-pub(super) fn tls(certificate: &Path, key: &Path) -> anyhow::Result<Arc<ServerConfig>> {
-    let chain = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .with_context(|| format!("{} is not a certificate in PEM", certificate.display()))?;
-    let key_shown = key.display();
-    let key = PrivateKeyDer::from_pem_file(key)
-        .with_context(|| format!("{key_shown} is not a private key in PEM"))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .with_context(|| format!("{key_shown} is not the key of {}", certificate.display()))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_often_is_logged_rarely() {
+        let mut rarely = Rarely::default();
+        assert_eq!(rarely.count(), Some(1));
+        assert_eq!((rarely.count(), rarely.count()), (None, None));
+        rarely.last = Instant::now().checked_sub(BETWEEN_LINES);
+        assert_eq!(rarely.count(), Some(3));
+    }
 }

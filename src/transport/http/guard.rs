@@ -1,5 +1,5 @@
 //! Checks every HTTP request before rmcp sees it: its client, whether the session is the client's, and a body that is
-//! neither too large nor too slow.
+//! neither too large nor too slow. Passes the answer on, and notices clients that do not read it to its end.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -15,6 +15,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use futures_util::future::BoxFuture;
 use hyper::body::{Body as _, Frame, SizeHint};
 use isolator_pool::pool::admission::Client;
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
@@ -23,8 +24,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::accept;
+use super::alive::{self, Alive, Pace};
 use super::connections::Peer;
-use super::sessions::Sessions;
+use super::half_close::Side;
+use super::sessions::{Entry, Sessions, Use};
 use super::tokens::{Refusal, Tokens};
 use crate::mcp::budget::{Budget, Share};
 use crate::mcp::server::Caller;
@@ -46,6 +50,9 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// answer.
 const RECONNECT_GRACE: Duration = Duration::from_secs(10);
 
+/// The first revision whose clients can read an event without data.
+const READS_EMPTY_EVENTS: &str = "2025-11-25";
+
 /// The header that names the session.
 const SESSION: &str = "mcp-session-id";
 
@@ -54,7 +61,7 @@ const SESSION: &str = "mcp-session-id";
 pub(super) struct Guard {
     /// The clients that can call; anybody if there are no tokens.
     tokens: Option<Tokens>,
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
     /// Bodies that are being received and served.
     bodies: Budget,
     limits: Limits,
@@ -62,17 +69,21 @@ pub(super) struct Guard {
     absences: TaskTracker,
     /// Answers that are still being sent.
     answers: TaskTracker,
+    /// How long an answer can be silent.
+    keep_alive: Duration,
 }
 
 impl Guard {
     pub(super) fn new(
         tokens: Option<Tokens>,
-        sessions: Sessions,
+        sessions: Arc<Sessions>,
         bodies: Budget,
         limits: Limits,
         answers: TaskTracker,
+        keep_alive: Duration,
     ) -> Self {
-        Self { tokens, sessions, bodies, limits, absences: TaskTracker::new(), answers }
+        let absences = TaskTracker::new();
+        Self { tokens, sessions, bodies, limits, absences, answers, keep_alive }
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -121,20 +132,16 @@ impl Guard {
         let client = self.client(&request)?;
         let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
         let session = session.map(str::to_owned);
-        match &session {
-            Some(id) if !self.sessions.may_use(id, &client) => {
+        let entry = session.as_ref().map(|id| self.sessions.enter(id, &client));
+        let used = match entry {
+            Some(Entry::Foreign) => {
                 return Err((StatusCode::NOT_FOUND, "there is no such session\n")
                     .into_response()
                     .into());
             }
-            Some(_) => {}
-            None if request.method() != Method::POST || self.sessions.has_room(&client).await => {}
-            None => {
-                return Err(
-                    busy("there are too many sessions; end those that you don't need").into()
-                );
-            }
-        }
+            Some(Entry::Own(used)) => Some(used),
+            Some(Entry::Unknown) | None => None,
+        };
 
         let (mut parts, body) = request.into_parts();
         let content_type = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -151,31 +158,61 @@ impl Guard {
             }
             Err(error) => return Err(refusal(message::find_id(&body), error).into()),
         }
+        let is_post = parts.method == Method::POST;
+        let opened =
+            (is_post && session.is_none()).then(|| message::opened_revision(&body)).flatten();
+        if opened.is_some() && !self.sessions.make_room(&client).await {
+            let message =
+                "there are too many sessions, and all are in use; end those that you don't need";
+            return Err(busy(message).into());
+        }
         // The answer to a GET is a stream that has no end.
-        let answer = (parts.method == Method::POST).then(|| self.answers.token());
+        let answer = is_post.then(|| self.answers.token());
         let gone = CancellationToken::new();
         parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
+        accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;
+        let side = parts.extensions.get::<Side>().cloned().unwrap_or_default();
+        let mut pace = Pace::new(self.keep_alive, side.closed());
+        let is_primed = match (&opened, &used) {
+            (Some(revision), _) => revision.as_str() >= READS_EMPTY_EVENTS,
+            (None, used) => used.as_ref().is_none_or(|used| used.is_primed),
+        };
         let sent = body.clone();
-        let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
-        if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
-            response = no_message(&sent);
-        }
-        if is_delete && response.status() == StatusCode::ACCEPTED {
-            // The session is closed by now. Some clients take "accepted", rmcp's answer, for a failure.
-            response = StatusCode::NO_CONTENT.into_response();
-        }
-
-        let id = |headers: &HeaderMap| headers.get(SESSION)?.to_str().ok().map(str::to_owned);
-        if let Some(id) = id(response.headers()) {
-            self.sessions.add(&id, &client);
-        }
+        let mut served: BoxFuture<'static, Response> =
+            Box::pin(next.run(Request::from_parts(parts, Body::from(body))));
+        // The head of the answer to a message that opens a session names the session.
+        let early = match is_post && opened.is_none() {
+            true => alive::early(&mut served, &mut pace).await,
+            false => Some(served.as_mut().await),
+        };
+        let response = match early {
+            None => Alive::late(served, pace, message::find_id(&sent), !is_primed),
+            Some(mut response) => {
+                if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
+                    response = no_message(&sent);
+                }
+                if is_delete && response.status() == StatusCode::ACCEPTED {
+                    // The session is closed by now. Some clients take "accepted", rmcp's answer, for a failure.
+                    response = StatusCode::NO_CONTENT.into_response();
+                }
+                let id = response.headers().get(SESSION).and_then(|id| id.to_str().ok());
+                if let (Some(id), None) = (id, &used) {
+                    self.sessions.add(id, &client, is_primed);
+                }
+                // The request has been served, and the answer is in memory until its client has read it.
+                let size = response.body().size_hint().exact().unwrap_or_default();
+                share.replace(usize::try_from(size).unwrap_or(usize::MAX));
+                match alive::is_events(&response) {
+                    true => Alive::events(response, pace, !is_primed),
+                    false => response,
+                }
+            }
+        };
         // Without a session rmcp notices by itself.
         let absence = session.map(|session| Absence { guard: self, session, gone });
-        // The request has been served, and the answer is in memory until its client has read it.
-        let size = response.body().size_hint().exact().unwrap_or_default();
-        share.replace(usize::try_from(size).unwrap_or(usize::MAX));
-        let watched = |body| Watched { body, rest: Bytes::new(), absence, _answer: answer, share };
+        let rest = Bytes::new();
+        let watched = |body| Watched { body, rest, absence, used, _answer: answer, share };
         Ok(response.map(|body| Body::new(watched(body))))
     }
 
@@ -299,6 +336,7 @@ struct Watched {
     rest: Bytes,
     /// What to do if the client does not read it to its end.
     absence: Option<Absence>,
+    used: Option<Use>,
     _answer: Option<TaskTrackerToken>,
     share: Share,
 }
@@ -370,11 +408,14 @@ impl Drop for Watched {
         };
         let tracker = guard.absences.clone();
         let then = Instant::now();
+        // The call goes on, so its session stays in use.
+        let used = self.used.take();
         tracker.spawn(async move {
             tokio::time::sleep(RECONNECT_GRACE).await;
-            if !guard.sessions.is_in_use_since(&session, then) {
+            if !guard.sessions.is_used_since(&session, then) {
                 gone.cancel();
             }
+            drop(used);
         });
     }
 }

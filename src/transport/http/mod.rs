@@ -1,11 +1,15 @@
 //! MCP over streamable HTTP, at `/mcp`, and health checks, at `/healthz` and `/readyz`.
 //!
 //! A request comes in by [`connections`] and passes [`origins`] and [`guard`]. Then rmcp checks its host, and its origin
-//! once more, and handles it.
+//! once more, and handles it. [`alive`] keeps the answer from being silent for long.
 //! Revision 2026-07-28 has no sessions, so any of several servers can answer any request; older clients get a session.
 
+mod accept;
+mod alive;
+mod certificate;
 mod connections;
 mod guard;
+mod half_close;
 mod head;
 mod origins;
 mod sessions;
@@ -14,14 +18,14 @@ mod tokens;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use axum::Router;
-use axum::extract::State;
 use axum::http::StatusCode;
+use axum::http::header::ALLOW;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::get;
+use axum::response::IntoResponse;
+use axum::routing::{MethodRouter, get};
 use isolator_pool::pool::PoolStatus;
 use isolator_pool::pool::pools::Pools;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -31,11 +35,13 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use tokens::Token;
 
+use self::certificate::Certificate;
 use self::guard::Guard;
 use self::origins::Origins;
 use self::sessions::Sessions;
 use self::tokens::Tokens;
 use crate::config::{Config, HttpConfig};
+use crate::descriptors::Plan;
 use crate::mcp::budget::Budget;
 use crate::mcp::server::Server;
 use crate::transport::message::{Limits, MAX_MESSAGE};
@@ -43,14 +49,11 @@ use crate::transport::message::{Limits, MAX_MESSAGE};
 /// Names of this machine for itself.
 const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// A silent answer is kept alive at this interval, before a proxy takes the connection for dead.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
-
 /// A listener that is ready to serve.
 pub(crate) struct Http {
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    certificate: Option<Certificate>,
     tokens: Option<Tokens>,
     settings: HttpConfig,
 }
@@ -74,8 +77,7 @@ pub(crate) fn problems_of_files(settings: &HttpConfig) -> Vec<(&'static str, Str
     if let Some(Err(error)) = settings.tokens.clone().map(Tokens::read) {
         problems.push(("http.tokens", error.to_string()));
     }
-    let tls = settings.tls.as_ref().map(|tls| connections::tls(&tls.certificate, &tls.key));
-    if let Some(Err(error)) = tls {
+    if let Some(Err(error)) = settings.tls.clone().map(Certificate::read) {
         problems.push(("http.tls", format!("{error:#}")));
     }
     problems
@@ -99,19 +101,19 @@ impl Http {
         }
         let tokens =
             settings.tokens.clone().map(Tokens::read).transpose().context("http.tokens")?;
-        let tls = settings.tls.as_ref().map(|tls| connections::tls(&tls.certificate, &tls.key));
-        let tls = tls.transpose().context("http.tls")?;
-        if tls.is_none() && tokens.is_some() && others.is_some() {
+        let certificate = settings.tls.clone().map(Certificate::read);
+        let certificate = certificate.transpose().context("http.tls")?;
+        if certificate.is_none() && tokens.is_some() && others.is_some() {
             tracing::warn!("without http.tls, tokens and programs cross the network unencrypted");
         }
         let listener = listen(addresses).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, tls, tokens, settings })
+        Ok(Self { listener, address, certificate, tokens, settings })
     }
 
     /// The URL for clients.
     pub(crate) fn url(&self) -> String {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let scheme = if self.certificate.is_some() { "https" } else { "http" };
         format!("{scheme}://{}/mcp", self.address)
     }
 
@@ -123,13 +125,16 @@ impl Http {
         config: &Config,
         ending: Ending,
     ) {
-        let sessions = Sessions::new(config.limits.max_timeout);
+        let sessions = Arc::new(Sessions::new(config.limits.max_timeout));
         let in_flight = config.limits.in_flight;
         let bodies = Budget::new(in_flight, in_flight / 2);
         let limits = Limits::new(config.limits.files.files);
-        let guard = Guard::new(self.tokens, sessions, bodies, limits, ending.answers.clone());
+        let keep_alive = self.settings.keep_alive;
+        let answers = ending.answers.clone();
+        let guard = Guard::new(self.tokens, sessions, bodies, limits, answers, keep_alive);
         let protocol = StreamableHttpServerConfig::default()
-            .with_sse_keep_alive(Some(KEEP_ALIVE))
+            // `alive` does it, for all answers.
+            .with_sse_keep_alive(None)
             .with_max_request_body_bytes(MAX_MESSAGE)
             .with_allowed_hosts(hosts(self.address.ip(), &self.settings.allowed_hosts))
             .with_allowed_origins(origins::listed(&self.settings.allowed_origins))
@@ -139,22 +144,21 @@ impl Http {
         let manager = guard.sessions().manager();
         let service =
             StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
-        let health = Health { pools, draining: ending.draining.clone() };
+        let health = Arc::new(Health { pools, draining: ending.draining.clone() });
         let origins = Arc::new(Origins::new(&self.settings.allowed_origins));
         let router = Router::new()
-            .route_service("/mcp", service)
+            .route_service("/mcp", service.clone())
+            .route_service("/mcp/", service)
             .layer(from_fn_with_state(Arc::new(guard), guard::guard))
+            .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
             .layer(origins::cors(Arc::clone(&origins)))
             .layer(from_fn_with_state(origins, origins::refuse_others))
-            .route("/healthz", get(async || "ok\n"))
-            .route("/readyz", get(ready).with_state(Arc::new(health)))
+            .route("/healthz", check(async || "ok\n"))
+            .route("/readyz", check(move || std::future::ready(health.ready())))
             .layer(from_fn(head::check));
-        let limits = connections::Limits {
-            all: self.settings.max_connections,
-            of_address: self.settings.max_connections_per_address,
-            write_timeout: self.settings.write_timeout,
-        };
-        connections::serve(self.listener, self.tls, router, limits, ending.stop, ending.end).await;
+        let limits = limits_of_connections(&self.settings, Plan::new(config));
+        let Self { listener, certificate, .. } = self;
+        connections::serve(listener, certificate, router, limits, ending.stop, ending.end).await;
     }
 }
 
@@ -185,23 +189,61 @@ async fn listen(addresses: &[SocketAddr]) -> anyhow::Result<TcpListener> {
     Err(error).with_context(|| format!("can't listen on {address}"))
 }
 
+/// What is answered where nothing is.
+const NOTHING_HERE: &str =
+    "there is nothing here: MCP clients use /mcp, checks of health /healthz and /readyz\n";
+
+/// The configured limits of connections, and at most what the file descriptors allow.
+fn limits_of_connections(settings: &HttpConfig, plan: Plan) -> connections::Limits {
+    let (all, configured) = (plan.connections, settings.max_connections);
+    let mut of_address = settings.max_connections_per_address;
+    if all < configured {
+        tracing::warn!(
+            descriptors = plan.limit,
+            connections = all,
+            configured,
+            "there are too few file descriptors for http.maxConnections; see `isolator doctor`"
+        );
+        // An address has the same share of fewer.
+        of_address = (of_address * all / configured).max(1);
+    }
+    let HttpConfig { write_timeout, idle_timeout, .. } = *settings;
+    connections::Limits { all, of_address, write_timeout, idle_timeout }
+}
+
+/// A check of health. HAProxy asks with OPTIONS, and reads only the status.
+fn check<Answer, Handler, Answered>(handler: Handler) -> MethodRouter
+where
+    Answer: IntoResponse + 'static,
+    Handler: Fn() -> Answered + Clone + Send + Sync + 'static,
+    Answered: Future<Output = Answer> + Send + 'static,
+{
+    let of_options = handler.clone();
+    get(handler).options(move || {
+        let answer = of_options();
+        async move { (answer.await.into_response().status(), [(ALLOW, "GET, HEAD, OPTIONS")]) }
+    })
+}
+
 struct Health {
     pools: Arc<Pools>,
     draining: CancellationToken,
 }
 
-async fn ready(State(health): State<Arc<Health>>) -> (StatusCode, String) {
-    if health.draining.is_cancelled() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n".to_owned());
-    }
-    let statuses = health.pools.status();
-    let missing: Vec<_> =
-        statuses.iter().filter(|(_, pool)| !is_ready(pool)).map(|(name, _)| *name).collect();
-    if missing.is_empty() {
-        (StatusCode::OK, "ready\n".to_owned())
-    } else {
-        let message = format!("no sandbox is ready for {}\n", missing.join(", "));
-        (StatusCode::SERVICE_UNAVAILABLE, message)
+impl Health {
+    fn ready(&self) -> (StatusCode, String) {
+        if self.draining.is_cancelled() {
+            return (StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n".to_owned());
+        }
+        let statuses = self.pools.status();
+        let missing: Vec<_> =
+            statuses.iter().filter(|(_, pool)| !is_ready(pool)).map(|(name, _)| *name).collect();
+        if missing.is_empty() {
+            (StatusCode::OK, "ready\n".to_owned())
+        } else {
+            let message = format!("no sandbox is ready for {}\n", missing.join(", "));
+            (StatusCode::SERVICE_UNAVAILABLE, message)
+        }
     }
 }
 

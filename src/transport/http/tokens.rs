@@ -1,10 +1,10 @@
 //! Bearer tokens of HTTP clients, kept as digests in a file.
 //!
 //! A token is 32 random bytes, so its SHA-256 gives nothing away and needs neither salt nor slow hashing.
-//! The file is read again whenever it has changed: a token that was removed from it is refused from then on.
+//! The file is [read again](crate::reread) whenever it has changed: a token that was removed from it is refused from then on.
 //! While it can't be read, all requests are refused.
 
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -19,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::hex::hex;
+use crate::reread::{Files, ReadError};
 
 /// What tokens begin with, so that secret scanners find them.
 const PREFIX: &str = "isolator_";
@@ -28,9 +29,6 @@ const SECRET: usize = 32;
 
 /// Longest name of a token.
 const MAX_NAME: usize = 64;
-
-/// Largest file.
-const MAX_FILE: u64 = 1 << 20;
 
 /// A line of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,13 +53,8 @@ pub(super) enum Refusal {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokensError {
     /// It can't be read.
-    #[error("{path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Unreadable(#[from] ReadError),
     /// A line is wrong.
     #[error("{path}, line {line}: {problem}; `isolator token NAME` prints valid lines")]
     Line {
@@ -72,9 +65,6 @@ pub(crate) enum TokensError {
         /// What is wrong with it.
         problem: String,
     },
-    /// It is larger than [`MAX_FILE`].
-    #[error("{0} is too large for a token file")]
-    TooLarge(String),
     /// There is none in it.
     #[error("{0} has no tokens; `isolator token NAME` makes one")]
     Empty(String),
@@ -173,19 +163,16 @@ pub(super) struct Tokens {
 
 #[derive(Debug)]
 struct Known {
+    file: Files,
     /// `None` if the file can't be read.
     tokens: Option<Vec<Token>>,
-    /// `None` if there is no file.
-    version: Option<Version>,
 }
-
-/// Differs after each change of the file.
-type Version = (SystemTime, u64);
 
 impl Tokens {
     pub(super) fn read(path: PathBuf) -> Result<Self, TokensError> {
-        let known = read(&path)?;
-        Ok(Self { path, known: Mutex::new(known) })
+        let (file, contents) = Files::read(vec![path.clone()])?;
+        let tokens = parse(&path, contents)?;
+        Ok(Self { path, known: Mutex::new(Known { file, tokens: Some(tokens) }) })
     }
 
     /// The client with this token.
@@ -208,40 +195,26 @@ impl Tokens {
     }
 
     fn read_again(&self, known: &mut Known) {
-        let version = version(&self.path).ok();
-        if version == known.version {
-            return;
-        }
-        *known = match read(&self.path) {
-            Ok(now) => {
-                tracing::info!(
-                    tokens = now.tokens.as_ref().map_or(0, Vec::len),
-                    "the token file has changed"
-                );
-                now
+        let Some(read) = known.file.changed() else { return };
+        let read = read.map_err(TokensError::from);
+        known.tokens = match read.and_then(|contents| parse(&self.path, contents)) {
+            Ok(tokens) => {
+                tracing::info!(tokens = tokens.len(), "the token file has changed");
+                Some(tokens)
             }
             Err(error) => {
                 tracing::error!(%error, "all requests are refused until the token file is fixed");
-                Known { tokens: None, version }
+                None
             }
         };
     }
 }
 
-fn version(path: &Path) -> std::io::Result<Version> {
-    let metadata = fs::metadata(path)?;
-    Ok((metadata.modified()?, metadata.len()))
-}
-
-fn read(path: &Path) -> Result<Known, TokensError> {
+/// The tokens in the contents of the one file.
+fn parse(path: &Path, contents: Vec<Vec<u8>>) -> Result<Vec<Token>, TokensError> {
     let shown = path.display().to_string();
-    let unreadable = |source| TokensError::Unreadable { path: shown.clone(), source };
-    // Before reading, so that a change meanwhile leads to another read.
-    let version = version(path).map_err(unreadable)?;
-    if version.1 > MAX_FILE {
-        return Err(TokensError::TooLarge(shown));
-    }
-    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let text = String::from_utf8(contents.concat())
+        .map_err(|error| ReadError::new(path, io::Error::other(error)))?;
     let mut tokens: Vec<Token> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -259,7 +232,7 @@ fn read(path: &Path) -> Result<Known, TokensError> {
     if tokens.is_empty() {
         return Err(TokensError::Empty(shown));
     }
-    Ok(Known { tokens: Some(tokens), version: Some(version) })
+    Ok(tokens)
 }
 
 fn digest(token: &str) -> [u8; 32] {
@@ -279,6 +252,8 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn file(lines: &[&str]) -> (tempfile::TempDir, PathBuf) {

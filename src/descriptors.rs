@@ -1,0 +1,66 @@
+//! How many file descriptors this process can have, and how many of them sandboxes leave for connections.
+//!
+//! Each connection takes one, and a sandbox of the embedded engine several. If connections took the last one, no sandbox
+//! could be made and no health check answered.
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::config::Config;
+
+/// For everything that is there once: standard streams, queues of events, signals, launchers, calls to the engine.
+const OWN: usize = 64;
+
+/// For each sandbox. One of the embedded engine takes five, with what is open while it is made or runs.
+const OF_SANDBOX: usize = 6;
+
+/// Connections that are served in any case, or nobody could call.
+const LEAST_CONNECTIONS: usize = 16;
+
+/// What the descriptors are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// How many there can be.
+    pub limit: usize,
+    /// What all sandboxes of the configuration need, and the process itself.
+    pub needed: usize,
+    /// What is left for connections, at most the configured number.
+    pub connections: usize,
+}
+
+impl Plan {
+    /// For a configuration, in this process.
+    pub fn new(config: &Config) -> Self {
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let waiting: usize = config.languages.values().map(|language| language.pool.size).sum();
+        let sandboxes = waiting + config.pools.admission.running + config.pools.refills;
+        Self::within(limit, sandboxes, config.http.max_connections)
+    }
+
+    fn within(limit: usize, sandboxes: usize, most: usize) -> Self {
+        let needed = sandboxes.saturating_mul(OF_SANDBOX).saturating_add(OWN);
+        let left = limit.saturating_sub(needed).max(LEAST_CONNECTIONS);
+        Self { limit, needed, connections: left.min(most) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_get_what_sandboxes_leave() {
+        for (limit, sandboxes, connections) in [
+            (1024, 16, 864),
+            (256, 16, 96),
+            // Some are served in any case.
+            (256, 100, 16),
+            (1 << 20, 16, 1024),
+            (usize::MAX, usize::MAX, 16),
+        ] {
+            let plan = Plan::within(limit, sandboxes, 1024);
+            assert_eq!(plan.connections, connections, "{limit} {sandboxes}");
+        }
+        assert_eq!(Plan::within(1 << 20, 16, 8).connections, 8, "no more than configured");
+    }
+}
