@@ -30,7 +30,8 @@ function field(text, [name, low, high, names, offset]) {
     const [first, last, ...extra] = range.split("-");
     if (more.length || extra.length || (step !== undefined && !/^[1-9][0-9]*$/.test(step))) usage(`cannot read ${JSON.stringify(part)} in ${name}`);
     const start = range === "*" ? low : number(first);
-    const end = range === "*" ? high : last !== undefined ? number(last) : step !== undefined ? high : start;
+    let end = range === "*" ? high : last !== undefined ? number(last) : step !== undefined ? high : start;
+    if (name === "day of week" && end === 0 && start > 0) end = 7; // Sunday is both.
     if (end < start) usage(`the range ${JSON.stringify(range)} in ${name} runs backwards`);
     for (let value = start; value <= end; value += Number(step ?? 1)) set.add(name === "day of week" ? value % 7 : value);
   }

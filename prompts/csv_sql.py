@@ -1,10 +1,10 @@
 """Run one SQL query over CSV files, each loaded as an SQLite table named after the file.
 
-Usage: csv_sql [--json] QUERY [FILE ...]
+Usage: csv_sql [--json] [--delimiter C] QUERY [FILE ...]
 sales.csv becomes the table sales; without FILE standard input becomes the table stdin.
 The result is printed as CSV, or as one JSON object per line with --json.
 """
-import argparse, codecs, csv, io, itertools, json, math, os, re, sqlite3, sys
+import argparse, codecs, collections, csv, io, itertools, json, math, os, re, sqlite3, sys
 
 INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")
 NUMBER = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -15,6 +15,41 @@ def open_text(path):
     raw = open(path, "rb") if path else sys.stdin.buffer
     codec = "utf-16" if raw.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return io.TextIOWrapper(raw, encoding=codec, errors="legacy", newline="")
+
+def delimiter_of(lines):
+    """The delimiter with which most lines have the same number of cells, and more than one."""
+    def alike(delimiter):
+        widths = collections.Counter(len(row) for row in csv.reader(lines, delimiter=delimiter))
+        return max((count for width, count in widths.items() if width > 1), default=0)
+
+    best = max("\t;|,", key=alike)  # The comma comes last, because it is also in texts and numbers.
+    return best if alike(best) else ","
+
+
+def read_csv(text, delimiter, header=True):
+    """Return the delimiter and the rows, without a line such as sep=; and without titles above the header."""
+    lines = list(itertools.islice(text, 100))
+    told = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
+    lines = lines[1:] if told else lines
+    delimiter = delimiter or (told[1] if told else delimiter_of(lines))
+    rows = (row for row in csv.reader(itertools.chain(lines, text), delimiter=delimiter) if row)
+    first = list(itertools.islice(rows, 100))
+    width = max(collections.Counter(map(len, first)).items(), key=lambda pair: pair[::-1], default=(0, 0))[0]
+
+    def is_title(row):
+        filled = max((i for i, cell in enumerate(row, 1) if cell.strip()), default=0)
+        # Spreadsheets fill up titles with empty cells.
+        return filled * 3 <= width or len(row) * 2 <= width or row[0].startswith("#") and len(row) != width
+
+    while header and len(first) > 1 and is_title(first[0]):
+        del first[0]
+    return delimiter, itertools.chain(first, rows)
+
+
+def one_character(text):
+    if len(text := text.replace("\\t", "\t")) != 1:
+        raise argparse.ArgumentTypeError("takes one character")
+    return text
 
 
 def quote(name):
@@ -32,10 +67,8 @@ def unique(names):
         yield name
 
 
-def load(database, table, text):
-    first = text.readline()
-    delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", first).count)
-    reader = (row for row in csv.reader(itertools.chain([first], text), delimiter=delimiter) if row)
+def load(database, table, text, delimiter):
+    _, reader = read_csv(text, delimiter)
     columns = list(unique(next(reader, ["empty"])))
     kinds = ["INTEGER"] * len(columns)
 
@@ -64,6 +97,7 @@ def load(database, table, text):
 parser = argparse.ArgumentParser(prog="csv_sql", description=__doc__.splitlines()[0])
 parser.add_argument("query")
 parser.add_argument("file", nargs="*")
+parser.add_argument("--delimiter", type=one_character, metavar="C", help="one character; guessed from the first lines when absent")
 parser.add_argument("--json", action="store_true", help="print one JSON object per row")
 args = parser.parse_args()
 csv.field_size_limit(sys.maxsize)
@@ -71,7 +105,7 @@ database, schema = sqlite3.connect(""), []  # The empty name lets a large table 
 try:
     for path in args.file or [None]:
         table = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0]) if path else "stdin"
-        schema.append(load(database, table, open_text(path)))
+        schema.append(load(database, table, open_text(path), args.delimiter))
     cursor = database.execute(args.query)
     names = [column[0] for column in cursor.description or []]
     writer = csv.writer(sys.stdout, lineterminator="\n")

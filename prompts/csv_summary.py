@@ -21,6 +21,41 @@ def open_text(path):
     codec = "utf-16" if raw.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return io.TextIOWrapper(raw, encoding=codec, errors="legacy", newline="")
 
+def delimiter_of(lines):
+    """The delimiter with which most lines have the same number of cells, and more than one."""
+    def alike(delimiter):
+        widths = collections.Counter(len(row) for row in csv.reader(lines, delimiter=delimiter))
+        return max((count for width, count in widths.items() if width > 1), default=0)
+
+    best = max("\t;|,", key=alike)  # The comma comes last, because it is also in texts and numbers.
+    return best if alike(best) else ","
+
+
+def read_csv(text, delimiter, header=True):
+    """Return the delimiter and the rows, without a line such as sep=; and without titles above the header."""
+    lines = list(itertools.islice(text, 100))
+    told = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
+    lines = lines[1:] if told else lines
+    delimiter = delimiter or (told[1] if told else delimiter_of(lines))
+    rows = (row for row in csv.reader(itertools.chain(lines, text), delimiter=delimiter) if row)
+    first = list(itertools.islice(rows, 100))
+    width = max(collections.Counter(map(len, first)).items(), key=lambda pair: pair[::-1], default=(0, 0))[0]
+
+    def is_title(row):
+        filled = max((i for i, cell in enumerate(row, 1) if cell.strip()), default=0)
+        # Spreadsheets fill up titles with empty cells.
+        return filled * 3 <= width or len(row) * 2 <= width or row[0].startswith("#") and len(row) != width
+
+    while header and len(first) > 1 and is_title(first[0]):
+        del first[0]
+    return delimiter, itertools.chain(first, rows)
+
+
+def one_character(text):
+    if len(text := text.replace("\\t", "\t")) != 1:
+        raise argparse.ArgumentTypeError("takes one character")
+    return text
+
 
 @functools.lru_cache(maxsize=1 << 16)
 def classify(cell):
@@ -78,21 +113,15 @@ class Column:
 def main():
     parser = argparse.ArgumentParser(prog="csv_summary", description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?")
-    parser.add_argument("--delimiter", help="one character; guessed from the first line when absent")
+    parser.add_argument("--delimiter", type=one_character, metavar="C", help="one character; guessed from the first lines when absent")
     parser.add_argument("--no-header", action="store_true", help="the first row is data")
     args = parser.parse_args()
-    if args.delimiter == "\\t":
-        args.delimiter = "\t"
-    if args.delimiter is not None and len(args.delimiter) != 1:
-        parser.error("--delimiter takes one character")
     csv.field_size_limit(sys.maxsize)
     try:
         text = open_text(args.file)
     except OSError as error:
         parser.error(f"cannot read {args.file}: {error.strerror}")
-    first = text.readline()
-    delimiter = args.delimiter or max(",;\t|", key=re.sub(r'"[^"]*"', "", first).count)
-    reader = (row for row in csv.reader(itertools.chain([first], text), delimiter=delimiter) if row)
+    delimiter, reader = read_csv(text, args.delimiter, not args.no_header)
     head = next(reader, [])
     if args.no_header and head:
         reader, head = itertools.chain([head], reader), [""] * len(head)

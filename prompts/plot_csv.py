@@ -1,9 +1,9 @@
 """Plot columns of a CSV file as a line, scatter, bar or histogram chart and save it as a PNG (needs matplotlib).
 
-Usage: plot_csv [--x COLUMN] [--y COLUMN ...] [--kind line|scatter|bar|hist] [--out plot.png] [--title T] [FILE]
+Usage: plot_csv [--x COLUMN] [--y COLUMN ...] [--kind line|scatter|bar|hist] [--out plot.png] [--title T] [--delimiter C] [FILE]
 By default the first column is x and every other numeric column is y; without FILE standard input is read.
 """
-import argparse, codecs, csv, datetime, io, itertools, math, os, re, sys, tempfile
+import argparse, codecs, collections, csv, datetime, io, itertools, math, os, re, sys, tempfile
 
 codecs.register_error("legacy", lambda e: (e.object[e.start:e.end].decode("cp1252", "replace"), e.end))
 
@@ -12,6 +12,41 @@ def open_text(path):
     raw = open(path, "rb") if path else sys.stdin.buffer
     codec = "utf-16" if raw.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return io.TextIOWrapper(raw, encoding=codec, errors="legacy", newline="")
+
+def delimiter_of(lines):
+    """The delimiter with which most lines have the same number of cells, and more than one."""
+    def alike(delimiter):
+        widths = collections.Counter(len(row) for row in csv.reader(lines, delimiter=delimiter))
+        return max((count for width, count in widths.items() if width > 1), default=0)
+
+    best = max("\t;|,", key=alike)  # The comma comes last, because it is also in texts and numbers.
+    return best if alike(best) else ","
+
+
+def read_csv(text, delimiter, header=True):
+    """Return the delimiter and the rows, without a line such as sep=; and without titles above the header."""
+    lines = list(itertools.islice(text, 100))
+    told = re.fullmatch(r'"?sep=(.)"?\s*', lines[0], re.IGNORECASE) if lines else None
+    lines = lines[1:] if told else lines
+    delimiter = delimiter or (told[1] if told else delimiter_of(lines))
+    rows = (row for row in csv.reader(itertools.chain(lines, text), delimiter=delimiter) if row)
+    first = list(itertools.islice(rows, 100))
+    width = max(collections.Counter(map(len, first)).items(), key=lambda pair: pair[::-1], default=(0, 0))[0]
+
+    def is_title(row):
+        filled = max((i for i, cell in enumerate(row, 1) if cell.strip()), default=0)
+        # Spreadsheets fill up titles with empty cells.
+        return filled * 3 <= width or len(row) * 2 <= width or row[0].startswith("#") and len(row) != width
+
+    while header and len(first) > 1 and is_title(first[0]):
+        del first[0]
+    return delimiter, itertools.chain(first, rows)
+
+
+def one_character(text):
+    if len(text := text.replace("\\t", "\t")) != 1:
+        raise argparse.ArgumentTypeError("takes one character")
+    return text
 
 
 def number(cell):
@@ -40,13 +75,12 @@ parser.add_argument("--y", metavar="COLUMN", action="append", default=[], help="
 parser.add_argument("--kind", choices=["line", "scatter", "bar", "hist"], default="line")
 parser.add_argument("--out", default="plot.png")
 parser.add_argument("--title", default="")
+parser.add_argument("--delimiter", type=one_character, metavar="C", help="one character; guessed from the first lines when absent")
 args = parser.parse_args()
 csv.field_size_limit(sys.maxsize)
 try:
     text = open_text(args.file)
-    first = text.readline()
-    delimiter = max(",;\t|", key=re.sub(r'"[^"]*"', "", first).count)
-    rows = [[c.strip() for c in r] for r in csv.reader(itertools.chain([first], text), delimiter=delimiter) if r]
+    rows = [[cell.strip() for cell in row] for row in read_csv(text, args.delimiter)[1]]
 except OSError as error:
     parser.error(f"cannot read {args.file}: {error.strerror}")
 except csv.Error as error:

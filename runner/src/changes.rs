@@ -174,11 +174,12 @@ impl Walk<'_> {
     }
 }
 
-/// A path as text. Bytes that are not UTF-8 become `\xff`, so that different names stay different.
+/// A path as text. Bytes that are not UTF-8 become `\xff`, and a backslash before an x `\x5c`, so that different names stay
+/// different.
 fn text(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
-        text.push_str(chunk.valid());
+        text.push_str(&chunk.valid().replace("\\x", "\\x5cx"));
         for byte in chunk.invalid() {
             text.push_str(&format!("\\x{byte:02x}"));
         }
@@ -343,10 +344,15 @@ mod tests {
             deep.extend(std::iter::repeat_n("d", MAX_DEPTH + 2));
             fs::create_dir_all(&deep).unwrap();
             File::create(deep.join("unseen")).unwrap();
-            let name = std::ffi::OsStr::from_bytes(b"\xff\n\x1b[31m");
-            File::create(workdir.join(name)).unwrap();
+            // A byte, and the letters that stand for it.
+            for name in [&b"\xff\n\x1b[31m"[..], b"\\xff\n\x1b[31m"] {
+                File::create(workdir.join(std::ffi::OsStr::from_bytes(name))).unwrap();
+            }
         });
-        assert_eq!(paths(&files), [("\\xff\n\u{1b}[31m", 0, true)]);
+        let mut paths = paths(&files);
+        paths.sort_unstable();
+        let letters = ("\\x5cxff\n\u{1b}[31m", 0, true);
+        assert_eq!(paths, [letters, ("\\xff\n\u{1b}[31m", 0, true)]);
         assert!(!is_complete);
     }
 }

@@ -236,7 +236,7 @@ pub struct WantedFiles {
 /// A file that the program created or changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedFile {
-    /// Its path below the workspace. Bytes that are not UTF-8 are written as `\xff`.
+    /// Its path below the workspace. Bytes that are not UTF-8 are written as `\xff`, and a backslash before an x as `\x5c`.
     pub path: String,
     /// Its size in bytes.
     pub size: u64,

@@ -25,9 +25,11 @@ use crate::transport::http::{Ending, Http};
 use crate::transport::message::Limits;
 use crate::transport::stdio::{Stdio, Streams};
 
-/// How long running programs can go on when the host has disconnected or stops the server: it no longer waits for
-/// their answers.
+/// How long running programs can go on when the host stops the server: it hardly waits for their answers.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long what the host has asked for can take after the end of the input, while somebody reads the answers.
+const FINISH: Duration = Duration::from_secs(10);
 
 /// How long sending the last answers can take once everything is removed.
 const ANSWERS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -60,7 +62,7 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     require_output()?;
     let app = App::new(&config).await?;
     // Before anything is created that a signal would leave behind.
-    let stop_signal = stop_signal()?;
+    let mut stop_signal = std::pin::pin!(stop_signal()?);
     let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
     let limits = Limits::new(config.limits.files.files);
     let server = Server::new(Arc::new(config), Arc::clone(&pools), Clients::One);
@@ -69,17 +71,37 @@ async fn serve_host(config: Config) -> anyhow::Result<ExitCode> {
     let streams = Streams::default();
     let mut session = std::pin::pin!(session(server, Stdio::new(streams.clone(), limits)));
     let stop = async {
-        tokio::select! {
-            signal = stop_signal => tracing::info!(signal, "stopping"),
-            () = streams.ended.cancelled() => tracing::info!("the host has disconnected; stopping"),
-        }
+        let drain = tokio::select! {
+            signal = &mut stop_signal => {
+                tracing::info!(signal, "stopping");
+                DRAIN
+            }
+            () = streams.output_failed.cancelled() => {
+                tracing::info!("the host reads no answers anymore; stopping");
+                DRAIN
+            }
+            () = streams.input_ended.cancelled() => {
+                tracing::info!("the input has ended; finishing what was asked");
+                // Clients that wait for changes are answered with that.
+                changes.close();
+                // The session ends when everything is answered.
+                tokio::select! {
+                    signal = stop_signal => tracing::info!(signal, "stopping"),
+                    () = streams.output_failed.cancelled() => {}
+                    () = tokio::time::sleep(FINISH) => {
+                        tracing::warn!("there are calls that take too long; stopping");
+                    }
+                }
+                Duration::ZERO
+            }
+        };
         // Otherwise the server would wait for clients that wait for changes.
         changes.close();
-        close(&pools, DRAIN).await
+        close(&pools, drain).await
     };
     tokio::select! {
         ended = &mut session => {
-            close(&pools, DRAIN).await?;
+            close(&pools, Duration::ZERO).await?;
             ended?;
         }
         // The session goes on meanwhile: programs that end during the drain are answered.

@@ -19,7 +19,7 @@ use crate::request::arguments::{
 use crate::request::resolve;
 use crate::request::snippets::Snippets;
 use crate::request::syntax::{self, Syntax};
-use crate::request::understand;
+use crate::request::understand::{self, given::Given};
 use crate::result::detached::{Detached, RunState};
 use crate::result::explain::Context;
 use crate::result::handles::Capacity;
@@ -114,7 +114,7 @@ impl Calls {
     /// # Errors
     ///
     /// When there is no such tool. Any other failure is an answer, because hosts show those to their model.
-    pub(crate) async fn call(&self, name: &str, arguments: Value, call: Call) -> Answer {
+    pub(crate) async fn call(&self, name: &str, arguments: Given, call: Call) -> Answer {
         let answer = match (name, &self.config.test_code) {
             (EXECUTE_CODE, _) if call.waits_for_the_end => {
                 let Call { client, progress, .. } = call;
@@ -147,7 +147,7 @@ impl Calls {
 
     /// Runs a program. A long run is detached before its caller gives up, even if the caller follows its progress: many
     /// hosts ask for progress and wait no longer for it.
-    async fn execute_or_detach(&self, arguments: Value, call: Call) -> Answer {
+    async fn execute_or_detach(&self, arguments: Given, call: Call) -> Answer {
         let Call { client, progress, .. } = call;
         let so_far = Arc::new(SoFar::default());
         let watch = {
@@ -164,7 +164,7 @@ impl Calls {
         self.answer(self.detached.run_or_detach(&client, so_far, run).await)
     }
 
-    async fn get_result(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
+    async fn get_result(&self, arguments: Given, Call { client, .. }: Call) -> Answer {
         let (GetResult { handle, cancel }, _) = understand::read(arguments, &self.config)?;
         let handle = required(handle, "handle", "the handle that execute_code returned")?;
         let state = match cancel {
@@ -186,7 +186,7 @@ impl Calls {
 
     async fn execute_code(
         &self,
-        arguments: Value,
+        arguments: Given,
         client: &Client,
         watch: Option<Watch>,
     ) -> Answer {
@@ -216,12 +216,13 @@ impl Calls {
             language: &request.language,
             timeout: request.run.timeout,
             resources: request.run.resources,
+            advice: request.advice.as_deref(),
         };
         let keep = (&*self.results, client);
         Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, notes, keep))
     }
 
-    async fn check_syntax(&self, arguments: Value, Call { client, .. }: Call) -> Answer {
+    async fn check_syntax(&self, arguments: Given, Call { client, .. }: Call) -> Answer {
         let (arguments, notes) = understand::read(arguments, &self.config)?;
         let CheckSyntax { language, code } = arguments;
         let language = required(language, "language", "the language of the code")?;
@@ -233,14 +234,18 @@ impl Calls {
         let language = resolve::language(&language, &self.config)?;
         let checked = self.syntax_of(&language, &code, &client).await?;
         Ok(match checked {
-            Ok(syntax) => tool_result::of_data(&Syntax { notes: notes.into_texts(), ..syntax }),
+            Ok(syntax) => {
+                let mut notes = notes.into_texts();
+                notes.extend(understand::advice(&code, &language).filter(|_| !syntax.valid));
+                tool_result::of_data(&Syntax { notes, ..syntax })
+            }
             Err(no_verdict) => no_verdict,
         })
     }
 
     async fn test_code(
         &self,
-        arguments: Value,
+        arguments: Given,
         Call { client, progress, .. }: Call,
         language: &Arc<Language>,
     ) -> Answer {
@@ -251,10 +256,13 @@ impl Calls {
         }
         let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)
             .map_err(|error| notes.explain(error))?;
-        let notes = notes.into_texts();
+        let mut notes = notes.into_texts();
         match self.syntax_of(language, &code, &client).await? {
             Ok(Syntax { valid: true, .. }) => {}
-            Ok(invalid) => return Ok(tool_result::of_data(&Tested::invalid(invalid, notes))),
+            Ok(invalid) => {
+                notes.extend(understand::advice(&code, language));
+                return Ok(tool_result::of_data(&Tested::invalid(invalid, notes)));
+            }
             Err(no_verdict) => return Ok(no_verdict),
         }
         let found = self.config.policies.check(&language.name, request.unchecked).await;

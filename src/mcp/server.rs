@@ -9,7 +9,7 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
-    CustomResult, ErrorCode, ErrorData, Implementation, JsonObject, ListPromptsRequestMethod,
+    CustomResult, ErrorCode, ErrorData, Implementation, ListPromptsRequestMethod,
     ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
     Reference, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
@@ -30,6 +30,7 @@ use crate::mcp::tool_result;
 use crate::mcp::tools;
 use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
+use crate::request::understand::given::{Given, Object};
 use crate::result::kept::{self, ReadError};
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
@@ -58,18 +59,19 @@ pub(crate) struct Caller {
     pub gone: CancellationToken,
 }
 
-/// The arguments of a call whose message was too long to be parsed with them. A transport adds them to the request.
+/// The arguments of a call that a transport has taken out of its message, to add them to the request: they are too long
+/// to be parsed with it, or have numbers that would change.
 #[derive(Debug, Clone)]
-pub(crate) struct LongArguments(Arc<Mutex<JsonObject>>);
+pub(crate) struct TakenArguments(Arc<Mutex<Object>>);
 
-impl LongArguments {
+impl TakenArguments {
     /// Wraps arguments.
-    pub(crate) fn new(arguments: JsonObject) -> Self {
+    pub(crate) fn new(arguments: Object) -> Self {
         Self(Arc::new(Mutex::new(arguments)))
     }
 
     /// Moves the arguments out. A request is called once, and what is left of it would be in memory until its end.
-    fn take(&self) -> JsonObject {
+    fn take(&self) -> Object {
         std::mem::take(&mut *lock(&self.0))
     }
 }
@@ -283,8 +285,10 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let long = extension::<LongArguments>(&context).map(LongArguments::take);
-        let arguments = Value::Object(long.or(request.arguments).unwrap_or_default());
+        let arguments = match extension::<TakenArguments>(&context) {
+            Some(taken) => Given::Object(taken.take()),
+            None => Value::Object(request.arguments.unwrap_or_default()).into(),
+        };
         let Caller { client, gone } = caller(&context);
         let version = context.protocol_version();
         let progress = Progress::wanted(&context);

@@ -200,15 +200,14 @@ pub(crate) fn too_much_at_once(most: usize) -> CallToolResult {
 
 /// The answer to an unknown handle.
 pub(crate) fn unknown_handle() -> CallToolResult {
-    failure(
-        "There is no run with this handle: it has expired, or the server was restarted. Run the program \
-         again.",
-    )
+    let message = "there is no run with this handle: it has expired, or the server was restarted; run the program \
+                   again";
+    invalid_arguments(GET_RESULT, &InvalidArgument::new("handle", message))
 }
 
 /// The answer when a detached run ended without a result.
 pub(crate) fn ended_without_result() -> CallToolResult {
-    failure("The program was ended before it had a result. Its sandbox is gone.")
+    of_report(&Report::ended_without_result(), Vec::new())
 }
 
 /// Removes what a client of an older revision does not understand: links to resources came with 2025-06-18. The

@@ -1,5 +1,6 @@
 //! Checks one file against rules, within limits, because the file may be hostile.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
@@ -12,6 +13,7 @@ use tree_sitter::{ParseOptions, Parser};
 
 use super::grammar::Grammar;
 use super::rules::Rules;
+use super::spelling::Plain;
 use super::{Findings, Violation};
 
 /// Largest file that is checked, in bytes. What people and models write is a hundredth of it.
@@ -56,24 +58,41 @@ pub(super) fn check(
             .flat_map(|rules| rules.collection.get_rule_from_lang(Path::new(name), grammar)),
     );
     let tree = parse(text, grammar, until)?;
-    for node in tree.root().dfs() {
-        if Instant::now() >= until {
-            return Err(Unreadable::TooSlow);
+    let mut seen = BTreeSet::new();
+    let mut plain = Plain::default();
+    let mut look = |tree: &AstGrep<StrDoc<Grammar>>, mut plain: Option<&mut Plain>| {
+        let is_second = plain.is_none();
+        for node in tree.root().dfs() {
+            if Instant::now() >= until {
+                return Err(Unreadable::TooSlow);
+            }
+            if let Some(plain) = &mut plain {
+                plain.add(&node);
+            }
+            // Comments such as "ast-grep-ignore" are not honoured, because the program's author writes them.
+            for rule in by_kind.rules(node.kind_id()) {
+                let Some(matched) = rule.matcher.match_node(node.clone()) else { continue };
+                let start = matched.start_pos();
+                // What begins elsewhere in plain spelling ends in the same place.
+                if !seen.insert((&rule.id, matched.end_pos().byte_point())) && is_second {
+                    continue;
+                }
+                found.add(|| Violation {
+                    file: name.to_owned(),
+                    rule: rule.id.clone(),
+                    line: start.line() as u64 + 1,
+                    column: start.column(&matched) as u64 + 1,
+                    message: one_line(&rule.get_message(&matched)),
+                });
+            }
         }
-        // Comments such as "ast-grep-ignore" are not honoured, because the program's author writes them.
-        for rule in by_kind.rules(node.kind_id()) {
-            let Some(matched) = rule.matcher.match_node(node.clone()) else { continue };
-            let start = matched.start_pos();
-            found.add(|| Violation {
-                file: name.to_owned(),
-                rule: rule.id.clone(),
-                line: start.line() as u64 + 1,
-                column: start.column(&matched) as u64 + 1,
-                message: one_line(&rule.get_message(&matched)),
-            });
-        }
+        Ok(())
+    };
+    look(&tree, Some(&mut plain))?;
+    match plain.text(tree.source(), grammar) {
+        Some(text) => look(&parse(text, grammar, until)?, None),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Rules by the kinds of nodes that they can match.

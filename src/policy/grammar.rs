@@ -25,6 +25,7 @@ pub(super) struct Grammar(SupportLang);
 
 impl Grammar {
     pub(super) const JAVASCRIPT: Self = Self(SupportLang::JavaScript);
+    pub(super) const PYTHON: Self = Self(SupportLang::Python);
     pub(super) const TYPESCRIPT: Self = Self(SupportLang::TypeScript);
 
     /// The grammar of files with an extension, which is written with its dot.

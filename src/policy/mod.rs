@@ -7,6 +7,7 @@ mod check;
 mod checker;
 mod grammar;
 mod rules;
+mod spelling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -80,6 +80,11 @@ const MODULES: [&str; 17] = [
     "signal",
 ];
 
+/// A name in letters that Python takes for the usual ones.
+fn wide(name: &str) -> String {
+    name.chars().map(|c| char::from_u32(u32::from(c) + 0xfee0).unwrap()).collect()
+}
+
 #[test]
 fn strict_refuses_each_call_wherever_it_stands() {
     let strict = strict();
@@ -103,7 +108,23 @@ fn strict_refuses_each_call_wherever_it_stands() {
         ] {
             assert_eq!(found(&strict, &code), [format!("{place} {call}")], "{code}");
         }
-        assert_eq!(found(&strict, &format!("@{name}\ndef f(): pass")), ["1:1 forbidden-call"]);
+        for (code, place) in [
+            (format!("({name})('1')"), "1:2"),
+            (format!("x = (({name}))('1')"), "1:7"),
+            (format!("({name}\n)('1')"), "1:2"),
+            (format!("(\n  # a comment\n  {name} # another\n)('1')"), "3:3"),
+            (format!("(x := {name})('1')"), "1:7"),
+            (format!("{name}.__call__('1')"), "1:1"),
+            (format!("{name}\\\n('1')"), "1:1"),
+            (format!("f'{{x:{{{name}(1)}}}}'"), "1:6"),
+            (format!("class A(({name})(1)): pass"), "1:10"),
+            (format!("{}('1')", wide(name)), "1:1"),
+            (format!("@{name}\ndef f(): pass"), "1:1"),
+            (format!("@({name})\ndef f(): pass"), "1:1"),
+        ] {
+            assert_eq!(found(&strict, &code), [format!("{place} {call}")], "{code}");
+        }
+        assert_eq!(found(&strict, &format!("({name})(1); {name}(1)")).len(), 2);
         assert_eq!(found(&strict, &format!("{name}({name}(1))")).len(), 2);
     }
 }
@@ -124,6 +145,9 @@ fn strict_allows_text_that_looks_like_a_call() {
             format!("f(a.{name})"),
             format!("f({name}=1)"),
             format!("@x.{name}\ndef f(): pass"),
+            format!("({name}, 1)"),
+            format!("(x.{name})()"),
+            format!("(f)({name})"),
         ] {
             assert_eq!(found(&strict, &code), [""; 0], "{code}");
         }
@@ -150,6 +174,7 @@ fn strict_refuses_each_import_in_every_form() {
             (format!("try: import {name}\nexcept ImportError: pass"), "1:13"),
             (format!("a = 1; import {name}"), "1:15"),
             (format!("import \\\n  {name}"), "2:3"),
+            (format!("import {}", wide(name)), "1:8"),
         ] {
             assert_eq!(found(&strict, &code), [format!("{place} forbidden-import")], "{code}");
         }
@@ -267,6 +292,49 @@ fn a_rule_for_javascript_holds_for_every_file_that_node_runs() {
     }
     let typed = check(&policy, &[file("main.ts", b"const a: number = eval('1');")]);
     assert_eq!(typed.listed[0].column, 19);
+}
+
+#[test]
+fn a_rule_holds_in_every_spelling() {
+    let rules = "id: e\nlanguage: JavaScript\nmessage: a\nrule: { any: [{ pattern: eval($A) }, { pattern: new Function($A) }] }\n---\n\
+                 id: p\nlanguage: Go\nmessage: a\nrule: { any: [{ pattern: panic($A) }, { pattern: os.Exit($A) }] }\n---\n\
+                 id: call\nlanguage: Go\nmessage: a\nrule: { kind: call_expression }";
+    let apply = r#"{"javascript": ["mine"], "go": ["mine"]}"#;
+    let config = configured(apply, &[("mine.yml", rules)]).unwrap();
+    let javascript = [
+        "(eval)('1')",
+        "(/* a */ eval)('1')",
+        "(0, eval)('1')",
+        "eval?.('1')",
+        "(x = eval)('1')",
+        r"\u0065val('1')",
+        r"ev\u{61}l('1')",
+        "new (Function)('1')",
+        "(eval\n)('1')",
+    ];
+    let typescript = ["eval!('1')", "(eval as any)('1')", "(<any>eval)('1')", "eval<any>('1')"];
+    let go = ["(panic)(1)", "((panic))(1)", "(os.Exit)(1)", "f((\npanic)(1))"];
+    for (language, file_name, code) in javascript
+        .map(|code| ("javascript", "main.js", code.to_owned()))
+        .into_iter()
+        .chain(javascript.map(|code| ("javascript", "main.ts", code.to_owned())))
+        .chain(typescript.map(|code| ("javascript", "main.ts", code.to_owned())))
+        .chain(go.map(|code| ("go", "main.go", format!("package main\nfunc main() {{ {code} }}"))))
+    {
+        let found =
+            check(&config.policies.languages[language], &[file(file_name, code.as_bytes())]);
+        let of = |id: &str| found.listed.iter().filter(|violation| violation.rule == id).count();
+        assert_eq!(of("e") + of("p"), 1, "{code}: {found}");
+        assert_eq!(
+            of("call"),
+            if language == "go" {
+                code.matches(")(").count() + code.matches("f(").count()
+            } else {
+                0
+            },
+            "{code}: {found}"
+        );
+    }
 }
 
 #[test]

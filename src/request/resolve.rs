@@ -18,6 +18,7 @@ use crate::request::arguments::{
 };
 use crate::request::limits::{cpu, cpu_seconds, memory, timeout};
 use crate::request::snippets::Snippets;
+use crate::request::understand;
 use crate::request::wanted_files::Wanted;
 
 /// Longest argument or variable, in bytes: Linux takes 128 KiB with the closing NUL.
@@ -38,6 +39,8 @@ pub(crate) struct Request {
     pub wanted: Wanted,
     /// The caller's sources, if a policy applies to them. Snippets are the operator's and are not checked.
     pub unchecked: Vec<SourceFile>,
+    /// What to say if the language's own tools can't read the source.
+    pub advice: Option<String>,
 }
 
 /// A request of the tool `test_code` whose every part was checked.
@@ -82,13 +85,15 @@ pub(crate) fn resolve(
         resources.cpu = cpu(cores, &config.limits)?;
     }
     let env = arguments_and_variables(&arguments, &entrypoint.language)?;
-    let wanted = Wanted::new(arguments.output_files, config.results.files)?;
+    let workdir = &entrypoint.language.sandbox.workdir;
+    let wanted = Wanted::new(arguments.output_files, workdir, config.results.files)?;
     let stdin = arguments.stdin.unwrap_or_default().into_bytes();
     if stdin.len() as u64 > config.limits.files.total {
         let message = format!("is longer than {} bytes", config.limits.files.total);
         return Err(InvalidArgument::new("stdin", message));
     }
     let language = Arc::clone(&entrypoint.language);
+    let advice = understand::advice(&entrypoint.code, &language);
     let Packed { file_name, sources, workspace, unchecked } =
         pack(config, entrypoint, arguments.additional_files)?;
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
@@ -102,7 +107,7 @@ pub(crate) fn resolve(
         files,
         ..RunRequest::new(argv, workspace, timeout, resources, output)
     };
-    Ok(Request { language, run, wanted, unchecked })
+    Ok(Request { language, run, wanted, unchecked, advice })
 }
 
 /// The same for a program of one file in the language of the tool `test_code`.

@@ -260,9 +260,34 @@ fn read_start(path: &Path) -> io::Result<String> {
 
 /// What a snippet's first line says of it, without the marks of a comment.
 fn description(code: &str) -> String {
-    let first = code.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#!"));
-    let text = first.unwrap_or_default().trim().trim_matches(['/', '#', '"', '\'', '*', ' ']);
-    text.chars().take(MAX_DESCRIPTION).collect()
+    let lines = code.trim_start_matches('\u{feff}').lines().filter(|line| !is_setting(line));
+    let mut texts = lines.map(|line| line.trim_matches(['/', '#', '"', '\'', '*', ' ', '\t']));
+    let text = texts.find(|text| !text.is_empty());
+    text.unwrap_or_default().chars().take(MAX_DESCRIPTION).collect()
+}
+
+/// Whether a line tells an interpreter, a compiler, an editor or a linter something, and not a person.
+fn is_setting(line: &str) -> bool {
+    const BEGINNINGS: [&str; 12] = [
+        "#!",
+        "//go:",
+        "// +build",
+        "// @ts-",
+        "// eslint",
+        "/* eslint",
+        "# pylint:",
+        "# ruff:",
+        "# noqa",
+        "# type:",
+        "# mypy:",
+        "package ",
+    ];
+    let is_comment = line.starts_with(['#', '/']);
+    let names_encoding = line.contains("coding:") || line.contains("coding=");
+    let is_of_editor = line.contains("-*-") || line.contains(" vim:") || line.contains(" vi:");
+    BEGINNINGS.iter().any(|beginning| line.starts_with(beginning))
+        || is_comment && (names_encoding || is_of_editor)
+        || line.trim_matches(['"', '\'', ';', ' ']) == "use strict"
 }
 
 #[cfg(test)]
@@ -304,6 +329,24 @@ mod tests {
         fs::write(folder.path().join("prompts/new.py"), "\"\"\"New.\"\"\"\n").unwrap();
         assert_eq!(snippets.get("new").unwrap().code, "\"\"\"New.\"\"\"\n");
         assert_eq!(snippets.list()[0].description, "New.");
+    }
+
+    #[test]
+    fn a_description_is_the_first_line_for_people() {
+        for code in [
+            "# Greets.",
+            "\u{feff}# Greets.",
+            "\u{feff}#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\n\"\"\"Greets.\n\nMore.\n\"\"\"",
+            "# coding=latin-1\n# vim: set ts=4 :\n\n\"\"\"\nGreets.\n\"\"\"",
+            "'use strict';\n// Greets.",
+            "// @ts-check\n/**\n * Greets.\n */",
+            "//go:build linux\n// +build linux\n\npackage main\n\n// Greets.",
+            "#\r\n# Greets.\r\n",
+        ] {
+            assert_eq!(description(code), "Greets.", "{code}");
+        }
+        assert_eq!(description("# Encoding of `text`"), "Encoding of `text`");
+        assert_eq!(description(""), "");
     }
 
     #[test]

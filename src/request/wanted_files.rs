@@ -1,5 +1,7 @@
 //! Which of a program's files its caller wants back.
 
+use std::collections::BTreeSet;
+
 use globset::{GlobBuilder, GlobMatcher};
 use isolator_pool::WantedFiles;
 use isolator_pool::quote::quoted;
@@ -10,11 +12,56 @@ use crate::request::arguments::InvalidArgument;
 const MAX_GLOBS: usize = 32;
 const MAX_GLOB: usize = 256;
 
+/// Characters that mean something else than themselves in a pattern.
+const SPECIAL: [char; 7] = ['*', '?', '[', ']', '{', '}', '\\'];
+
 /// Which of a program's files its caller wants: pictures, and those that patterns name.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
-    globs: Vec<(String, GlobMatcher)>,
+    patterns: Vec<Pattern>,
     most: u64,
+}
+
+/// The name of a file, or a pattern of names.
+#[derive(Debug, Clone)]
+struct Pattern {
+    text: String,
+    /// What it is as a pattern; what is wrong with it if it can only be a name.
+    glob: Result<GlobMatcher, String>,
+}
+
+impl Pattern {
+    /// `None` if it leads out of the working directory.
+    fn new(text: &str, workdir: &str) -> Option<Self> {
+        // People may write the working directory itself.
+        let below = text.strip_prefix(workdir).filter(|rest| rest.starts_with('/'));
+        let mut text = below.map_or(text, |rest| rest.trim_start_matches('/'));
+        while let Some(rest) = text.strip_prefix("./") {
+            text = rest.trim_start_matches('/');
+        }
+        if text.is_empty() || text.starts_with('/') || text.split('/').any(|part| part == "..") {
+            return None;
+        }
+        let glob = GlobBuilder::new(text).literal_separator(true).build();
+        let glob = glob.map(|glob| glob.compile_matcher());
+        let glob = glob.map_err(|error| error.kind().to_string());
+        Some(Self { text: text.to_owned(), glob })
+    }
+
+    /// The names that it has as a pattern.
+    fn matches(&self, path: &str) -> bool {
+        self.glob.as_ref().is_ok_and(|glob| glob.is_match(path))
+    }
+
+    /// Patterns of the file that has this very name, and of those that the pattern names.
+    fn globs(&self) -> impl Iterator<Item = String> {
+        let name = self.text.contains(SPECIAL).then(|| {
+            let escaped = |c| [Some('\\').filter(|_| SPECIAL.contains(&c)), Some(c)];
+            self.text.chars().flat_map(escaped).flatten().collect()
+        });
+        let pattern = self.glob.is_ok().then(|| self.text.clone());
+        name.into_iter().chain(pattern)
+    }
 }
 
 impl Wanted {
@@ -22,54 +69,59 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// The first pattern that is not valid.
-    pub(crate) fn new(globs: Vec<String>, most: u64) -> Result<Self, InvalidArgument> {
-        if globs.len() > MAX_GLOBS {
+    /// The first pattern that leads out of the working directory.
+    pub(crate) fn new(
+        patterns: Vec<String>,
+        workdir: &str,
+        most: u64,
+    ) -> Result<Self, InvalidArgument> {
+        if patterns.len() > MAX_GLOBS {
             let message = format!("more than {MAX_GLOBS} patterns");
             return Err(InvalidArgument::new("output_files", message));
         }
-        let compile = |(at, glob): (usize, String)| {
+        let compile = |(at, text): (usize, String)| {
             let wrong =
                 |message: String| InvalidArgument::new(format!("output_files[{at}]"), message);
-            if glob.is_empty() || glob.len() > MAX_GLOB {
+            if text.is_empty() || text.len() > MAX_GLOB {
                 return Err(wrong(format!("a pattern must have 1 to {MAX_GLOB} bytes")));
             }
-            // People may write it for the working directory.
-            let pattern = glob.strip_prefix("./").unwrap_or(&glob);
-            if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
-                let glob = quoted(&glob);
-                return Err(wrong(format!("{glob} leads out of the working directory")));
-            }
-            let compiled = GlobBuilder::new(pattern).literal_separator(true).build();
-            let compiled = compiled.map_err(|error| wrong(error.kind().to_string()))?;
-            Ok((pattern.to_owned(), compiled.compile_matcher()))
+            Pattern::new(&text, workdir).ok_or_else(|| {
+                let text = quoted(&text);
+                wrong(format!("{text} names no file in the working directory, {workdir}"))
+            })
         };
-        Ok(Self {
-            globs: globs.into_iter().enumerate().map(compile).collect::<Result<_, _>>()?,
-            most,
-        })
+        let patterns = patterns.into_iter().enumerate().map(compile).collect::<Result<_, _>>()?;
+        Ok(Self { patterns, most })
     }
 
     /// The same for the sandbox.
     pub(crate) fn to_sandbox(&self) -> WantedFiles {
-        let globs = self.globs.iter().map(|(glob, _)| glob.clone()).collect();
+        let globs = self.patterns.iter().flat_map(Pattern::globs).collect();
         WantedFiles { globs, pictures: true, most: self.most }
     }
 
-    /// Whether a pattern names the file.
-    pub(crate) fn names(&self, path: &str) -> bool {
-        self.globs.iter().any(|(_, glob)| glob.is_match(path))
-    }
-
-    /// The patterns that match none of the files.
-    pub(crate) fn unmatched<'a>(
-        &'a self,
-        files: &'a [impl AsRef<str>],
-    ) -> impl Iterator<Item = &'a str> {
-        let is_unmatched = move |(_, glob): &&(String, GlobMatcher)| {
-            !files.iter().any(|file| glob.is_match(file.as_ref()))
-        };
-        self.globs.iter().filter(is_unmatched).map(|(pattern, _)| pattern.as_str())
+    /// Which of the files are named: those with the very name, or else those of the pattern. Also what should be said of
+    /// patterns that name none.
+    pub(crate) fn named<'p>(&self, paths: &[&'p str]) -> (BTreeSet<&'p str>, Vec<String>) {
+        let (mut named, mut notes) = (BTreeSet::new(), Vec::new());
+        let all: BTreeSet<_> = paths.iter().copied().collect();
+        for pattern in &self.patterns {
+            if let Some(path) = all.get(pattern.text.replace("\\x", "\\x5cx").as_str()) {
+                named.insert(*path);
+                continue;
+            }
+            let mut matching = all.iter().filter(|path| pattern.matches(path)).peekable();
+            if matching.peek().is_none() {
+                let text = quoted(&pattern.text);
+                let why = pattern.glob.as_ref().err();
+                let why = why.map_or(String::new(), |why| format!(", and is no pattern: {why}"));
+                notes.push(format!(
+                    "output_files: {text} matches no file that the program created or changed{why}"
+                ));
+            }
+            named.extend(matching);
+        }
+        (named, notes)
     }
 
     /// How many bytes come back at most.
@@ -82,21 +134,54 @@ impl Wanted {
 mod tests {
     use super::*;
 
+    fn wanted(patterns: &[&str]) -> Result<Wanted, InvalidArgument> {
+        Wanted::new(patterns.iter().map(|&text| text.to_owned()).collect(), "/workspace", 1)
+    }
+
     #[test]
     fn a_pattern_that_is_none_is_named_by_its_place() {
-        for (globs, field) in [
-            (vec!["*", "[a"], "output_files[1]"),
-            (vec![""], "output_files[0]"),
+        for (patterns, field) in [
+            (vec!["*", ""], "output_files[1]"),
             (vec!["/etc/*"], "output_files[0]"),
+            (vec!["/workspace"], "output_files[0]"),
+            (vec!["/workspace/"], "output_files[0]"),
+            (vec!["/workspace2/a"], "output_files[0]"),
+            (vec!["/workspace/../a"], "output_files[0]"),
             (vec!["a/../b"], "output_files[0]"),
             (vec!["*"; MAX_GLOBS + 1], "output_files"),
         ] {
-            let error = Wanted::new(globs.iter().map(|&g| g.to_owned()).collect(), 1).unwrap_err();
-            assert_eq!(error.field, field);
+            assert_eq!(wanted(&patterns).unwrap_err().field, field, "{patterns:?}");
         }
-        assert_eq!(
-            Wanted::new(vec!["./out/*".to_owned()], 1).unwrap().to_sandbox().globs,
-            ["out/*"]
-        );
+    }
+
+    #[test]
+    fn the_name_comes_before_the_pattern() {
+        let paths = ["a.csv", "r1.csv", "r[1].csv", "{a,b}.txt", "a.txt", "[x", "d/a.csv", "a\\*"];
+        for (pattern, named) in [
+            ("r[1].csv", &["r[1].csv"][..]),
+            ("r[12].csv", &["r1.csv"]),
+            ("{a,b}.txt", &["{a,b}.txt"]),
+            ("{a,c}.txt", &["a.txt"]),
+            ("[x", &["[x"]),
+            ("a\\*", &["a\\*"]),
+            ("/workspace/a.csv", &["a.csv"]),
+            ("/workspace//./d/*", &["d/a.csv"]),
+            ("././a.csv", &["a.csv"]),
+        ] {
+            let wanted = wanted(&[pattern]).unwrap();
+            assert_eq!(wanted.named(&paths).0, BTreeSet::from_iter(named.iter().copied()));
+            // The sandbox must send at least those.
+            let is_sent = |path: &&&str| {
+                let matches = |glob: String| {
+                    let glob = GlobBuilder::new(&glob).literal_separator(true).build();
+                    glob.unwrap().compile_matcher().is_match(path)
+                };
+                wanted.to_sandbox().globs.into_iter().any(matches)
+            };
+            assert!(named.iter().all(|path| is_sent(&path)), "{pattern}");
+        }
+        let (_, notes) = wanted(&["[y", "*.png", "a.csv"]).unwrap().named(&paths);
+        assert_eq!(notes.len(), 2);
+        assert!(notes[0].contains("no pattern: unclosed character class"), "{}", notes[0]);
     }
 }

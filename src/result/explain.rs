@@ -26,7 +26,18 @@ pub(crate) struct Context<'a> {
     pub timeout: Duration,
     /// The program's limits.
     pub resources: Resources,
+    /// What to say if the language's own tools can't read the program.
+    pub advice: Option<&'a str>,
 }
+
+/// What the languages' own tools print if they can't read a program.
+const UNREADABLE: [&[u8]; 5] = [
+    b"SyntaxError",
+    b"IndentationError",
+    b"syntax error",
+    b"expected 'package'",
+    b"illegal character",
+];
 
 /// What a program prints if it has opened too many files, in the words of the C library and of Node.js. The kernel does
 /// not count this.
@@ -37,7 +48,8 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
     let mut causes = vec![end(outcome, context)?];
     causes.extend(touched_limits(outcome, context));
     if outcome.status == Status::Error {
-        causes.extend(hint(outcome, context.language));
+        let advice = context.advice.filter(|_| is_unreadable(outcome)).map(str::to_owned);
+        causes.extend(advice.or_else(|| hint(outcome, context.language)));
     }
     Some(causes.join("; "))
 }
@@ -163,6 +175,12 @@ fn touched_limits(outcome: &Outcome, context: &Context<'_>) -> Vec<String> {
     touched
 }
 
+/// Whether the language's own tools could not read the program.
+fn is_unreadable(outcome: &Outcome) -> bool {
+    let printed = outcome.stderr.shortened(0, SEARCHED).to_bytes();
+    UNREADABLE.iter().any(|words| memmem::find(&printed, words).is_some())
+}
+
 /// The explanation of the last known message on standard error.
 fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
     let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
@@ -219,7 +237,7 @@ mod tests {
         change(&mut outcome);
         let timeout = Duration::from_secs(5);
         let resources = language.sandbox.resources;
-        cause(&outcome, &Context { config: &config, language, timeout, resources })
+        cause(&outcome, &Context { config: &config, language, timeout, resources, advice: None })
     }
 
     fn explain_stderr(language: &str, stderr: &str) -> String {

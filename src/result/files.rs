@@ -121,19 +121,24 @@ pub(crate) struct LeftFiles {
 impl LeftFiles {
     /// Sorts the files.
     pub(crate) fn new(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> Self {
-        let notes = notes(wanted, &files, is_all);
+        let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        let (named, mut notes) = wanted.named(&paths);
+        let is_named: Vec<bool> = paths.iter().map(|path| named.contains(path)).collect();
+        notes.extend(left_out(&files, &is_named, wanted.most()));
+        if !is_all {
+            notes.push("not all files that the program left could be listed".to_owned());
+        }
         let (mut forms, mut room) = (Vec::new(), Room::default());
         let mut items = BTreeMap::new();
         let mut reports = Vec::with_capacity(files.len());
-        for ChangedFile { path, size, content } in files {
+        for (ChangedFile { path, size, content }, is_named) in files.into_iter().zip(is_named) {
             let mut report = FileReport::named(path, size);
             let item = content.map(|content| {
                 let media_type = media_type(&report.path, &content);
                 Item { content, media_type }
             });
             // What only has the name of a picture was not asked for.
-            let is_wanted = |item: &Item| item.is_picture() || wanted.names(&report.path);
-            if let Some(item) = item.filter(is_wanted) {
+            if let Some(item) = item.filter(|item| item.is_picture() || is_named) {
                 report.media_type = Some(item.media_type.clone());
                 forms.push((reports.len(), room.form(&item)));
                 items.insert(name(&report.path), item);
@@ -162,32 +167,20 @@ impl LeftFiles {
     }
 }
 
-/// What the caller should know where the files are not what the patterns want.
-fn notes(wanted: &Wanted, files: &[ChangedFile], is_all: bool) -> Vec<String> {
-    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    let unmatched = wanted.unmatched(&paths).map(quoted);
-    let mut notes: Vec<_> = unmatched
-        .map(|glob| {
-            format!("output_files: {glob} matches no file that the program created or changed")
-        })
-        .collect();
-    let is_left_out = |file: &&ChangedFile| {
-        file.content.is_none() && (wanted.names(&file.path) || is_named_like_a_picture(&file.path))
+/// What the caller should know of files that should come back and are too large.
+fn left_out(files: &[ChangedFile], is_named: &[bool], most: u64) -> Option<String> {
+    let is_left_out = |(file, is_named): &(&ChangedFile, &bool)| {
+        file.content.is_none() && (**is_named || is_named_like_a_picture(&file.path))
     };
-    let left_out: Vec<_> = files.iter().filter(is_left_out).collect();
-    if let Some(first) = left_out.first() {
-        notes.push(format!(
-            "{} of the files that should come back, {} among them, are too large: all files \
-             together can have {} KiB",
-            left_out.len(),
-            quoted(&first.path),
-            wanted.most() >> 10
-        ));
-    }
-    if !is_all {
-        notes.push("not all files that the program left could be listed".to_owned());
-    }
-    notes
+    let mut left_out = files.iter().zip(is_named).filter(is_left_out);
+    let (first, _) = left_out.next()?;
+    Some(format!(
+        "{} of the files that should come back, {} among them, are too large: all files \
+         together can have {} KiB",
+        left_out.count() + 1,
+        quoted(&first.path),
+        most >> 10
+    ))
 }
 
 /// What the sandbox takes for a picture before it has looked at it.
@@ -334,7 +327,8 @@ mod tests {
     }
 
     fn wanted(globs: &[&str]) -> Wanted {
-        Wanted::new(globs.iter().map(|&glob| glob.to_owned()).collect(), 10 << 20).unwrap()
+        let globs = globs.iter().map(|&glob| glob.to_owned()).collect();
+        Wanted::new(globs, "/workspace", 10 << 20).unwrap()
     }
 
     fn words(files: Vec<ChangedFile>, globs: &[&str]) -> Returned {

@@ -198,6 +198,12 @@ impl Report {
         Self { violations: found.listed, ..Self::without_run(ReportStatus::Refused, message) }
     }
 
+    /// Describes a detached program that was ended.
+    pub(crate) fn ended_without_result() -> Self {
+        let message = "the program was ended before it had a result; its sandbox is gone";
+        Self::without_run(ReportStatus::Killed, message.to_owned())
+    }
+
     /// Describes a detached program with its output so far. Its caller fetches the result later.
     pub(crate) fn running(handle: String, kept_for: Duration, so_far: &SoFar) -> Self {
         let kept_for = duration::shown(kept_for);

@@ -149,8 +149,43 @@ SLIPS = [
         "1\n",
         "the lines with ``` around",
     ),
+    Slip(
+        "a fence inside of the code, and words around it",
+        {
+            "language": "python",
+            "code": "Here's the code:\n````python {1}\nprint('```')\nprint(\"\"\"\n```\n\"\"\")\n````\nIt prints fences.",
+        },
+        "```\n\n```\n\n",
+        ", and everything outside of them",
+    ),
+    Slip("no last fence, after a byte order mark", {"code": "\ufeff~~~js\nconsole.log(1)\n"}, "1\n", "from ~~~js"),
+    Slip(
+        "a block for a shell before the program",
+        {"language": "python", "code": "```bash\npip install x\n```\n\n```python\nprint(1)\n```"},
+        "1\n",
+        ", and everything outside of them",
+    ),
+    Slip(
+        "what is written as Markdown by a program",
+        {"language": "python", "code": "print(\"\"\"# A\n```python\nx\n```\n\"\"\")"},
+        "# A\n```python\nx\n```\n\n",
+    ),
     Slip("code in Markdown that tells the language", {"code": "```py\nprint(1)\n```"}, "1\n", "from ```py"),
     # The other tools.
+    Slip(
+        "two blocks in check_syntax",
+        {"language": "python", "code": "```python\nx\n```\n```python\ny\n```"},
+        note="lines with ```, the fences of Markdown",
+        tool="check_syntax",
+        has={"valid": False},
+    ),
+    Slip(
+        "a command of notebooks in test_code",
+        {"code": "import x\n%pip install y"},
+        note="line 2, \"%pip install y\", is a command of notebooks",
+        tool="test_code",
+        has={"valid": False},
+    ),
     Slip(
         "entrypoint_code in check_syntax",
         {"language": "PY", "entrypoint_code": "print("},
@@ -198,7 +233,13 @@ TOLD = [
         "one language around the code and another beside it",
         {"language": "python", "code": "```js\n1\n```"},
         "entrypoint_code",
-        "begins with ```js, but language is python",
+        "is written in ```js, but language is python",
+    ),
+    Told(
+        "a whole notebook",
+        {"language": "python", "code": '{"cells": [], "metadata": {}, "nbformat": 4}'},
+        "entrypoint_code",
+        "give the source of its code cells",
     ),
     Told("code as a list of lines", {"language": "python", "code": ["a", "b"]}, "entrypoint_code", "as a string"),
     Told("nothing", {}, "entrypoint_code", "there is nothing to run"),

@@ -100,6 +100,81 @@ async def test_the_environment_and_the_name_of_the_program_are_the_callers(serve
     assert stdout(result) == "red paint.py\n"
 
 
+ADVICE = {
+    "nothing to read": ("python", "print(input('name? '))", "send all that it reads as stdin"),
+    "too little to read": ("python", "print(input(), input())", "send all that it reads as stdin"),
+    "a question in a browser": ("javascript", "prompt('name?')", "send input as stdin"),
+    "a command of notebooks": ("python", "import json\n%pip install x", 'line 2, "%pip install x"'),
+    "a command of a shell": ("python", "!ls", 'line 1, "!ls"'),
+    "two blocks of Markdown": ("python", "```python\na\n```\nor\n```python\nb\n```", "the fences of Markdown"),
+    "code beside Markdown": ("javascript", "let a = 1\n```js\na\n```", "the fences of Markdown"),
+    "code beside Markdown in Go": ("go", "package main\n```go\nfunc main() {}\n```", "the fences of Markdown"),
+    "its own error, with a fence in a text": ("python", "print(\"\"\"\n```\n\"\"\")\nprint(1 / 0)", "exit code 1\n"),
+    "its own error, with a command in a text": ("python", "\"\"\"\n!ls\n\"\"\"\nraise SyntaxError('x')", "exit code 1\n"),
+}
+
+
+@pytest.mark.parametrize("what", ADVICE)
+async def test_the_advice_says_what_to_do(server, what):
+    language, code, words = ADVICE[what]
+    stdin = "one line\n" if "too little" in what else ""
+    result = await server.call(language=language, entrypoint_code=code, stdin=stdin)
+    assert result.is_error and words in text(result)
+
+
+# Statements of Go, and what the check of its syntax says of them.
+JUMPS = {
+    "fmt.Println(1)": None,
+    "for { break }": None,
+    "x: for { continue x }": None,
+    "break": "break is not in a loop, switch, or select",
+    "if true { continue }": "continue is not in a loop",
+    "x: fmt.Println(1)": "label x defined and not used",
+    "goto x": "label x not defined",
+    "for { break x }": "break label not defined: x",
+    "goto x; { x: }": "goto x jumps into block",
+    "fallthrough": "fallthrough statement out of place",
+    # A program that runs can't have these either, but its syntax can.
+    "y := undefined": None,
+}
+
+
+async def test_a_jump_in_go_that_leads_nowhere_is_no_syntax(server):
+    for statement, error in JUMPS.items():
+        code = f'package main\nimport "fmt"\nfunc main() {{\n\t{statement}\n}}\n'
+        result = await server.client.call_tool("check_syntax", {"language": "go", "code": code})
+        data = result.structured_content
+        assert data["valid"] is (error is None), f"{statement}: {data}"
+        if error:
+            assert data["error"].startswith(error) and data["line"] == 4, f"{statement}: {data}"
+
+
+# What comes after a snippet's name, its standard input, and what it prints.
+SNIPPETS = [
+    ("csv_summary", [], "Name;Amount (USD, EUR)\nx;1,5\n", "2. Amount (USD, EUR): text"),
+    ("csv_summary", [], '"sep=;"\r\na;b\r\n1;2\r\n', "columns: 2\ndelimiter: ';'\n1. a: integer"),
+    ("csv_summary", [], "# exported, in 2024, by x\n\nid,name\n1,x\n", "1. id: integer"),
+    ("csv_summary", [], "Report of 2024,,\nid,name,c\n1,x,y\n", "1. id: integer"),
+    ("csv_summary", [], ",value\n0,1.5\n1,2.5\n", "2. value: number"),
+    ("csv_summary", ["--no-header"], "1;2\n3;4\n", "rows: 2\ncolumns: 2\n"),
+    ("csv_summary", [], "one\n1,5\n", "columns: 1"),
+    ("csv_sql", ["SELECT a FROM stdin"], "sep=|\na|b\nx, y|2\n", 'a\n"x, y"\n'),
+    ("csv_sql", ["SELECT a FROM stdin", "--delimiter", ":"], "a:b\n1:2\n", "a\n1\n"),
+    ("csv_sql", ["SELECT b FROM stdin", "--delimiter", "\\t"], "a,c\tb\n1\t2\n", "b\n2\n"),
+    ("plot_csv", ["--kind", "hist"], "Sales report\nname;a (b, c)\nx;1\ny;2\n", "a (b, c): 2 plotted"),
+    ("plot_csv", ["--delimiter", ":"], "x:y\n1:2\n", "y: 1 plotted"),
+    ("cron_next", ["0 0 * * fri-sun", "--from", "2026-01-01", "--count", "4"], "", "02T00:00Z fri\n2026-01-03T00:00Z sat\n2026-01-04T00:00Z sun\n2026-01-09"),
+    ("cron_next", ["0 0 * * 6-0", "--from", "2026-01-01", "--count", "2"], "", "sat\n2026-01-04T00:00Z sun"),
+    ("cron_next", ["0 0 * * sun-mon", "--from", "2026-01-01", "--count", "2"], "", "sun\n2026-01-05T00:00Z mon"),
+]
+
+
+async def test_the_snippets_understand_what_files_are_like(server):
+    for name, args, stdin, words in SNIPPETS:
+        result = await server.call(snippet_name=name, args=args, stdin=stdin)
+        assert words in stdout(result), f"{name} {args}: {text(result)}"
+
+
 async def test_a_snippet_runs_by_its_name(server):
     result = await server.call(snippet_name="word_freq", stdin="one two two\n")
     assert "two" in stdout(result)

@@ -40,6 +40,27 @@ async def test_a_text_is_attached_and_a_link_leads_to_the_rest(server):
     assert base64.b64decode(content.blob) == bytes(range(256)) * 9
 
 
+async def test_a_file_is_named_by_its_own_name_before_it_is_by_a_pattern(server):
+    names = ["report [final].csv", "{a}.csv", "r1.csv", "r[1].csv", "plain.csv", "\\xff.csv"]
+    code = f"""
+for name in {names}:
+    open(name, 'w').write(name)
+open(b'\\xff.csv', 'w').write('bytes')
+"""
+    wanted = ["report [final].csv", "{a}.csv", "r[1].csv", "/workspace/plain.csv", "\\xff.csv", "[x"]
+    result = await server.call(language="python", entrypoint_code=code, output_files=wanted)
+    returned = [block.resource.text for block in of_type(result, "resource")]
+    assert sorted(returned) == sorted(set(names) - {"r1.csv"})
+    (note,) = result.structured_content["notes"]
+    assert '"[x" matches no file' in note
+    # Each has an address of its own.
+    result = await server.call(language="python", entrypoint_code=code, output_files=["*"])
+    assert len({file["uri"] for file in result.structured_content["files"]}) == len(names) + 1
+    for file in result.structured_content["files"]:
+        (content,) = (await server.client.read_resource(file["uri"])).contents
+        assert file["path"] == {"bytes": "\\xff.csv", "\\xff.csv": "\\x5cxff.csv"}.get(content.text, content.text)
+
+
 async def test_output_past_the_cap_is_read_in_ranges(server):
     result = await server.call(language="python", entrypoint_code="print('0123456789' * 100_000)")
     data = result.structured_content
@@ -103,6 +124,7 @@ async def test_a_long_run_is_ended_by_its_caller(impatient):
     there = impatient.sandboxes()
     ended = await fetch(impatient, handle=handle, cancel=True)
     assert ended.is_error and "was ended" in ended.content[0].text
+    assert ended.structured_content["status"] == "killed"
     await until(lambda: there - impatient.sandboxes(), 30, "its sandbox is gone")
     assert (await fetch(impatient, handle=handle)).is_error
 
@@ -126,6 +148,8 @@ async def test_an_unknown_handle_is_an_error_of_the_tool(impatient):
     for handle in ["0" * 32, "../x"]:
         result = await fetch(impatient, handle=handle)
         assert result.is_error and "no run with this handle" in result.content[0].text
+        data = result.structured_content
+        assert (data["status"], data["field"]) == ("invalid_arguments", "handle")
     result = await fetch(impatient)
     assert result.is_error and result.structured_content["field"] == "handle"
 

@@ -128,16 +128,27 @@ fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
     })
 }
 
-/// A file given as `PATH` or `NAME=PATH`.
-fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
-    let (name, path) = match argument.split_once('=') {
-        Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
-        None => {
-            let path = PathBuf::from(argument);
-            let name = path.file_name().context("--file needs the path of a file")?;
-            (name.to_string_lossy().into_owned(), path)
-        }
+/// The name and the path of a file given as `PATH` or `NAME=PATH`. Both can contain `=`, so the first reading that leads
+/// to a file is taken.
+fn name_and_path(argument: &str) -> anyhow::Result<(String, PathBuf)> {
+    let exists = |path: &str| std::fs::symlink_metadata(path).is_ok();
+    let mut splits =
+        argument.match_indices('=').map(|(at, _)| (&argument[..at], &argument[at + 1..]));
+    let first = splits.clone().next();
+    let named = match (exists(argument), first) {
+        (false, Some(first)) => Some(splits.find(|(_, path)| exists(path)).unwrap_or(first)),
+        _ => None,
     };
+    if let Some((name, path)) = named {
+        return Ok((name.to_owned(), PathBuf::from(path)));
+    }
+    let path = PathBuf::from(argument);
+    let name = path.file_name().context("--file needs the path of a file")?;
+    Ok((name.to_string_lossy().into_owned(), path))
+}
+
+fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
+    let (name, path) = name_and_path(argument)?;
     let read = || {
         let mut content = Vec::new();
         File::open(&path)?.read_to_end(&mut content).map(|_| content)
@@ -221,6 +232,28 @@ mod tests {
         ] {
             let error = InvalidArgument::new(field, message);
             assert_eq!(names.explain(&error).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn the_path_of_a_file_can_contain_the_sign_between_name_and_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().to_str().unwrap();
+        std::fs::create_dir(folder.path().join("year=2024")).unwrap();
+        for file in ["year=2024/p.csv", "q.csv"] {
+            std::fs::write(folder.path().join(file), "").unwrap();
+        }
+        for (argument, name, path) in [
+            (format!("{at}/year=2024/p.csv"), "p.csv", format!("{at}/year=2024/p.csv")),
+            (format!("a.csv={at}/year=2024/p.csv"), "a.csv", format!("{at}/year=2024/p.csv")),
+            (format!("month=5/a.csv={at}/q.csv"), "month=5/a.csv", format!("{at}/q.csv")),
+            (format!("a.csv={at}/q.csv"), "a.csv", format!("{at}/q.csv")),
+            (format!("{at}/q.csv"), "q.csv", format!("{at}/q.csv")),
+            // None of them is there, so the error is of the usual reading.
+            ("a=b=c".to_owned(), "a", "b=c".to_owned()),
+        ] {
+            let read = name_and_path(&argument).unwrap();
+            assert_eq!(read, (name.to_owned(), PathBuf::from(path)), "{argument}");
         }
     }
 

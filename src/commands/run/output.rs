@@ -82,8 +82,10 @@ impl Output {
         request: &Request,
     ) -> anyhow::Result<ExitCode> {
         let code = ExitCode::from(u8::try_from(outcome.shell_code()).unwrap_or(u8::MAX));
-        let Request { language, run: RunRequest { timeout, resources, .. }, .. } = request;
-        let context = Context { config, language, timeout: *timeout, resources: *resources };
+        let Request { language, run: RunRequest { timeout, resources, .. }, advice, .. } = request;
+        let advice = advice.as_deref();
+        let context =
+            Context { config, language, timeout: *timeout, resources: *resources, advice };
         let files = std::mem::take(&mut outcome.files);
         let printed = if self.is_json {
             say(&as_json(&outcome, receipt, &context, &files)?)

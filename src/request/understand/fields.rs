@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::given::{Given, Object};
 use super::notes::Notes;
 use super::values;
 use crate::request::arguments::{
@@ -223,7 +224,7 @@ impl Tool for GetResult {
 ///
 /// The first field that is wrong.
 pub(super) fn read(
-    given: Map<String, Value>,
+    given: Object,
     table: &[Field],
     at: &str,
     notes: &mut Notes,
@@ -267,15 +268,18 @@ fn folded(name: &str) -> Option<String> {
 }
 
 /// A time whose unit is in its name, with that unit.
-fn in_its_unit(field: &Field, key: &str, value: Value) -> Value {
+fn in_its_unit(field: &Field, key: &str, value: Given) -> Given {
     let is_time = matches!(field.kind, Kind::Duration | Kind::Seconds);
     if !is_time || folded(key).is_none_or(|key| !key.ends_with("ms")) {
         return value;
     }
     match value {
-        Value::Number(number) => Value::String(format!("{number}ms")),
-        Value::String(text) if text.trim().parse::<f64>().is_ok() => {
-            Value::String(format!("{}ms", text.trim()))
+        Given::Number(digits) => match digits.parse::<f64>() {
+            Ok(number) => Given::String(format!("{number}ms")),
+            Err(_) => Given::Number(digits),
+        },
+        Given::String(text) if text.trim().parse::<f64>().is_ok() => {
+            Given::String(format!("{}ms", text.trim()))
         }
         other => other,
     }

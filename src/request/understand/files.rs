@@ -1,8 +1,9 @@
 //! Files as callers write them.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::fields::{self, FILE, Field};
+use super::given::{Given, Object};
 use super::notes::Notes;
 use super::values::{self, Meant, kind_of};
 use crate::request::arguments::InvalidArgument;
@@ -12,22 +13,22 @@ use crate::request::arguments::InvalidArgument;
 /// # Errors
 ///
 /// The first field that is wrong.
-pub(super) fn read(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
+pub(super) fn read(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let files = match value {
-        Value::Array(files) => files,
-        Value::Object(object) if object.is_empty() => return Ok(None),
-        Value::Object(object) if is_file(&object) => {
+        Given::Array(files) => files,
+        Given::Object(object) if object.is_empty() => return Ok(None),
+        Given::Object(object) if is_file(&object) => {
             notes.add(at, format!("{at}: the object was taken as a list of one file"));
-            vec![Value::Object(object)]
+            vec![Given::Object(object)]
         }
-        Value::Object(object) => {
+        Given::Object(object) => {
             notes.add(at, format!("{at}: the object was taken as names and contents of files"));
             object.into_iter().map(|(name, file)| named(name, file)).collect()
         }
-        Value::String(text) if text.trim().is_empty() => return Ok(None),
-        Value::String(text) => {
+        Given::String(text) if text.trim().is_empty() => return Ok(None),
+        Given::String(text) => {
             let Some(json) = values::from_json(&text) else {
-                return Err(values::wrong(field, &Value::String(text), at));
+                return Err(values::wrong(field, &Given::String(text), at));
             };
             values::note_json(at, notes);
             return read(field, json, at, notes);
@@ -40,7 +41,7 @@ pub(super) fn read(field: &Field, value: Value, at: &str, notes: &mut Notes) -> 
 }
 
 /// Whether an object is a file rather than the names and contents of several: it has a file's name.
-fn is_file(object: &Map<String, Value>) -> bool {
+fn is_file(object: &Object) -> bool {
     object.keys().any(|key| fields::find(FILE, key).is_some_and(|field| field.name == FILENAME))
 }
 
@@ -48,17 +49,17 @@ const FILENAME: &str = "filename";
 const CONTENT: &str = "content";
 
 /// A file from its name, and its content or the rest of it.
-fn named(name: String, file: Value) -> Value {
+fn named(name: String, file: Given) -> Given {
     let mut object = match file {
-        Value::Object(object) if object.contains_key(CONTENT) => object,
-        content => Map::from_iter([(CONTENT.to_owned(), content)]),
+        Given::Object(object) if object.contains_key(CONTENT) => object,
+        content => Object::from([(CONTENT.to_owned(), content)]),
     };
-    object.insert(FILENAME.to_owned(), Value::String(name));
-    Value::Object(object)
+    object.insert(FILENAME.to_owned(), Given::String(name));
+    Given::Object(object)
 }
 
-fn one(field: &Field, file: Value, at: &str, notes: &mut Notes) -> Result<Value, InvalidArgument> {
-    let Value::Object(mut file) = file else {
+fn one(field: &Field, file: Given, at: &str, notes: &mut Notes) -> Result<Value, InvalidArgument> {
+    let Given::Object(mut file) = file else {
         return Err(InvalidArgument::new(at, format!("is {}; {}", kind_of(&file), field.expected)));
     };
     write_json(&mut file, at, notes);
@@ -78,15 +79,15 @@ fn one(field: &Field, file: Value, at: &str, notes: &mut Notes) -> Result<Value,
 }
 
 /// Writes the content of a JSON file that a caller gave as the value itself.
-fn write_json(file: &mut Map<String, Value>, at: &str, notes: &mut Notes) {
-    let is_json = |value: &Value| value.as_str().is_some_and(|name| name.ends_with(".json"));
+fn write_json(file: &mut Object, at: &str, notes: &mut Notes) {
+    let is_json = |value: &Given| value.as_str().is_some_and(|name| name.ends_with(".json"));
     if !file.values().any(is_json) {
         return;
     }
     for (key, value) in file {
         let is_content = fields::find(FILE, key).is_some_and(|field| field.name == CONTENT);
-        if is_content && (value.is_array() || value.is_object()) {
-            *value = Value::String(value.to_string());
+        if is_content && matches!(value, Given::Array(_) | Given::Object(_)) {
+            *value = Given::String(value.to_string());
             notes.add(at, format!("{at}.{CONTENT}: the value was written to the file as JSON"));
         }
     }

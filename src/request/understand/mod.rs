@@ -8,17 +8,23 @@
 
 mod fields;
 mod files;
+pub(crate) mod given;
 pub(crate) mod languages;
+mod lines;
+mod looks;
+mod markdown;
 mod notes;
 mod program;
 mod values;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::config::Config;
 use crate::request::arguments::{self, InvalidArgument};
 
 pub(crate) use fields::Tool;
+use given::{Given, Object};
+pub(crate) use looks::advice;
 pub(crate) use notes::Notes;
 
 /// Reads the arguments of a call, and returns what was understood of those that are not as they should be.
@@ -27,7 +33,7 @@ pub(crate) use notes::Notes;
 ///
 /// The first field that is wrong.
 pub(crate) fn read<T: Tool>(
-    arguments: Value,
+    arguments: Given,
     config: &Config,
 ) -> Result<(T, Notes), InvalidArgument> {
     let mut notes = Notes::default();
@@ -38,10 +44,10 @@ pub(crate) fn read<T: Tool>(
 }
 
 /// The arguments without the one object that some frameworks put around them.
-fn unwrapped(arguments: Value, notes: &mut Notes) -> Result<Map<String, Value>, InvalidArgument> {
+fn unwrapped(arguments: Given, notes: &mut Notes) -> Result<Object, InvalidArgument> {
     const WRAPPERS: [&str; 7] =
         ["arguments", "args", "input", "kwargs", "parameters", "params", "tool_input"];
-    let Value::Object(mut outer) = arguments else {
+    let Given::Object(mut outer) = arguments else {
         let message = format!("is {}; give an object", values::kind_of(&arguments));
         return Err(InvalidArgument::new("arguments", message));
     };
@@ -49,8 +55,8 @@ fn unwrapped(arguments: Value, notes: &mut Notes) -> Result<Map<String, Value>, 
     let Some(name) = only.filter(|name| WRAPPERS.contains(&name.as_str())).cloned() else {
         return Ok(outer);
     };
-    let inner = match &mut outer[&name] {
-        Value::Object(inner) if !inner.is_empty() => Some(std::mem::take(inner)),
+    let inner = match outer.get_mut(&name) {
+        Some(Given::Object(inner)) if !inner.is_empty() => Some(std::mem::take(inner)),
         _ => None,
     };
     if inner.is_some() {

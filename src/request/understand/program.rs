@@ -1,7 +1,6 @@
 //! The program of a call: its language, and its source without what is around it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use isolator_pool::quote::quoted;
@@ -9,6 +8,9 @@ use serde_json::{Map, Value};
 
 use super::fields::{Field, Kind};
 use super::languages::{self, Found};
+use super::lines::Style;
+use super::looks;
+use super::markdown::{Block, Markdown};
 use super::notes::Notes;
 use crate::config::{Config, Language};
 use crate::request::arguments::InvalidArgument;
@@ -16,9 +18,6 @@ use crate::request::arguments::InvalidArgument;
 const LANGUAGE: &str = "language";
 const FILE_NAME: &str = "entrypoint_filename";
 const SNIPPET: &str = "snippet_name";
-
-/// A line that begins or ends a block of code in Markdown.
-const FENCE: &str = "```";
 
 /// Files with syntax of their own that another language's command runs all the same.
 const TYPESCRIPT: [&str; 3] = [".ts", ".mts", ".cts"];
@@ -116,48 +115,55 @@ impl Reader<'_> {
         field: &str,
     ) -> Result<(), InvalidArgument> {
         let Some(Value::String(code)) = given.get(field) else { return Ok(()) };
-        let Some((tag, inside)) = fenced(code) else { return Ok(()) };
-        let found = languages::find(tag, self.languages);
-        if !tag.is_empty() && found.is_none() {
-            return Ok(());
-        }
-        let tag = tag.to_owned();
         let language = given.get(LANGUAGE).and_then(Value::as_str);
-        let known = language.and_then(|name| self.languages.get(name));
+        let known = language.and_then(|name| self.languages.get(name)).map(|known| &**known);
         if known.is_some_and(|known| known.extensions.iter().any(|e| e == ".md")) {
             return Ok(());
         }
-        match (found, language) {
-            (Some(found), None) => {
-                if self.takes(Kind::Language) {
-                    let name = &found.language.name;
-                    self.notes
-                        .add(LANGUAGE, format!("language: taken as {name}, from {FENCE}{tag}"));
-                }
-                self.take(given, &tag, &found)?;
+        if looks::is_notebook(code) && known.is_none_or(|known| Style::of(known).is_some()) {
+            let message = "is a Jupyter notebook; give the source of its code cells as one program";
+            return Err(InvalidArgument::new(field, message));
+        }
+        let style = known.or_else(|| language_of_file(given, self.languages)).and_then(Style::of);
+        let Some(markdown) = Markdown::of(code, style) else { return Ok(()) };
+        let found = |tag: &str| languages::find(tag, self.languages).map(|found| found.language);
+        if let ([block], Some(language)) = (&markdown.blocks[..], language)
+            && found(&block.tag).is_some_and(|found| found.name != language)
+        {
+            let Block { mark, tag, .. } = block;
+            let message = format!(
+                "is written in {mark}{tag}, but language is {language}; give the source without {mark}, and the \
+                 language that it is written in"
+            );
+            return Err(InvalidArgument::new(field, message));
+        }
+        let is_meant = |tag: &str| {
+            found(tag).is_some_and(|found| language.is_none_or(|language| found.name == language))
+        };
+        let Some(block) = markdown.program(is_meant) else { return Ok(()) };
+        let Block { mark, tag, .. } = block;
+        if language.is_none()
+            && let Some(found) = languages::find(tag, self.languages)
+        {
+            if self.takes(Kind::Language) {
+                let name = &found.language.name;
+                self.notes.add(LANGUAGE, format!("language: taken as {name}, from {mark}{tag}"));
             }
-            (Some(found), Some(language)) if found.language.name != language => {
-                let message = format!(
-                    "begins with {FENCE}{tag}, but language is {language}; give the source without \
-                     {FENCE}, and the language that it is written in"
-                );
-                return Err(InvalidArgument::new(field, message));
-            }
-            _ => {}
+            self.take(given, tag, &found)?;
         }
         if let Some(Value::String(code)) = given.get_mut(field) {
-            code.truncate(inside.end);
-            code.drain(..inside.start);
+            block.take_from(code);
         }
-        self.notes
-            .add(field, format!("{field}: the lines with {FENCE} around the source were left out"));
+        let others = if markdown.has_more { ", and everything outside of them" } else { "" };
+        let note =
+            format!("{field}: the lines with {mark} around the source were left out{others}");
+        self.notes.add(field, note);
         Ok(())
     }
 
     /// Takes the language that the name of the program's file tells, or the only one there is.
     fn language_from_the_rest(&mut self, given: &mut Map<String, Value>) {
-        let file = given.get(FILE_NAME).and_then(Value::as_str);
-        let of_file = file.and_then(|file| languages::of_file(file, self.languages));
+        let of_file = language_of_file(given, self.languages);
         let mut all = self.languages.values();
         let only = all.next().filter(|_| all.next().is_none());
         let (language, why) = match (of_file, only) {
@@ -170,16 +176,11 @@ impl Reader<'_> {
     }
 }
 
-/// The source in the only block of a Markdown text that has nothing else, and the word after the block's beginning.
-fn fenced(code: &str) -> Option<(&str, Range<usize>)> {
-    let before = code.len() - code.trim_start().len();
-    let block = code.trim().strip_prefix(FENCE)?;
-    let (first, rest) = block.split_once('\n')?;
-    let inside = rest.strip_suffix(FENCE)?.strip_suffix('\n')?;
-    if inside.contains(FENCE) || first.contains('`') {
-        return None;
-    }
-    let start = before + FENCE.len() + first.len() + 1;
-    let tag = first.split_whitespace().next().unwrap_or_default();
-    Some((tag, start..start + inside.len()))
+/// The language that the name of the program's file tells.
+fn language_of_file<'l>(
+    given: &Map<String, Value>,
+    languages: &'l BTreeMap<String, Arc<Language>>,
+) -> Option<&'l Language> {
+    let file = given.get(FILE_NAME).and_then(Value::as_str)?;
+    languages::of_file(file, languages)
 }

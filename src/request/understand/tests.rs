@@ -16,7 +16,7 @@ const CONFIG: &str = r#"{ "languageSettings": {
 
 fn read_as<T: Tool>(arguments: Value) -> Result<(T, Vec<String>), InvalidArgument> {
     let config = Config::parse(CONFIG, None, Path::new("")).unwrap();
-    read(arguments, &config).map(|(arguments, notes)| (arguments, notes.into_texts()))
+    read(arguments.into(), &config).map(|(arguments, notes)| (arguments, notes.into_texts()))
 }
 
 fn execute(arguments: Value) -> Arguments {
@@ -111,30 +111,116 @@ fn a_tool_without_file_names_takes_no_language_that_needs_one() {
     assert!(error.field == "language" && error.message.contains("execute_code"), "{error}");
 }
 
+/// What is left of a source in Python.
+fn source(code: &str) -> String {
+    execute(json!({ "language": "python", "code": code })).entrypoint_code.unwrap()
+}
+
 #[test]
-fn only_a_block_that_is_the_whole_source_is_taken_out_of_markdown() {
-    let source = |code: &str| {
-        execute(json!({ "language": "python", "code": code })).entrypoint_code.unwrap()
-    };
-    assert_eq!(source("\n```python\nprint(1)\n\nx\n```\n"), "print(1)\n\nx");
-    assert_eq!(source("```\nü\n```"), "ü");
+fn the_block_that_must_be_the_program_is_taken_out_of_markdown() {
+    let readme = "text = \"\"\"\n```bash\npip install x\n```\n\n```\n1\n```\n\"\"\"\nprint(text)";
+    let blocks = [
+        ("\n```python\nprint(1)\n\nx\n```\n", "print(1)\n\nx"),
+        ("```\nü\n```", "ü"),
+        ("~~~python\nx\n~~~", "x"),
+        ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''"),
+        ("```python {1}\nx\n```", "x"),
+        ("```{python}\nx\n```", "x"),
+        ("```python title=\"a.py\"\nx\n```", "x"),
+        ("\u{feff}```python\nx\n```", "x"),
+        ("\\`\\`\\`python\nx\n\\`\\`\\`", "x"),
+        ("```python\r\nx\r\n```\r\n", "x\r"),
+        ("  ```python\n  if x:\n    y\n  ```", "if x:\n  y"),
+        ("```python\nprint('```')\n```", "print('```')"),
+        ("```python\nx\n# ```\n```", "x\n# ```"),
+        // The last fence is missing.
+        ("```python\nx", "x"),
+        ("```\nx\n", "x\n"),
+        ("Here is the code:\n\n```python\nx", "x"),
+        // Words around it.
+        ("Here's the code:\n\n```python\nx\n```\nIt prints `f(x)`, as you asked.", "x"),
+        ("**Note:** this needs numpy.\n---\n# Solution\n```py\nx\n```", "x"),
+        // Blocks of something else.
+        (
+            "```bash\npip install x\n```\nThen run this.\n```python\nx\n```\nOutput:\n```text\n1\n```",
+            "x",
+        ),
+    ];
+    for (code, inside) in blocks {
+        assert_eq!(source(code), inside, "{code}");
+    }
+    assert_eq!(source(&format!("```python\n{readme}\n```")), readme);
+    // In these, strings of several lines are not known.
+    let shell = "cat <<END\n```sh\nx\n```\nEND";
+    let fenced = json!({ "language": "bash", "code": format!("```sh\n{shell}\n```") });
+    assert_eq!(execute(fenced).entrypoint_code.unwrap(), shell);
+}
+
+#[test]
+fn what_is_not_surely_the_program_stays_in_markdown() {
     for same in [
         "```",
         "```\n```",
         "```python",
-        "x\n```\na\n```",
+        "import x\n```\na\n```",
+        "x = 1\n```python\na\n```",
+        "```python\na\n```\nprint(1)",
         "```\na\n```\n```\nb\n```",
+        "```python\na\n```\n```python\nb\n```",
+        "```python\na\n```\nOutput:\n```\n1\n```",
+        "```python\na\n```python\nb\n```",
         "```text\na\n```",
         "'''\n```\na\n```\n'''",
+        "a = '''\n```python\nb\n```\n'''\n",
+        "# ```python\na",
+        "a = 1 # ~~~\n",
     ] {
         assert_eq!(source(same), same);
     }
+    let shell = "cat <<END\n```\nx\n```\nEND";
+    let read = execute(json!({ "language": "bash", "code": shell }));
+    assert_eq!(read.entrypoint_code.unwrap(), shell);
+}
+
+#[test]
+fn the_word_behind_a_fence_is_a_language() {
     let other = json!({ "language": "python", "code": "```go\npackage main\n```" });
     assert_eq!(read_as::<Arguments>(other).unwrap_err().field, "entrypoint_code");
     let none = json!({ "code": "```ts\nlet a: number\n```" });
     let read = execute(none);
     assert_eq!(read.language.as_deref(), Some("javascript"));
     assert_eq!(read.entrypoint_filename.as_deref(), Some("main.ts"));
+}
+
+#[test]
+fn a_source_that_is_no_program_gets_advice() {
+    let config = Config::parse(CONFIG, None, Path::new("")).unwrap();
+    let advice = |language: &str, code: &str| advice(code, &config.languages[language]);
+    for (language, code, word) in [
+        ("python", "```python\na\n```\n```python\nb\n```", Some("```")),
+        ("python", "~~~python\na\n~~~\nb()", Some("~~~")),
+        ("go", "Here it is\n```go\nx := 1\n```\nfunc", Some("```")),
+        ("python", "import x\n%pip install \"y\"\n", Some("line 2, \"%pip install \\\"y\\\"\"")),
+        ("python", "%%time\nx", Some("%%time")),
+        ("python", "!ls -l\n", Some("!ls")),
+        ("python", "! ls\n", Some("! ls")),
+        ("python", "df.head?\n", Some("df.head?")),
+        ("python", "x = '''\n!ls\n```\n'''\n%matplotlib inline", Some("line 5")),
+        ("python", "x = 5 %\\\n 3\ny = '%s' % x", None),
+        ("javascript", "!ls\n%pip", None),
+        ("javascript", "/*\n```js\n*/\nlet x = '//';", None),
+        ("bash", "!ls", None),
+    ] {
+        let advice = advice(language, code);
+        match word {
+            Some(word) => assert!(advice.as_ref().is_some_and(|a| a.contains(word)), "{advice:?}"),
+            None => assert_eq!(advice, None, "{code}"),
+        }
+    }
+    let notebook = r#"{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}"#;
+    let error =
+        read_as::<Arguments>(json!({ "language": "python", "code": notebook })).unwrap_err();
+    assert!(error.message.contains("code cells"), "{error}");
 }
 
 #[test]
@@ -186,7 +272,7 @@ fn a_number_is_never_guessed() {
 #[test]
 fn a_refused_value_is_explained_by_what_was_understood() {
     let config = Config::parse("{}", None, Path::new("")).unwrap();
-    let (_, notes) = read::<Arguments>(json!({ "timeout": 5000 }), &config).unwrap();
+    let (_, notes) = read::<Arguments>(json!({ "timeout": 5000 }).into(), &config).unwrap();
     let error = notes.explain(InvalidArgument::new("timeout", "is too long"));
     assert_eq!(error.message, "is too long (timeout: 5000 was taken as 1h 23m 20s)");
 }

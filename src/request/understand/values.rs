@@ -7,12 +7,16 @@ use serde_json::{Map, Number, Value};
 
 use super::fields::{Field, Kind};
 use super::files;
+use super::given::{Given, Object};
 use super::notes::Notes;
 use crate::duration::{self, DurationError};
-use crate::request::arguments::InvalidArgument;
+use crate::request::arguments::{InvalidArgument, shortened};
 
 /// Longest string that is read as JSON, in bytes. Small values take a hundred times the memory of their text.
 const MAX_JSON: usize = 64 << 10;
+
+/// Most digits of a number that a note repeats.
+const MAX_SHOWN: usize = 60;
 
 /// Longest text of a duration, in bytes.
 const MAX_DURATION: usize = 100;
@@ -25,20 +29,19 @@ pub(super) type Meant = Result<Option<Value>, InvalidArgument>;
 /// # Errors
 ///
 /// When it can't be what the field holds.
-pub(super) fn read(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
-    if value.is_null() {
-        return Ok(None);
-    }
+pub(super) fn read(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     match (field.kind, value) {
-        (Kind::Name | Kind::Language | Kind::OwnLanguage, Value::String(text)) => {
+        (_, Given::Null) => Ok(None),
+        (Kind::Name | Kind::Language | Kind::OwnLanguage, Given::String(text)) => {
             Ok(Some(text).filter(|text| !text.trim().is_empty()).map(Value::String))
         }
-        (Kind::Path | Kind::Code | Kind::Text, text @ Value::String(_)) => Ok(Some(text)),
-        (Kind::Text, Value::Number(number)) => {
-            notes.add(at, format!("{at}: the number {number} was taken as text"));
-            Ok(Some(Value::String(number.to_string())))
+        (Kind::Path | Kind::Code | Kind::Text, Given::String(text)) => Ok(Some(text.into())),
+        (Kind::Text, Given::Number(digits)) => {
+            let shown: String = digits.chars().take(MAX_SHOWN).collect();
+            notes.add(at, format!("{at}: the number {shown} was taken as text"));
+            Ok(Some(digits.into()))
         }
-        (Kind::Encoding, Value::String(text)) => encoding(field, &text, at),
+        (Kind::Encoding, Given::String(text)) => encoding(field, &text, at),
         (Kind::Duration | Kind::Seconds, value) => time(field, value, at, notes),
         (Kind::Mebibytes | Kind::Whole, value) => whole(field, value, at, notes),
         (Kind::Number, value) => number(field, value, at, notes),
@@ -51,27 +54,27 @@ pub(super) fn read(field: &Field, value: Value, at: &str, notes: &mut Notes) -> 
 }
 
 /// What a value is, in words.
-pub(super) const fn kind_of(value: &Value) -> &'static str {
+pub(super) const fn kind_of(value: &Given) -> &'static str {
     match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+        Given::Null => "null",
+        Given::Bool(_) => "a boolean",
+        Given::Number(_) => "a number",
+        Given::String(_) => "a string",
+        Given::Array(_) => "a list",
+        Given::Object(_) => "an object",
     }
 }
 
 /// The error for a value of a wrong type.
-pub(super) fn wrong(field: &Field, value: &Value, at: &str) -> InvalidArgument {
+pub(super) fn wrong(field: &Field, value: &Given, at: &str) -> InvalidArgument {
     InvalidArgument::new(at, format!("is {}; {}", kind_of(value), field.expected))
 }
 
 /// The list or object that a string holds.
-pub(super) fn from_json(text: &str) -> Option<Value> {
+pub(super) fn from_json(text: &str) -> Option<Given> {
     let text = text.trim();
     let may_be = text.len() <= MAX_JSON && text.starts_with(['[', '{']);
-    may_be.then(|| serde_json::from_str(text).ok()).flatten()
+    may_be.then(|| Given::parse(text).ok()).flatten()
 }
 
 /// Notes that a string was read as JSON.
@@ -87,13 +90,16 @@ fn is_nothing(text: &str) -> bool {
 /// A number, from a number or a string. Zero is left out: callers that have to send every field send it.
 fn some_number(
     field: &Field,
-    value: Value,
+    value: Given,
     at: &str,
     notes: &mut Notes,
 ) -> Result<Option<Number>, InvalidArgument> {
     let number = match value {
-        Value::Number(number) => number,
-        Value::String(text) => {
+        Given::Number(digits) => finite(&digits).ok_or_else(|| {
+            let message = format!("{} is too large; {}", shortened(digits), field.expected);
+            InvalidArgument::new(at, message)
+        })?,
+        Given::String(text) => {
             let trimmed = text.trim();
             let digits = match field.kind {
                 Kind::Mebibytes => without_unit(trimmed),
@@ -102,8 +108,7 @@ fn some_number(
             if is_nothing(trimmed) {
                 return Ok(None);
             }
-            let number = digits.parse().ok().filter(|number: &Number| is_finite(number));
-            let Some(number) = number else {
+            let Some(number) = finite(digits) else {
                 let message = format!("{} is not a number; {}", quoted(&text), field.expected);
                 return Err(InvalidArgument::new(at, message));
             };
@@ -119,8 +124,10 @@ fn some_number(
     Ok(Some(number))
 }
 
-fn is_finite(number: &Number) -> bool {
-    number.as_f64().is_some_and(f64::is_finite)
+/// The number that digits are, if it is one of those that can be computed with.
+fn finite(digits: &str) -> Option<Number> {
+    let number: Number = digits.parse().ok()?;
+    number.as_f64().is_some_and(f64::is_finite).then_some(number)
 }
 
 /// The digits before a unit of MiB.
@@ -131,12 +138,12 @@ fn without_unit(text: &str) -> &str {
     if is_known { digits.trim_end() } else { text }
 }
 
-fn number(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
+fn number(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     Ok(some_number(field, value, at, notes)?.map(Value::Number))
 }
 
 /// A whole number; 64.0 is one, too.
-fn whole(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
+fn whole(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let Some(number) = some_number(field, value, at, notes)? else { return Ok(None) };
     let from_float = || {
         let whole = number.as_f64().filter(|n| n.fract() == 0.0 && (0.0..1e15).contains(n));
@@ -150,15 +157,16 @@ fn whole(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
 }
 
 /// A time as a text with its unit. Without a unit it is in seconds.
-fn time(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
+fn time(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let wrong = |shown: &str| {
         InvalidArgument::new(at, format!("{shown} is not a duration; {}", field.expected))
     };
     let (seconds, shown, is_expected) = match value {
-        Value::Number(number) => {
-            (number.as_f64().unwrap_or(f64::NAN), number.to_string(), field.kind == Kind::Seconds)
+        Given::Number(digits) => {
+            let seconds = digits.parse().unwrap_or(f64::NAN);
+            (seconds, shortened(digits), field.kind == Kind::Seconds)
         }
-        Value::String(text) => {
+        Given::String(text) => {
             let trimmed = text.trim();
             if is_nothing(trimmed) {
                 return Ok(None);
@@ -197,17 +205,18 @@ fn time(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
     Ok(Some(Value::String(duration)))
 }
 
-fn switch(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
+fn switch(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let (is_on, shown) = match &value {
-        Value::Bool(_) => return Ok(Some(value)),
-        Value::String(text) if is_nothing(text.trim()) => return Ok(None),
-        Value::String(text) => {
+        Given::Bool(is_on) => return Ok(Some(Value::Bool(*is_on))),
+        Given::String(text) if is_nothing(text.trim()) => return Ok(None),
+        Given::String(text) => {
             let is = |word: &str| text.trim().eq_ignore_ascii_case(word);
             ((is("true") || is("false")).then(|| is("true")), quoted(text))
         }
-        Value::Number(number) => {
-            let is_on = [0.0, 1.0].iter().position(|known| number.as_f64() == Some(*known));
-            (is_on.map(|is_on| is_on == 1), number.to_string())
+        Given::Number(digits) => {
+            let number = digits.parse::<f64>();
+            let is_on = [0.0, 1.0].iter().position(|known| number.as_ref() == Ok(known));
+            (is_on.map(|is_on| is_on == 1), digits.clone())
         }
         _ => (None, String::new()),
     };
@@ -231,26 +240,26 @@ fn encoding(field: &Field, text: &str, at: &str) -> Meant {
 }
 
 /// A list of strings.
-fn list(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
+fn list(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let items = match value {
-        Value::Array(items) => items,
-        Value::Object(object) if object.is_empty() => return Ok(None),
-        Value::String(text) if text.trim().is_empty() => return Ok(None),
-        Value::String(text) => match from_json(&text) {
-            Some(json @ Value::Array(_)) => {
+        Given::Array(items) => items,
+        Given::Object(object) if object.is_empty() => return Ok(None),
+        Given::String(text) if text.trim().is_empty() => return Ok(None),
+        Given::String(text) => match from_json(&text) {
+            Some(json @ Given::Array(_)) => {
                 note_json(at, notes);
                 return list(field, json, at, notes);
             }
             _ if is_one_item(&text) => {
                 notes.add(at, format!("{at}: the string was taken as a list of one"));
-                vec![Value::String(text)]
+                vec![Given::String(text)]
             }
             // Shells would split it, and programs would not.
             _ => {
                 return Err(InvalidArgument::new(at, format!("is one string; {}", field.expected)));
             }
         },
-        item @ (Value::Number(_) | Value::Bool(_)) => vec![item],
+        item @ (Given::Number(_) | Given::Bool(_)) => vec![item],
         other => return Err(wrong(field, &other, at)),
     };
     let items = items.into_iter().enumerate();
@@ -258,9 +267,9 @@ fn list(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
         let at_item = || format!("{at}[{index}]");
         match (field.kind, item) {
             // Nothing matches it.
-            (Kind::Patterns, Value::String(text)) if text.is_empty() => None,
-            (_, text @ Value::String(_)) => Some(Ok(text)),
-            (Kind::Args, item @ (Value::Number(_) | Value::Bool(_))) => {
+            (Kind::Patterns, Given::String(text)) if text.is_empty() => None,
+            (_, Given::String(text)) => Some(Ok(Value::String(text))),
+            (Kind::Args, item @ (Given::Number(_) | Given::Bool(_))) => {
                 note_as_written(at, notes);
                 Some(Ok(Value::String(item.to_string())))
             }
@@ -288,41 +297,42 @@ fn note_as_written(at: &str, notes: &mut Notes) {
 
 /// Environment variables, from a list of `NAME=value` or an object. The schema has the list, because several
 /// interfaces of models refuse an object whose names are not known.
-fn variables(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant {
+fn variables(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let object = match value {
-        Value::Object(object) => object,
-        Value::Array(items) => {
+        Given::Object(object) => object,
+        Given::Array(items) => {
             let pairs = items.iter().enumerate().map(|(index, item)| {
                 let pair = item.as_str().and_then(|item| item.split_once('='));
                 let (name, value) = pair.ok_or_else(|| {
                     let message = format!("is not NAME=value; {}", field.expected);
                     InvalidArgument::new(format!("{at}[{index}]"), message)
                 })?;
-                Ok((name.to_owned(), Value::from(value)))
+                Ok((name.to_owned(), Given::String(value.to_owned())))
             });
-            pairs.collect::<Result<Map<_, _>, _>>()?
+            pairs.collect::<Result<Object, _>>()?
         }
-        Value::String(text) if text.trim().is_empty() => return Ok(None),
-        Value::String(text) => match from_json(&text) {
+        Given::String(text) if text.trim().is_empty() => return Ok(None),
+        Given::String(text) => match from_json(&text) {
             Some(json) => {
                 note_json(at, notes);
                 return variables(field, json, at, notes);
             }
             None if is_one_item(&text) && text.contains('=') => {
-                return variables(field, vec![text].into(), at, notes);
+                let list = Given::Array(vec![Given::String(text)]);
+                return variables(field, list, at, notes);
             }
-            None => return Err(wrong(field, &Value::String(text), at)),
+            None => return Err(wrong(field, &Given::String(text), at)),
         },
         other => return Err(wrong(field, &other, at)),
     };
     let mut variables = Map::new();
     for (name, value) in object {
         let value = match value {
-            Value::Null => continue,
-            text @ Value::String(_) => text,
-            Value::Number(_) | Value::Bool(_) => {
+            Given::Null => continue,
+            Given::String(text) => text,
+            Given::Number(_) | Given::Bool(_) => {
                 note_as_written(at, notes);
-                Value::String(value.to_string())
+                value.to_string()
             }
             other => {
                 let name: String = name.chars().take(60).collect();
@@ -330,7 +340,7 @@ fn variables(field: &Field, value: Value, at: &str, notes: &mut Notes) -> Meant 
                 return Err(InvalidArgument::new(format!("{at}.{name}"), message));
             }
         };
-        variables.insert(name, value);
+        variables.insert(name, Value::String(value));
     }
     Ok(Some(Value::Object(variables)))
 }

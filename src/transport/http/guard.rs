@@ -18,8 +18,7 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
 use hyper::body::{Body as _, Frame, SizeHint};
 use isolator_pool::pool::admission::Client;
-use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
-use serde::de::IgnoredAny;
+use rmcp::model::ErrorData;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -156,7 +155,7 @@ impl Guard {
                 // It would no longer be the body's.
                 parts.headers.remove(CONTENT_LENGTH);
             }
-            Err(error) => return Err(refusal(message::find_id(&body), error).into()),
+            Err(error) => return Err(refusal(&body, &error).into()),
         }
         let is_post = parts.method == Method::POST;
         let opened =
@@ -190,7 +189,8 @@ impl Guard {
             None => Alive::late(served, pace, message::find_id(&sent), !is_primed),
             Some(mut response) => {
                 if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
-                    response = no_message(&sent);
+                    // rmcp would blame the content type.
+                    response = refusal(&sent, &message::explain(&sent));
                 }
                 if is_delete && response.status() == StatusCode::ACCEPTED {
                     // The session is closed by now. Some clients take "accepted", rmcp's answer, for a failure.
@@ -295,23 +295,9 @@ fn unauthorized(message: &'static str, error: Option<&'static str>) -> Response 
     response
 }
 
-/// The answer to a body that is not a message. rmcp would blame its content type.
-fn no_message(body: &[u8]) -> Response {
-    match serde_json::from_slice::<IgnoredAny>(body) {
-        Err(error) => {
-            let message = format!("the message can't be read: {error}");
-            refusal(None, ErrorData::new(ErrorCode::PARSE_ERROR, message, None))
-        }
-        Ok(_) => {
-            let error = ErrorData::invalid_request("this is not an MCP message", None);
-            refusal(message::find_id(body), error)
-        }
-    }
-}
-
 /// The answer to a message that is refused.
-fn refusal(id: Option<RequestId>, error: ErrorData) -> Response {
-    let body = serde_json::to_vec(&JsonRpcError::new(id, error)).unwrap_or_default();
+fn refusal(text: &[u8], error: &ErrorData) -> Response {
+    let body = message::refusal(text, error);
     (StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
