@@ -129,12 +129,12 @@ pub(super) struct RawHttp {
     pub(super) write_timeout: Option<Duration>,
     /// How long a connection can be idle between two requests before it is closed. A proxy in front of the server
     /// must close it sooner. Default: "75s".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) idle_timeout: Option<Duration>,
     /// How long an answer can be silent. Then a comment is sent, so that no proxy takes the connection for dead.
     /// Default: "15s".
-    #[serde(default, with = "humantime_serde")]
+    #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) keep_alive: Option<Duration>,
     /// How long programs can go on when the server stops. Default: "10s".
