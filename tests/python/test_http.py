@@ -281,7 +281,7 @@ async def test_a_removed_token_is_refused_whatever_the_file_looks_like(tmp_path)
             (tmp_path / "b/tokens").write_text(line)
             os.utime(tmp_path / "b/tokens", (then, then))
             assert await statuses() == expected
-        assert log().count("the token file has changed") == 3
+        await until(lambda: log().count("the token file has changed") == 3, 5, "the log says so")
 
 
 def certificate(folder, name):
@@ -312,9 +312,10 @@ async def test_a_renewed_certificate_is_served_and_a_broken_one_is_not(tmp_path)
         (tmp_path / "key.pem").write_text("nonsense")
         for _ in range(3):
             assert await look(shown, url) == second
-        assert log().count("is not a private key in PEM") == 1 and "http.tls" in log()
         third = certificate(tmp_path, "third")
         assert await look(shown, url) == third
+        await until(lambda: log().count("the TLS certificate has changed") == 2, 5, "the log says so")
+        assert log().count("is not a private key in PEM") == 1 and "files of http.tls" in log(), log()
 
 
 async def test_a_port_in_use_is_told_before_anything_is_made(tmp_path):
@@ -353,8 +354,8 @@ async def test_idle_connections_leave_descriptors_for_sandboxes(tmp_path):
             # The others are told at once.
             last = idle[-1].recv(4096)
             assert b" 503 " in last and b"too many open connections" in last, last
+            await until(lambda: "too few file descriptors for http.maxConnections" in log(), 5, "the log says so")
             assert "Too many open files" not in log() and len(log().splitlines()) < 10, log()
-            assert "http.maxConnections" in log()
         finally:
             for connection in idle:
                 connection.close()
