@@ -18,18 +18,18 @@ const LEAST_CONNECTIONS: usize = 16;
 
 /// What the descriptors are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// How many there can be.
-    pub limit: usize,
+    pub(crate) limit: usize,
     /// What all sandboxes of the configuration need, and the process itself.
-    pub needed: usize,
+    pub(crate) needed: usize,
     /// What is left for connections, at most the configured number.
-    pub connections: usize,
+    pub(crate) connections: usize,
 }
 
 impl Plan {
     /// For a configuration, in this process.
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let waiting: usize = config.languages.values().map(|language| language.pool.size).sum();

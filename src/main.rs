@@ -1,5 +1,6 @@
 //! The binary: parses the command line, loads the configuration, runs the command.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
