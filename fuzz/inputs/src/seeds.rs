@@ -62,7 +62,11 @@ impl Stream {
 fn runner_says() -> Seeds {
     let with =
         |knobs: [u8; KNOBS]| Stream(knobs.to_vec()).say(Kind::Ready, &Ready { version: VERSION });
-    let preloaded = Preloaded { memory: 1 << 20, complaints: vec!["numpy is missing".to_owned()], not_ready: None };
+    let preloaded = Preloaded {
+        memory: 1 << 20,
+        complaints: vec!["numpy is missing".to_owned()],
+        not_ready: None,
+    };
     let file = |path: &str, size, sent| ChangedFile { path: path.to_owned(), size, sent };
     let exit = Exit {
         end: End::Code(0),
