@@ -10,8 +10,8 @@ pub(crate) const UNITS: [&str; 30] = [
     "weeks", "y", "yr", "yrs", "year", "years",
 ];
 
-/// The longest duration. It can be added to any time of a clock.
-const MAX: Duration = Duration::from_secs(10_000 * 366 * 24 * 3600);
+/// The longest duration, 10,000 years of 365.25 days. It can be added to any time of a clock.
+const MAX: Duration = Duration::from_secs(10_000 * 31_557_600);
 
 /// Why a text is no duration. It completes a sentence such as `"5M" is not a duration`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -123,7 +123,7 @@ mod tests {
             (days(1), "1day"),
             (days(90), "90d"),
             (days(90) + Duration::from_millis(1500), "90d 1s 500ms"),
-            (MAX, "3660000d"),
+            (MAX, "3652500d"),
         ] {
             assert_eq!(shown(time), expected);
             assert_eq!(parse(expected), Ok(time));

@@ -92,7 +92,8 @@ def test_a_server_whose_answers_are_lost_ends_with_an_error_and_one_whose_log_is
         (["token", "x", "--expires", "999ms"], "give at least 1s"),
         (["token", "x", "--expires", "8000y"], "after the year 9999; give a shorter time"),
         (["token", "x", "--expires", "10000y"], "after the year 9999"),
-        (["token", "x", "--expires", "99999999999y"], "the longest is 10000y"),
+        (["token", "x", "--expires", "10001y"], "the longest is 10000y"),
+        (["token", "x", "--expires", "99999999999999999999s"], "the longest is 10000y"),
     ],
     ids=lambda it: " ".join(it) if isinstance(it, list) else "",
 )
