@@ -36,12 +36,14 @@ def read_csv(text, delimiter, header=True):
     first = list(itertools.islice(rows, 100))
     width = max(collections.Counter(map(len, first)).items(), key=lambda pair: pair[::-1], default=(0, 0))[0]
 
-    def is_title(row):
+    def is_title(row, below):
+        if not any(cell.strip(" +-.,0123456789") for cell in below):
+            return False  # These are numbers, and no header.
         filled = max((i for i, cell in enumerate(row, 1) if cell.strip()), default=0)
         # Spreadsheets fill up titles with empty cells.
         return filled * 3 <= width or len(row) * 2 <= width or row[0].startswith("#") and len(row) != width
 
-    while header and len(first) > 1 and is_title(first[0]):
+    while header and len(first) > 1 and is_title(*first[:2]):
         del first[0]
     return delimiter, itertools.chain(first, rows)
 

@@ -38,13 +38,21 @@ impl Plain {
             }
             "new_expression" => self.leave_only(node.field("constructor")),
             "decorator" => self.leave_only(named(node).next()),
-            name if name.ends_with("identifier") => {
-                let text = node.text();
-                let plain = plain_name(&text).filter(|plain| *plain != text);
-                self.edits.extend(plain.map(|plain| (node.range(), Some(plain))));
+            // A shell takes `'eval'` and `\eval` for `eval`.
+            "command_name" => {
+                let plain = node.text().replace(['"', '\'', '\\'], "");
+                let is_name = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+                self.write(node, Some(plain).filter(|plain| plain.chars().all(is_name)));
             }
+            name if name.ends_with("identifier") => self.write(node, plain_name(&node.text())),
             _ => {}
         }
+    }
+
+    /// Writes another name in the place of a node, if there is one.
+    fn write(&mut self, node: &NodeOf<'_>, name: Option<String>) {
+        let name = name.filter(|name| *name != node.text());
+        self.edits.extend(name.map(|name| (node.range(), Some(name))));
     }
 
     /// Leaves of what is called only the name of it.

@@ -298,9 +298,18 @@ fn a_rule_for_javascript_holds_for_every_file_that_node_runs() {
 fn a_rule_holds_in_every_spelling() {
     let rules = "id: e\nlanguage: JavaScript\nmessage: a\nrule: { any: [{ pattern: eval($A) }, { pattern: new Function($A) }] }\n---\n\
                  id: p\nlanguage: Go\nmessage: a\nrule: { any: [{ pattern: panic($A) }, { pattern: os.Exit($A) }] }\n---\n\
-                 id: call\nlanguage: Go\nmessage: a\nrule: { kind: call_expression }";
+                 id: call\nlanguage: Go\nmessage: a\nrule: { kind: call_expression }\n---\n\
+                 id: s\nlanguage: Bash\nmessage: a\nrule: { kind: command, regex: ^eval\\b }";
     let apply = r#"{"javascript": ["mine"], "go": ["mine"]}"#;
     let config = configured(apply, &[("mine.yml", rules)]).unwrap();
+    let bash = rules::read(rules).unwrap();
+    let bash = Policy::of_rules(Vec::new(), vec![Arc::new(bash)], &[".sh".to_owned()]).unwrap();
+    for code in
+        ["eval x", "'eval' x", "\"eval\" x", "\\eval x", "e'va'l x", "if \\eval x; then :; fi"]
+    {
+        let found = check(&bash, &[file("main.sh", code.as_bytes())]);
+        assert_eq!(found.listed.len(), 1, "{code}: {found}");
+    }
     let javascript = [
         "(eval)('1')",
         "(/* a */ eval)('1')",

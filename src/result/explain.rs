@@ -30,13 +30,15 @@ pub(crate) struct Context<'a> {
     pub advice: Option<&'a str>,
 }
 
-/// What the languages' own tools print if they can't read a program.
-const UNREADABLE: [&[u8]; 5] = [
+/// What the languages' own tools print if they can't read a program. JavaScript can read a line that begins with ```, and
+/// shows it with the error that comes of it.
+const UNREADABLE: [&[u8]; 6] = [
     b"SyntaxError",
     b"IndentationError",
     b"syntax error",
     b"expected 'package'",
     b"illegal character",
+    b"\n```",
 ];
 
 /// What a program prints if it has opened too many files, in the words of the C library and of Node.js. The kernel does

@@ -180,8 +180,8 @@ pub(super) fn explain(text: &[u8]) -> ErrorData {
             ErrorData::invalid_request("this is a list; send one message at a time", None)
         }
         Ok(_) => ErrorData::invalid_request(
-            "this is no MCP message: one is an object with \"jsonrpc\": \"2.0\" and each key once, a request also \
-             has an id (a number or a text) and a method (a text), and params are an object",
+            "this is not an MCP message: it must be an object with \"jsonrpc\": \"2.0\" and each key only once; a \
+             request also has an id (a number or a text) and a method (a text), and params are an object",
             None,
         ),
     }

@@ -46,6 +46,10 @@ class ByHand:
         """The answers to these requests, each of which is there once."""
         return [await self.answer(number, within) for number in numbers]
 
+    def stop_reading(self):
+        """Closes the pipe of its answers. Closing the stream alone would leave it open."""
+        self.process._process._transport.get_pipe_transport(1).close()
+
     async def end(self):
         """Goes away, as a host that has ended does."""
         await self.process.stdin.aclose()

@@ -167,7 +167,7 @@ SLIPS = [
     ),
     Slip(
         "what is written as Markdown by a program",
-        {"language": "python", "code": "print(\"\"\"# A\n```python\nx\n```\n\"\"\")"},
+        {"language": "python", "entrypoint_code": "print(\"\"\"# A\n```python\nx\n```\n\"\"\")"},
         "# A\n```python\nx\n```\n\n",
     ),
     Slip("code in Markdown that tells the language", {"code": "```py\nprint(1)\n```"}, "1\n", "from ```py"),

@@ -477,9 +477,10 @@ async def test_a_client_is_gone_while_its_programs_run(tmp_path):
             await server.send(*(python(number, "import time; time.sleep(60)") for number in range(3)))
             await until(lambda: len(engine.sandboxes(instance)) >= 3, 60, "sandboxes")
             # Nobody reads its answers either.
-            await server.process.stdout.aclose()
+            server.stop_reading()
             await server.end()
-            with anyio.fail_after(40):
+            # It waits for programs only if somebody reads what they print.
+            with anyio.fail_after(8):
                 assert await server.process.wait() == 0
     assert engine.left(instance, tmp_path) == []
 
