@@ -133,6 +133,7 @@ pub(super) async fn serve(
     let addresses = Addresses::default();
     let tasks = TaskTracker::new();
     let (mut failures, mut refusals) = (Rarely::default(), Rarely::default());
+    let mut refusals_of_address = Rarely::default();
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener) => accepted,
@@ -151,16 +152,18 @@ pub(super) async fn serve(
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             if let Some(times) = refusals.count() {
                 let most = limits.all;
-                tracing::warn!(
-                    most,
-                    times,
-                    "a connection was refused: there are too many; see http.maxConnections and `isolator doctor`"
-                );
+                let hint = "see http.maxConnections and `isolator doctor`";
+                tracing::warn!(most, times, hint, "there are too many connections");
             }
             connections.refuse(&stream, "the server has too many open connections");
             continue;
         };
         let Some(place) = addresses.take(peer.ip(), limits.of_address) else {
+            if let Some(times) = refusals_of_address.count() {
+                let (address, most) = (peer.ip(), limits.of_address);
+                let hint = "see http.maxConnectionsPerAddress";
+                tracing::warn!(%address, most, times, hint, "an address has too many connections");
+            }
             connections.refuse(&stream, "this address has too many open connections");
             continue;
         };
