@@ -116,7 +116,7 @@ fn strict_refuses_each_call_wherever_it_stands() {
             (format!("(x := {name})('1')"), "1:7"),
             (format!("{name}.__call__('1')"), "1:1"),
             (format!("{name}\\\n('1')"), "1:1"),
-            (format!("f'{{x:{{{name}(1)}}}}'"), "1:6"),
+            (format!("f'{{x:{{{name}(1)}}}}'"), "1:7"),
             (format!("class A(({name})(1)): pass"), "1:10"),
             (format!("{}('1')", wide(name)), "1:1"),
             (format!("@{name}\ndef f(): pass"), "1:1"),
