@@ -30,7 +30,9 @@ impl Plain {
             "call" | "call_expression" => {
                 self.leave_only(node.field("function"));
                 // `f?.()` and `f<T>()` call f.
-                let is_extra = |part: &NodeOf<'_>| matches!(&*part.kind(), "?." | "type_arguments");
+                let is_extra = |part: &NodeOf<'_>| {
+                    matches!(&*part.kind(), "optional_chain" | "?." | "type_arguments")
+                };
                 self.edits
                     .extend(node.children().filter(is_extra).map(|part| (part.range(), None)));
             }
