@@ -82,7 +82,8 @@ const MODULES: [&str; 17] = [
 
 /// A name in letters that Python takes for the usual ones.
 fn wide(name: &str) -> String {
-    name.chars().map(|c| char::from_u32(u32::from(c) + 0xfee0).unwrap()).collect()
+    let wide = |c: char| char::from_u32(u32::from(c) + 0xfee0).unwrap();
+    name.chars().map(|c| if c.is_ascii_alphabetic() { wide(c) } else { c }).collect()
 }
 
 #[test]
