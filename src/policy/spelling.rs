@@ -31,7 +31,7 @@ impl Plain {
                 self.leave_only(node.field("function"));
                 // `f?.()` and `f<T>()` call f.
                 let is_extra = |part: &NodeOf<'_>| {
-                    matches!(&*part.kind(), "optional_chain" | "type_arguments")
+                    matches!(&*part.kind(), "optional_chain" | "?." | "type_arguments")
                 };
                 self.edits
                     .extend(node.children().filter(is_extra).map(|part| (part.range(), None)));
