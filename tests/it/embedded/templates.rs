@@ -21,7 +21,17 @@ fn python(code: &str) -> Value {
 fn templates(server: &Server) -> Vec<Process> {
     let launchers = launchers(server.process()).into_iter();
     let children = launchers.flat_map(|launcher| launcher.inner.children());
-    children.filter(|child| child.read("cgroup").contains("+template/")).collect()
+    // Those that make one are in its group, too.
+    let is_template =
+        |child: &Process| child.read("cgroup").contains("+template/") && modules(*child).is_some();
+    children.filter(is_template).collect()
+}
+
+/// What a template has imported, if the process is one.
+fn modules(template: Process) -> Option<String> {
+    let environ = template.read("environ");
+    let mut variables = environ.split('\0');
+    variables.find_map(|variable| variable.strip_prefix("ISOLATOR_PRELOAD=0:")).map(str::to_owned)
 }
 
 async fn with_templates() -> Server {
@@ -53,14 +63,7 @@ async fn a_template_has_no_privileges_and_sees_nobody() {
 
 /// What each template has imported.
 fn imported(server: &Server) -> Vec<String> {
-    let of = |template: Process| {
-        let environ = fs::read(template.directory().join("environ")).unwrap_or_default();
-        let environ = String::from_utf8_lossy(&environ).into_owned();
-        let modules =
-            environ.split('\0').find_map(|variable| variable.strip_prefix("ISOLATOR_PRELOAD=0:"));
-        modules.map(str::to_owned)
-    };
-    templates(server).into_iter().filter_map(of).collect()
+    templates(server).into_iter().filter_map(modules).collect()
 }
 
 #[tokio::test]
