@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn the_heap_follows_the_memory_of_the_request() {
-        for (mb, heap) in [(0, 224), (16, 8), (64, 32), (128, 96), (512, 480), (1024, 960)] {
+        for (mb, heap) in [(256, 224), (16, 8), (64, 32), (128, 96), (512, 480), (1024, 960)] {
             let arguments =
                 json!({"language": "javascript", "entrypoint_code": "", "memory_mb": mb});
             let request = resolve_json(arguments).unwrap();
