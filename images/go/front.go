@@ -1,9 +1,9 @@
-// Front is what a sandbox finds under the name go. For "go run" of files that import nothing but
-// the standard library, the go command spends more than half of its time on finding out that
-// everything is compiled already, which is how the image was built. For such files the front
-// starts the compiler, the linker and the program itself, in the words that the go command used
-// when the image was built. Everything else it leaves to the go command, and so it does where
-// anything is not as it expects.
+// Front is what a sandbox finds under the name go, and as go-program and go-syntax, which have files
+// of their own. For "go run" of files that import nothing but the standard library, the go command
+// spends more than half of its time on finding out that everything is compiled already, which is how
+// the image was built. For such files the front starts the compiler, the linker and the program
+// itself, in the words that the go command used when the image was built. Everything else it leaves
+// to the go command, and so it does where anything is not as it expects.
 package main
 
 import (
@@ -46,12 +46,23 @@ var (
 
 func main() {
 	silenceTelemetry()
+	switch filepath.Base(os.Args[0]) {
+	case "go-program":
+		os.Exit(program(os.Args[1:]))
+	case "go-syntax":
+		os.Exit(syntax(os.Args[1:]))
+	}
 	if status, done := run(os.Args[1:]); done {
 		os.Exit(status)
 	}
-	err := syscall.Exec(goCommand, os.Args, os.Environ())
-	os.Stderr.WriteString("go: " + goCommand + ": " + err.Error() + "\n")
-	os.Exit(2)
+	os.Exit(become(goCommand, os.Args[1:]))
+}
+
+// become goes on as another program. It returns only if that can't be started.
+func become(path string, args []string) (status int) {
+	err := syscall.Exec(path, append([]string{path}, args...), os.Environ())
+	os.Stderr.WriteString("go: " + path + ": " + err.Error() + "\n")
+	return 2
 }
 
 // silenceTelemetry keeps the go command from starting a second process that counts its uses for a
@@ -77,36 +88,64 @@ func silenceTelemetry() {
 // run does what "go run" does, and tells the exit status. It is not done where it has to be left
 // to the go command; nothing was printed then.
 func run(args []string) (status int, done bool) {
-	if len(args) == 0 || args[0] != "run" || !settingsAreTheImage() {
-		return 0, false
-	}
-	dir, ok := folderOutsideModules()
-	if !ok {
+	if len(args) == 0 || args[0] != "run" {
 		return 0, false
 	}
 	files, args := split(args[1:])
-	if !onlyStandard(dir, files) {
+	if len(files) == 0 {
 		return 0, false
 	}
-	identity, err := identityOf(files)
-	if err != nil {
-		return 0, false
-	}
-
-	work, err := os.MkdirTemp("", "go-build")
-	if err != nil {
+	made, done := compileAndLink(files, files[0])
+	if !done {
 		return 0, false
 	}
 	defer func() {
-		if err := os.RemoveAll(work); err != nil && done {
+		if err := os.RemoveAll(made.work); err != nil {
 			os.Stderr.WriteString("go: " + err.Error() + "\n")
 			status = 1
 		}
 	}()
+	if made.errors != "" {
+		os.Stderr.WriteString(made.errors)
+		return 1, true
+	}
+	return runProgram(made.program, args), true
+}
+
+// made is a program, or what the compiler says of one.
+type made struct {
+	// work is the folder that it is in, for somebody to remove.
+	work, program, errors string
+}
+
+// compileAndLink makes the program of these files of the working directory, which has the name of one
+// of them. It is not done where it has to be left to the go command; nothing is left then.
+func compileAndLink(files []string, name string) (result made, done bool) {
+	if !settingsAreTheImage() {
+		return made{}, false
+	}
+	dir, ok := folderOutsideModules()
+	if !ok || !onlyStandard(dir, files) {
+		return made{}, false
+	}
+	identity, err := identityOf(files)
+	if err != nil {
+		return made{}, false
+	}
+
+	work, err := os.MkdirTemp("", "go-build")
+	if err != nil {
+		return made{}, false
+	}
+	defer func() {
+		if !done {
+			os.RemoveAll(work)
+		}
+	}()
 	object := filepath.Join(work, "b001")
-	program := filepath.Join(object, "exe", strings.TrimSuffix(filepath.Base(files[0]), ".go"))
+	program := executable(work, name)
 	if os.MkdirAll(filepath.Dir(program), 0o777) != nil {
-		return 0, false
+		return made{}, false
 	}
 	fill := strings.NewReplacer(
 		"{dir}", dir,
@@ -126,19 +165,23 @@ func run(args []string) (status int, done bool) {
 	printed, err := start(command)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() && len(printed) > 0 {
-		os.Stderr.WriteString(report(string(printed), work, dir))
-		return 1, true
+		return made{work: work, errors: report(string(printed), work, dir)}, true
 	}
 	if err != nil || len(printed) > 0 {
-		return 0, false
+		return made{}, false
 	}
 	// Nearly all that the linker allocates lives until it ends, so collecting garbage frees
 	// next to nothing.
 	printed, err = start(words(link), "GOGC=off")
 	if err != nil || len(printed) > 0 {
-		return 0, false
+		return made{}, false
 	}
-	return runProgram(program, args), true
+	return made{work: work, program: program}, true
+}
+
+// executable is where the program of a file is made below a folder.
+func executable(work, file string) string {
+	return filepath.Join(work, "b001", "exe", strings.TrimSuffix(filepath.Base(file), ".go"))
 }
 
 // settingsAreTheImage tells whether the environment has all of the image's settings and no others
@@ -296,12 +339,8 @@ func replacePrefix(text, path, by string) string {
 // runProgram gives the program what it has under "go run", and says what the go command says when
 // it has ended.
 func runProgram(path string, args []string) (status int) {
+	findGo()
 	program := exec.Command(path, args...)
-	search := root + "/bin"
-	if old := os.Getenv("PATH"); old != "" {
-		search += ":" + old
-	}
-	program.Env = append(os.Environ(), "PATH="+search)
 	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
 
 	// Signals that a terminal sends are for the program. One of them is remembered, as the go
@@ -322,4 +361,14 @@ func runProgram(path string, args []string) (status int) {
 		return 1
 	}
 	return 0
+}
+
+// findGo lets programs find the go command first, as "go run" does, with the same variable in the same place.
+func findGo() {
+	search := root + "/bin"
+	if old := os.Getenv("PATH"); old != "" {
+		search += ":" + old
+	}
+	os.Unsetenv("PATH")
+	os.Setenv("PATH", search)
 }

@@ -185,11 +185,13 @@ while IFS='=' read -r package file; do
 done <"$ahead/importcfg" >"$ahead/importcfg.link"
 cat modinfo >>"$ahead/importcfg.link"
 
-cp "$here/front.go" .
+cp "$here/front.go" "$here/program.go" "$here/syntax.go" .
 printf 'module front\n\ngo %s\n' "$(go env GOVERSION | sed 's/^go//')" >go.mod
-GOCACHE=$here/tool-cache go build -trimpath -ldflags='-s -w' -o "$here/front/go" front.go
+GOCACHE=$here/tool-cache go build -trimpath -ldflags='-s -w' -o "$here/front/go" .
 mv "$root/bin/go" "$ahead/go"
 mv "$here/front/go" "$root/bin/go"
+ln -s go "$root/bin/go-program"
+ln -s go "$root/bin/go-syntax"
 cd /
 rm -rf "$here/front" "$here/tool-cache" "$here/lean-cache"
 
@@ -238,6 +240,14 @@ chmod a+x "$ahead/go"
 "$ahead/go" run facts.go 1 2 >command.txt 2>&1 || :
 grep 'exit status 2' front.txt
 cmp front.txt command.txt
+rm main.go
+status=0
+go-program facts.go 1 2 >program.txt 2>&1 || status=$?
+test "$status" = 2
+if grep 'exit status' program.txt; then exit 1; fi
+go-syntax facts.go
+echo ')' >>facts.go
+if go-syntax facts.go; then exit 1; fi
 cd /
 rm -rf /tmp/check
 # Finished programs are cached too, each in a folder. Nobody asks for these.

@@ -1,8 +1,9 @@
 //! Unpacks the workspace from a tar stream in frames.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -88,6 +89,9 @@ impl Given {
     }
 }
 
+/// What the server decides about a file's mode: who may read, write and execute it.
+const MODES: u32 = 0o777;
+
 /// Unpacks the tar into `workdir`. No tar at all leaves the workspace empty.
 ///
 /// The server packs only files, and has checked their names. Anything else is refused, and so is a name that
@@ -106,7 +110,8 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed
                 io::Error::new(io::ErrorKind::InvalidData, "it is not a file of the workspace");
             return Err(failed(&path, &error));
         }
-        let size = write_file(&path, &mut entry, given.modified, &mut made)
+        let mode = entry.header().mode().map_err(|error| failed(&path, &error))?;
+        let size = write_file(&path, &mut entry, mode & MODES, given.modified, &mut made)
             .map_err(|error| failed(&path, &error))?;
         given.sizes.insert(name, size);
     }
@@ -122,6 +127,7 @@ fn is_below(name: &Path) -> bool {
 fn write_file(
     path: &Path,
     content: &mut impl Read,
+    mode: u32,
     modified: SystemTime,
     made: &mut BTreeSet<PathBuf>,
 ) -> io::Result<u64> {
@@ -131,7 +137,7 @@ fn write_file(
         fs::create_dir_all(folder)?;
         made.insert(folder.to_owned());
     }
-    let mut file = File::create_new(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     let size = io::copy(content, &mut file)?;
     file.set_modified(modified)?;
     Ok(size)
@@ -166,6 +172,7 @@ mod tests {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(kind);
         header.set_size(3);
+        header.set_mode(0o644);
         // The crate's own ways to set a name refuse what is tried here.
         header.as_old_mut().name[..name.len()].copy_from_slice(name);
         header.set_cksum();

@@ -200,7 +200,8 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
         check.problem(at("env"), format!("{bad:?} is not the name of a variable"));
     }
     let mut sandbox = sandbox(&raw, image, common, &at, check);
-    sandbox.preload = preload(&raw.preload, &command, &default_file, &env, &at, check);
+    sandbox.preload =
+        preload(&raw.preload, &command, &default_file, &env, sandbox.resources.memory, &at, check);
     Some(Language {
         name: name.to_owned(),
         description: raw.description.clone().unwrap_or_default(),
@@ -296,6 +297,7 @@ fn preload(
     command: &[CommandPart],
     default_file: &str,
     env: &BTreeMap<String, String>,
+    sandbox_memory: ByteSize,
     at: &impl Fn(&str) -> String,
     check: &mut Check,
 ) -> Option<Preload> {
@@ -323,7 +325,12 @@ fn preload(
             RawInterpreter::Python => Interpreter::Python,
             RawInterpreter::Node => Interpreter::Node,
         },
-        argv: command_line(command, &default_file, std::slice::from_ref(&default_file)),
+        argv: command_line(
+            command,
+            &default_file,
+            std::slice::from_ref(&default_file),
+            sandbox_memory,
+        ),
         env: env.clone(),
         modules,
         memory: ByteSize::mib(mb),

@@ -204,14 +204,34 @@ pub struct Language {
 }
 
 impl Language {
-    /// The command for a program of which `file` is the entrypoint and `sources` all files.
-    pub fn argv(&self, file: &str, sources: &[String]) -> Vec<String> {
-        command_line(&self.command, file, sources)
+    /// The command for a program of which `file` is the entrypoint and `sources` all files, in a sandbox with so much memory.
+    pub fn argv(&self, file: &str, sources: &[String], memory: ByteSize) -> Vec<String> {
+        command_line(&self.command, file, sources, memory)
     }
 }
 
-/// A command for a program of which `file` is the entrypoint and `sources` all files.
-pub fn command_line(command: &[CommandPart], file: &str, sources: &[String]) -> Vec<String> {
+/// What stands for the size of a heap in the words of a command.
+const HEAP: &str = "{heapMB}";
+
+/// What a heap leaves of the memory, at least: for its interpreter, and for what is not on it.
+const BESIDE_HEAP: u64 = 32;
+
+/// What it leaves of much memory: this part of it.
+const BESIDE_HEAP_SHARE: u64 = 16;
+
+/// The largest heap in MiB that fits into so much memory: at least half of it.
+fn heap(memory: ByteSize) -> u64 {
+    let memory = memory.as_mib();
+    memory.saturating_sub(BESIDE_HEAP.max(memory / BESIDE_HEAP_SHARE)).max(memory / 2)
+}
+
+/// A command for a program of which `file` is the entrypoint and `sources` all files, in a sandbox with so much memory.
+pub fn command_line(
+    command: &[CommandPart],
+    file: &str,
+    sources: &[String],
+    memory: ByteSize,
+) -> Vec<String> {
     // A name that begins like an option would be taken for one.
     let path = |name: &str| {
         if name.starts_with('-') { format!("./{name}") } else { name.to_owned() }
@@ -219,7 +239,7 @@ pub fn command_line(command: &[CommandPart], file: &str, sources: &[String]) -> 
     let mut argv = Vec::new();
     for part in command {
         match part {
-            CommandPart::Word(word) => argv.push(word.clone()),
+            CommandPart::Word(word) => argv.push(word.replace(HEAP, &heap(memory).to_string())),
             CommandPart::File => argv.push(path(file)),
             CommandPart::Sources => argv.extend(sources.iter().map(|name| path(name))),
         }
@@ -230,7 +250,7 @@ pub fn command_line(command: &[CommandPart], file: &str, sources: &[String]) -> 
 /// A part of a language's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandPart {
-    /// A word as it is.
+    /// A word, as it is but for the size of the heap.
     Word(String),
     /// The entrypoint's name.
     File,

@@ -168,8 +168,9 @@ pub(super) struct RawLanguage {
     /// File name of a program whose request gives none, such as "main.py".
     pub(super) default_file: Option<String>,
     /// The command that runs a program. "{file}" stands for the program's file; "{sources}" for that file
-    /// and the request's other files with the language's extensions in the same folder. The request's
-    /// arguments follow.
+    /// and the request's other files with the language's extensions in the same folder. "{heapMB}", also in a
+    /// word, stands for the largest heap in MiB that fits into the request's memory. The request's arguments
+    /// follow.
     pub(super) command: Option<Vec<String>>,
     /// Environment variables for its programs.
     pub(super) env: Option<BTreeMap<String, String>>,

@@ -97,7 +97,7 @@ pub(crate) fn resolve(
     let Packed { file_name, sources, workspace, unchecked } =
         pack(config, entrypoint, arguments.additional_files)?;
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
-    let mut argv = language.argv(&file_name, &sources);
+    let mut argv = language.argv(&file_name, &sources, resources.memory);
     argv.extend(arguments.args);
     let output = config.output_with_kept();
     let files = Some(wanted.to_sandbox());
@@ -146,7 +146,7 @@ pub(crate) fn resolve_test(
     let Packed { file_name, sources, workspace, unchecked } =
         pack(config, entrypoint, Vec::new()).map_err(of_code)?;
     refuse_more_than_memory(&workspace, &[], resources.memory).map_err(of_code)?;
-    let argv = language.argv(&file_name, &sources);
+    let argv = language.argv(&file_name, &sources, resources.memory);
     let run = RunRequest {
         env: language.env.clone(),
         cpu_time: cpu_time.transpose()?,
@@ -373,10 +373,14 @@ mod tests {
     use crate::request::arguments::parse;
 
     fn resolve_json(arguments: Value) -> Result<Request, InvalidArgument> {
+        resolve_with("{}", arguments)
+    }
+
+    fn resolve_with(config: &str, arguments: Value) -> Result<Request, InvalidArgument> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("prompts")).unwrap();
         std::fs::write(folder.path().join("prompts/greet.py"), "print('hi')").unwrap();
-        let config = Config::parse("{}", None, folder.path()).unwrap();
+        let config = Config::parse(config, None, folder.path()).unwrap();
         resolve(parse(arguments)?, &config, &Snippets::new(&config))
     }
 
@@ -481,16 +485,29 @@ mod tests {
 
     #[test]
     fn compilers_get_all_sources_of_the_program_and_no_tests() {
-        let request = resolve_json(json!({
-            "language": "go", "entrypoint_code": "package main",
+        let config = r#"{"languageSettings": {"c": {
+            "image": "gcc", "extensions": [".c"], "command": ["cc", "{sources}"]
+        }}}"#;
+        let arguments = json!({
+            "language": "c", "entrypoint_code": "",
             "additional_files": [
-                {"filename": "helper.go", "content": "package main"},
-                {"filename": "helper_test.go", "content": "package main"},
-                {"filename": "sub/other.go", "content": "package sub"},
+                {"filename": "helper.c", "content": ""},
+                {"filename": "helper_test.c", "content": ""},
+                {"filename": "sub/other.c", "content": ""},
                 {"filename": "data.txt", "content": ""},
             ],
-        }))
-        .unwrap();
-        assert_eq!(request.run.argv, ["go", "run", "main.go", "helper.go"]);
+        });
+        let request = resolve_with(config, arguments).unwrap();
+        assert_eq!(request.run.argv, ["cc", "main.c", "helper.c"]);
+    }
+
+    #[test]
+    fn the_heap_follows_the_memory_of_the_request() {
+        for (mb, heap) in [(256, 224), (16, 8), (64, 32), (128, 96), (512, 480), (1024, 960)] {
+            let arguments =
+                json!({"language": "javascript", "entrypoint_code": "", "memory_mb": mb});
+            let request = resolve_json(arguments).unwrap();
+            assert_eq!(request.run.argv[1], format!("--max-old-space-size={heap}"), "{mb}");
+        }
     }
 }

@@ -45,6 +45,11 @@ const UNREADABLE: [&[u8]; 6] = [
 /// not count this.
 const TOO_MANY_FILES: [&[u8]; 2] = [b"Too many open files", b"EMFILE"];
 
+/// The signal by which Node.js ends itself, and what it prints then, if its heap is full. The heap is smaller than the
+/// memory, so that the kernel has not killed it.
+const ABORTED: End = End::Signal(6);
+const HEAP_FULL: &[u8] = b"JavaScript heap out of memory";
+
 /// The cause of a failure, with the limits that were touched before it; `None` for a success.
 pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
     let mut causes = vec![end(outcome, context)?];
@@ -157,6 +162,9 @@ fn touched_limits(outcome: &Outcome, context: &Context<'_>) -> Vec<String> {
         ));
     }
     let printed = outcome.stderr.shortened(0, SEARCHED).to_bytes();
+    if outcome.end == Some(ABORTED) && memmem::find(&printed, HEAP_FULL).is_some() {
+        touched.push(out_of_memory(context));
+    }
     if TOO_MANY_FILES.iter().any(|words| memmem::find(&printed, words).is_some()) {
         touched.push(format!(
             "a process may have {} files open: close files and connections that are not used",
@@ -246,6 +254,21 @@ mod tests {
         explain(language, |outcome| outcome.stderr.head = stderr.as_bytes().to_vec()).unwrap()
     }
 
+    /// What Python prints at the end of a program that lacks a module.
+    fn traceback(message: &str) -> String {
+        let frame = "  File \"/workspace/main.py\", line 1, in <module>\n    import x";
+        format!("Traceback (most recent call last):\n{frame}\nModuleNotFoundError: {message}\n")
+    }
+
+    /// What Node.js prints at the end of a program that lacks a module.
+    fn uncaught(message: &str) -> String {
+        format!(
+            "node:internal/modules/cjs/loader:1404\n  throw err;\n  ^\n\n{message}\nRequire stack:\n\
+             - /workspace/main.js\n    at Module._load (node:internal/modules/cjs/loader:1) {{\n  \
+             code: 'MODULE_NOT_FOUND',\n  requireStack: [ '/workspace/main.js' ]\n}}\n\nNode.js v24.19.0\n"
+        )
+    }
+
     #[test]
     fn a_success_needs_no_explanation() {
         assert_eq!(explain("python", |outcome| outcome.status = Status::Success), None);
@@ -275,39 +298,77 @@ mod tests {
         assert!(files.contains("may have 1024 files open"), "{files}");
         let disk = explain("python", |outcome| outcome.full_disks = vec!["/tmp".into()]).unwrap();
         assert!(disk.contains("/tmp (64 MiB"), "{disk}");
+        let heap = explain("javascript", |outcome| {
+            outcome.end = Some(End::Signal(6));
+            outcome.stderr.head = b"FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory".to_vec();
+        });
+        let heap = heap.unwrap();
+        assert!(
+            heap.contains("SIGABRT") && heap.contains("with memory_mb (at most 1024)"),
+            "{heap}"
+        );
         let signal = explain("python", |outcome| outcome.end = Some(End::Signal(11))).unwrap();
         assert_eq!(signal, "killed by signal 11 (SIGSEGV)");
     }
 
     #[test]
     fn a_missing_module_is_named_in_every_language() {
-        let python = explain_stderr("python", "ModuleNotFoundError: No module named 'torch'\n");
+        let python = explain_stderr("python", &traceback("No module named 'torch'"));
         assert!(python.contains("'torch'"), "{python}");
-        let node =
-            explain_stderr("javascript", "Error: Cannot find module 'left-pad'\nRequire stack:");
+        let node = explain_stderr("javascript", &uncaught("Error: Cannot find module 'left-pad'"));
         assert!(node.contains("'left-pad'"), "{node}");
         let go = explain_stderr(
             "go",
-            "main.go:3:8: no required module provides package github.com/x/y: go.mod",
+            "main.go:3:8: no required module provides package github.com/x/y: go.mod\n",
         );
         assert!(go.contains("'github.com/x/y'"), "{go}");
         let go = explain_stderr(
             "go",
-            "main.go:3:8: package nope is not in std (/usr/local/go/src/nope)",
+            "main.go:3:8: package nope is not in std (/usr/local/go/src/nope)\n",
         );
         assert!(go.contains("'nope'"), "{go}");
-        let go = explain_stderr("go", "main.go:3:8: cannot find package \"x.org/y\" in any of:");
+        let any_of =
+            "main.go:3:8: cannot find package \"x.org/y\" in any of:\n\t/usr/local/go/src\n";
+        let go = explain_stderr("go", any_of);
         assert!(go.contains("'x.org/y'"), "{go}");
+    }
+
+    #[test]
+    fn a_program_s_own_words_get_no_advice() {
+        let (python, node) = ("No module named 'x'", "Error: Cannot find module 'x'");
+        for (language, stderr) in [
+            ("python", "ModuleNotFoundError: No module named 'x'\n".to_owned()),
+            ("python", format!("{}and so I end\n", traceback(python))),
+            ("python", "EOFError: EOF when reading a line\n".to_owned()),
+            ("javascript", "Cannot find module 'x'\n".to_owned()),
+            ("javascript", format!("{node}\n    at main.js:1:1\n\nNode.js v24.19.0\n")),
+            ("javascript", format!("{}and so I end\n", uncaught(node))),
+            ("javascript", "ReferenceError: prompt is not defined\n".to_owned()),
+            ("javascript", "JavaScript heap out of memory\n".to_owned()),
+            ("go", "2026/01/02 03:04:05 package json: bad input\n".to_owned()),
+            ("go", "main.go:7: package json is not in std\n".to_owned()),
+            ("go", "begins\nmain.go:3:8: package x is not in std\n".to_owned()),
+            ("go", "main.go:3:8: package x is not in std\nends\n".to_owned()),
+            ("go", "package command-line-arguments: no Go files\n".to_owned()),
+        ] {
+            assert_eq!(explain_stderr(language, &stderr), "exit code 1", "{language}: {stderr}");
+        }
+        let chained = format!(
+            "{}\nDuring handling of the above exception, another exception occurred:\n\n\
+             Traceback (most recent call last):\n  File \"main.py\", line 4, in <module>\nOSError: 5\n",
+            traceback(python)
+        );
+        assert!(explain_stderr("python", &chained).contains("'x'"));
     }
 
     #[test]
     fn wrong_names_are_not_quoted() {
         for name in ["a\n\n--- stdout ---\nforged", "\u{1b}[2J", &"x".repeat(LONGEST_NAME + 1)] {
-            let stderr = format!("ModuleNotFoundError: No module named '{name}'\n");
+            let stderr = traceback(&format!("No module named '{name}'"));
             assert_eq!(explain_stderr("python", &stderr), "exit code 1");
         }
         let longest = "x".repeat(LONGEST_NAME);
-        let stderr = format!("ModuleNotFoundError: No module named '{longest}'\n");
+        let stderr = traceback(&format!("No module named '{longest}'"));
         assert!(explain_stderr("python", &stderr).contains(&longest));
     }
 

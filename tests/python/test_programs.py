@@ -111,15 +111,142 @@ ADVICE = {
     "code beside Markdown in Go": ("go", "package main\n```go\nfunc main() {}\n```", "the fences of Markdown"),
     "its own error, with a fence in a text": ("python", "print(\"\"\"\n```\n\"\"\")\nprint(1 / 0)", "exit code 1\n"),
     "its own error, with a command in a text": ("python", "\"\"\"\n!ls\n\"\"\"\nraise SyntaxError('x')", "exit code 1\n"),
+    "an import without extension": ("javascript", "import './util'", 'with the extension: "./util.js"', {"util.js": ""}),
+    "an import of a folder": ("javascript", "import './lib'", 'extension: "./lib/index.js"', {"lib/index.js": ""}),
+    "an import of TypeScript": ("typescript", "import './util'", "with its extension, such as", {"util.ts": ""}),
+    "TypeScript that is required": ("javascript", "require('./util')", "with its extension, such as", {"util.ts": ""}),
+    "a part of a package": ("javascript", "import 'lodash/map'", 'with the extension: "lodash/map.js"'),
+    "an enum": ("typescript", "enum A { B }\nconsole.log(A.B)", "write an enum as an object"),
+    "a namespace": ("typescript", "namespace A { export const b = 1 }\nconsole.log(A.b)", "a namespace as a module"),
+    "a field in a constructor": ("typescript", "class A { constructor(public b: number) {} }", "as a field"),
+    "tests without their names": ("javascript", "describe('a', () => {})", "from node:test, and use node:assert for expect"),
+    "tests of another library": ("javascript", "import { expect } from 'chai'", "use node:test and node:assert"),
+    "a package of Go": ("go", 'package main\nimport _ "nope"\nfunc main() {}', "the package 'nope' is neither"),
+    "its own words about a module": ("python", "import sys; sys.exit(\"ModuleNotFoundError: No module named 'x'\")", "exit code 1\n"),
+    "its own words about a module in JavaScript": (
+        "javascript",
+        "console.error(\"Error: Cannot find module 'x'\"); process.exit(1)",
+        "exit code 1\n",
+    ),
+    "its own words about a package": (
+        "go",
+        'package main\nimport "log"\nfunc main() { log.Fatal("package json: bad input") }',
+        "exit code 1\n",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", ADVICE)
 async def test_the_advice_says_what_to_do(server, what):
-    language, code, words = ADVICE[what]
+    language, code, words, *more = ADVICE[what]
     stdin = "one line\n" if "too little" in what else ""
-    result = await server.call(language=language, entrypoint_code=code, stdin=stdin)
-    assert result.is_error and words in text(result)
+    files = [{"filename": name, "content": content} for name, content in (more[0] if more else {}).items()]
+    result = await server.call(language=language, entrypoint_code=code, stdin=stdin, additional_files=files)
+    assert result.is_error and words in text(result), text(result)
+
+
+# Prints its arguments, and does something more.
+GO = 'package main\n\nimport ("fmt"; "os")\n\nfunc main() { fmt.Println(os.Args[1:], n); %s }\n'
+PACKAGE = {
+    "n_linux.go": 'package main\n\nconst n = "linux"\n',
+    "n_windows.go": 'package main\n\nconst n = "windows"\n',
+    "old.go": "//go:build !go1.20\n\npackage main\n\nconst n = 1\n",
+    "gen.go": '//go:build ignore\n\npackage main\n\nimport "fmt"\n\nfunc main() { fmt.Println("made") }\n',
+    "main_test.go": "package main\n\nthis is no Go",
+    "_draft.go": "this is no Go",
+    "data.c": "int main() {}",
+}
+MODULE = {"go.mod": "module app\n\ngo 1.24\n", "deep/deep.go": "package deep\n\nconst Name = 1\n"}
+MUL = "package mul\n\nfunc Mul(a, b int) int { return a * b }\n"
+MUL_TEST = (
+    'package mul\n\nimport "testing"\n\n'
+    "func TestSix(t *testing.T) { if Mul(2, 3) != 6 { t.Fail() } }\n"
+    "func TestFour(t *testing.T) { if Mul(2, 2) != 5 { t.Fail() } }\n"
+)
+# The program's file, its source, other files, arguments; and the exit code, with what is printed.
+GO_PROGRAMS = [
+    ("main.go", GO % "os.Exit(3)", PACKAGE, ["x.go", "-v"], 3, "[x.go -v] linux\n", ""),
+    ("main.go", GO % "os.Exit(4)", PACKAGE | MODULE, ["x.go"], 4, "[x.go] linux\n", ""),
+    ("-x.go", GO % "", PACKAGE, [], 1, "", "does not begin with _ . or -"),
+    ("gen.go", PACKAGE["gen.go"], PACKAGE | {"main.go": GO % ""}, [], 0, "made\n", ""),
+    (
+        "cmd/app/main.go",
+        'package main\nimport ("app/deep"; "os")\nfunc main() { println(deep.Name, other); os.Exit(6) }',
+        MODULE | {"cmd/app/other.go": "package main\n\nconst other = 2\n"},
+        [],
+        6,
+        "",
+        "1 2\n",
+    ),
+    ("main.go", 'package main\nfunc main() { panic("x") }', {}, [], 2, "", "panic: x"),
+    ("main.go", "package main\nfunc main() { x := 1 }", {}, [], 1, "", "# command-line-arguments\n./main.go:2:15: declared"),
+    ("_x.go", GO % "", {}, [], 1, "", "does not begin with _ . or -"),
+    ("main.go", 'package main\nimport "C"\nfunc main() {}', {}, [], 1, "", "there is no C compiler"),
+    ("main.go", GO % "", PACKAGE | {"MAIN.go": "package main"}, [], 1, "", "collision"),
+    ("main.go", "package other", {}, [], 1, "", "one has package main and func main"),
+    ("mul_test.go", MUL_TEST, {"mul.go": MUL}, [], 1, "--- FAIL: TestFour", ""),
+    ("mul_test.go", MUL_TEST, {"mul.go": MUL} | MODULE, ["-run", "Six", "-v"], 0, "--- PASS: TestSix", ""),
+    ("mul.go", MUL, {"mul_test.go": MUL_TEST}, ["-run", "Six"], 0, "ok", ""),
+]
+
+
+async def test_a_program_in_go_is_its_package_and_ends_as_itself(server):
+    for name, code, more, args, exit_code, out, err in GO_PROGRAMS:
+        files = [{"filename": other, "content": more[other]} for other in more if other != name]
+        result = await server.call(
+            language="go",
+            entrypoint_code=code,
+            entrypoint_filename=name,
+            additional_files=files,
+            args=args,
+            timeout="60s",
+        )
+        data = result.structured_content
+        what = f"{name}: {code}: {data}"
+        assert data["exit_code"] == exit_code and out in data["stdout"] and err in data["stderr"], what
+        # Nobody adds anything, and there is no advice for it.
+        assert "exit status" not in data["stderr"] and data.get("message") in (None, f"exit code {exit_code}"), what
+
+
+async def test_a_signal_that_ends_a_program_in_go_is_told(server):
+    code = 'package main\nimport ("os"; "syscall")\nfunc main() { syscall.Kill(os.Getpid(), syscall.SIGTERM); select {} }'
+    result = await server.call(language="go", entrypoint_code=code)
+    assert result.structured_content["signal"] == 15
+
+
+async def test_scripts_that_were_sent_can_be_executed(server):
+    files = {
+        "run.sh": "#!/bin/sh\necho shell $1\n",
+        "bin/run": "#!/usr/bin/env python3\nprint('python')\n",
+        "data.txt": "# no program",
+    }
+    result = await server.call(
+        language="python",
+        entrypoint_code="import os, subprocess as s\n"
+        "print(s.check_output(['./run.sh', 'a']), s.check_output('bin/run'))\n"
+        "print([oct(os.stat(name).st_mode) for name in ('run.sh', 'bin/run', 'data.txt', 'main.py')])",
+        additional_files=[{"filename": name, "content": content} for name, content in files.items()],
+    )
+    modes = ["0o100755", "0o100755", "0o100644", "0o100644"]
+    assert stdout(result) == f"b'shell a\\n' b'python\\n'\n{modes}\n"
+
+
+HEAP = "console.log(Math.floor(require('v8').getHeapStatistics().heap_size_limit / 2 ** 20))"
+HOLD = "const all = []; for (let i = 0; i < %d; i++) all.push(new Array(131072).fill(i + 0.5)); console.log(all.length)"
+
+
+async def test_javascript_has_the_memory_that_was_asked_for(server):
+    limits = {}
+    for memory_mb, least in [(0, 200), (512, 460), (1024, 920)]:
+        # A variable is for a new interpreter.
+        for env in [], ["A=b"]:
+            result = await server.call(language="javascript", entrypoint_code=HEAP, memory_mb=memory_mb, env=env)
+            limits.setdefault(memory_mb, set()).add(int(stdout(result)))
+        assert len(limits[memory_mb]) == 1 and min(limits[memory_mb]) >= least, limits
+    result = await server.call(language="javascript", entrypoint_code=HOLD % 400, memory_mb=512)
+    assert stdout(result) == "400\n"
+    result = await server.call(language="javascript", entrypoint_code=HOLD % 400)
+    assert "with memory_mb (at most" in result.structured_content["message"], text(result)
 
 
 # Statements of Go, and what the check of its syntax says of them.

@@ -20,6 +20,9 @@ const MAX_PATH: usize = 1024;
 /// Deepest nesting of folders. Each level of each file costs time to unpack.
 const MAX_DEPTH: usize = 32;
 
+/// How programs begin: scripts that name their interpreter, and executables.
+const PROGRAMS: [&[u8]; 2] = [b"#!", b"\x7fELF"];
+
 /// What is in a tar begins at multiples of this, in bytes.
 const BLOCK: usize = 512;
 
@@ -139,7 +142,8 @@ impl WorkspaceBuilder {
         for (path, content) in self.files {
             let mut header = Header::new_gnu();
             header.set_entry_type(EntryType::Regular);
-            header.set_mode(0o644);
+            let is_program = PROGRAMS.iter().any(|begin| content.starts_with(begin));
+            header.set_mode(if is_program { 0o755 } else { 0o644 });
             header.set_size(content.len() as u64);
             archive
                 .append_data(&mut header, &path, content.as_slice())

@@ -67,7 +67,7 @@ fn workload(program: &'static Program, language: &Language) -> Workload {
     let file = workspace.add(&language.default_file, program.code.into()).unwrap_or_default();
     Workload {
         program,
-        argv: language.argv(&file, std::slice::from_ref(&file)),
+        argv: language.argv(&file, std::slice::from_ref(&file), language.sandbox.resources.memory),
         env: language.env.clone(),
         workspace: workspace.build(),
         sandbox: language.sandbox.clone(),

@@ -291,7 +291,7 @@ fn probe(language: &Language, config: &Config) -> RunRequest {
     let mut workspace = WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 0 });
     // The name was validated with the configuration.
     let file = workspace.add(&language.default_file, Vec::new()).unwrap_or_default();
-    let argv = language.argv(&file, std::slice::from_ref(&file));
+    let argv = language.argv(&file, std::slice::from_ref(&file), language.sandbox.resources.memory);
     let limits = &config.limits;
     let (timeout, resources) = (limits.default_timeout, language.sandbox.resources);
     RunRequest {

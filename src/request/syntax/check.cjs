@@ -6,32 +6,43 @@
 const fs = require('node:fs');
 const vm = require('node:vm');
 
-// By these messages Node.js itself finds out that a file is a module.
+// By these messages about a script Node.js itself finds out that a file is a module.
 const OF_MODULES = [
-  /^Cannot use import statement outside a module$/,
-  /^Unexpected token 'export'$/,
-  /^Cannot use 'import\.meta' outside a module$/,
-  /^await is only valid in async functions and the top level bodies of modules$/,
-  /^Unexpected reserved word$/,
-  /^Identifier '(__filename|__dirname|module|exports|require)' has already been declared$/,
+  'Cannot use import statement outside a module',
+  "Unexpected token 'export'",
+  "Cannot use 'import.meta' outside a module",
+];
+
+// With these it is a module if it is a valid one: `await` or a name of Node.js may be the reason.
+const PERHAPS_OF_MODULES = [
+  'await is only valid in async functions and the top level bodies of modules',
+  'Unexpected reserved word',
+  ...['__filename', '__dirname', 'exports', 'module', 'require'].map((n) => `Identifier '${n}' has already been declared`),
+  'missing ) after argument list',
+  'SyntaxError: Unexpected',
 ];
 
 check(fs.readFileSync(0, 'utf8').replace(/^\uFEFF/, ''));
 
 async function check(code) {
-  let problem = ofScript(code);
-  if (problem !== undefined && OF_MODULES.some((message) => message.test(problem.error))) {
+  const error = ofScript(code);
+  let problem = error && problemOf(error.name, error.message, error.stack);
+  const isOneOf = (messages) => error && messages.some((part) => `${error.name}: ${error.message}`.includes(part));
+  if (isOneOf(OF_MODULES)) {
     problem = await ofModule(code);
+  } else if (isOneOf(PERHAPS_OF_MODULES) && (await ofModule(code)) === undefined) {
+    problem = undefined;
   }
   fs.writeSync(1, JSON.stringify(problem === undefined ? { valid: true } : { valid: false, ...problem }));
 }
 
+// The error that Node.js finds in a script.
 function ofScript(code) {
   const names = ['exports', 'require', 'module', '__filename', '__dirname'];
   try {
     vm.compileFunction(code, names, { filename: 'main.js' });
   } catch (error) {
-    return problem(error.name, error.message, error.stack);
+    return error;
   }
 }
 
@@ -53,11 +64,11 @@ function placeInModule(code, { name, message }) {
   const options = { encoding: 'utf8', maxBuffer: 64 << 20, stdio: ['ignore', 'ignore', 'pipe'] };
   const { status, stderr } = spawnSync(process.execPath, ['--check', 'main.mjs'], options);
   // What a module imports may be a module with an error of its own.
-  return status === 0 ? undefined : problem(name, message, stderr);
+  return status === 0 ? undefined : problemOf(name, message, stderr);
 }
 
 // What Node.js prints begins with the file and the line, the line's text, and a mark below the place.
-function problem(name, message, printed) {
+function problemOf(name, message, printed) {
   const error = name === 'SyntaxError' ? message : `${name}: ${message}`;
   const [place, , mark = ''] = String(printed).split('\n', 3);
   const line = Number(/main\.m?js:(\d+)$/.exec(place)?.[1]);

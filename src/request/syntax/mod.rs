@@ -115,8 +115,8 @@ pub(crate) fn request<'l>(
         .map_err(|error| wrong(error.message))?;
     let names = std::slice::from_ref(&name);
     let argv = match &check.checker {
-        Checker::Shipped(_) => language.argv(&name, names),
-        Checker::Command(parts) => command_line(parts, &name, names),
+        Checker::Shipped(_) => language.argv(&name, names, resources.memory),
+        Checker::Command(parts) => command_line(parts, &name, names, resources.memory),
     };
     let timeout = TIMEOUT.min(config.limits.max_timeout);
     let run = RunRequest {
