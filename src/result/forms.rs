@@ -24,9 +24,9 @@ pub(super) const MAX_ATTACHED: usize = 50;
 /// What is in a file, with regard to pictures.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// A picture that can be shown.
+    /// A picture that can be shown, if there is room.
     Picture(Format),
-    /// What looks like one, but more are not shown.
+    /// What begins like one, after as many as are decoded.
     Unchecked(Format),
     /// A picture with too many pixels.
     TooLarge { format: Format, width: u32, height: u32 },
@@ -111,15 +111,12 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Decodes what begins like a picture, if there is room to show it.
+    /// Decodes what begins like a picture.
     pub(super) fn look(&mut self, content: &[u8]) -> Seen {
         // A text can begin like one.
         let Some(format) = Format::of(content).filter(|_| plain_text(content).is_none()) else {
             return Seen::Other;
         };
-        if self.pictures == 0 || content.len() > MAX_PICTURE.min(self.shown) {
-            return Seen::Unchecked(format);
-        }
         match self.decoding.check(format, content) {
             Ok(()) => Seen::Picture(format),
             Err(Refusal::NoRoom) => Seen::Unchecked(format),
@@ -131,7 +128,9 @@ impl Room {
     /// How it comes back, if it does.
     pub(super) fn form(&mut self, seen: &Seen, content: &[u8]) -> Form {
         match seen {
-            Seen::Picture(_) => {
+            Seen::Picture(_)
+                if self.pictures > 0 && content.len() <= MAX_PICTURE.min(self.shown) =>
+            {
                 self.pictures -= 1;
                 self.shown -= content.len();
                 return Form::Picture(BASE64.encode(content));
