@@ -41,41 +41,8 @@ find "$site" -type f \( -name '*.a' -o -name '*.h' -o -name '*.hpp' -o -name '*.
     -o -name '*.pyx' -o -name '*.pyi' ! -path '*/skimage/*' -o -name '*.c' -o -name '*.cpp' \) -delete
 rm -rf "$site"/matplotlib/mpl-data/sample_data
 
-# Matplotlib looks for its list of fonts only in a folder that it can write to,
-# and such a folder is always empty in a new sandbox. So the list is made once
-# and the lookup is pointed to it.
-#
-# A glyph that is in none of the fonts of a text is then looked for in the font
-# for Chinese, Japanese and Korean. A setting would not do: Seaborn, matplotlib's
-# styles and many programs set the fonts themselves.
-MPLCONFIGDIR=$here/mpl PYTHONDONTWRITEBYTECODE=1 python3 - "$site/matplotlib" <<'PYTHON'
-import pathlib
-import shutil
-import sys
-
-import matplotlib
-import matplotlib.font_manager as fm
-
-package = pathlib.Path(sys.argv[1])
-name = f"fontlist-v{fm.FontManager.__version__}.json"
-shutil.copyfile(pathlib.Path(matplotlib.get_cachedir(), name), package / "mpl-data" / name)
-
-module = package / "font_manager.py"
-text = module.read_text()
-lookup = 'mpl.get_%s(), f"fontlist-v{FontManager.__version__}.json")'
-fonts = "        return fpaths\n"
-last_font = """        if fontext == "ttf" and directory is None:
-            fpaths.append(self.findfont("WenQuanYi Micro Hei"))
-"""
-for old, new in ((lookup % "cachedir", lookup % "data_path"), (fonts, last_font + fonts)):
-    if text.count(old) != 1:
-        sys.exit("matplotlib looks up its fonts in an unknown way")
-    text = text.replace(old, new)
-module.write_text(text)
-PYTHON
-
-# What a program shows becomes a picture; see there.
-cp "$here/isolator_pictures.py" "$site"
+cp "$here"/isolator_*.py "$site"
+MPLCONFIGDIR=$here/mpl PYTHONDONTWRITEBYTECODE=1 python3 "$here/drawing.py" "$site"
 
 finish locales
 
@@ -88,12 +55,12 @@ python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /usr/lib/python
 
 # A build that cannot do its work has to fail here and not in a sandbox.
 mkdir -p /workspace && cd /workspace
-MPLCONFIGDIR=/tmp/mpl MPLBACKEND=module://isolator_pictures python3 - <<'PYTHON'
+MPLCONFIGDIR=/tmp/mpl MPLBACKEND=agg python3 - <<'PYTHON'
 import io
 import pathlib
 import warnings
 
-import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.Image, pydantic, requests, seaborn, skimage.filters, sympy
+import bs4, jinja2, lxml.html, networkx, openpyxl, PIL.ImageFont, pydantic, requests, seaborn, skimage.filters, sympy
 import xgboost, yaml
 import matplotlib.pyplot as plt
 import numpy as np
@@ -111,5 +78,7 @@ plt.title("中文 日本語 한국어")
 plt.savefig(io.BytesIO(), format="png")
 plt.show()
 assert pathlib.Path("figure_1.png").stat().st_size > 1000 and not plt.get_fignums()
+for font in ["DejaVuSans.ttf", "arial.ttf", "simhei.ttf"]:
+    PIL.ImageFont.truetype(font)
 PYTHON
 rm -rf /tmp/mpl /workspace/figure_1.png

@@ -1,35 +1,104 @@
-"""Matplotlib's backend in a sandbox: what a program shows becomes a picture in its working directory."""
+"""What becomes of matplotlib's figures in a sandbox: each that a program shows is a picture in its working directory.
 
-import os
-from itertools import count
-from pathlib import Path
+In this image, the managers of all figures without a display are of this class, whichever backend a program chooses. A figure
+that is shown without waiting stays open, as its window would, and its picture gets what it shows last: when the program
+closes it or ends, and now and then before that, because a program may be killed.
+"""
 
+import traceback
+from io import BytesIO
+from time import monotonic
+
+from isolator_folder import new_file
+from matplotlib import is_interactive
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.backend_bases import FigureManagerBase
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.image import imsave
+from numpy import array
 
-# Pictures are looked for where programs begin, wherever this one has gone meanwhile.
-_FOLDER = Path("/workspace" if os.access("/workspace", os.W_OK) else "").absolute()
+# A picture may be drawn again when the program has had so many times as long for itself.
+_PATIENCE = 10
 
 
 class FigureManager(FigureManagerBase):
+    def __init__(self, canvas, num):
+        super().__init__(canvas, num)
+        # In interactive mode, a window opens with its figure.
+        self._is_shown = is_interactive()
+        # The file, and how it was left.
+        self._file = self._left = None
+        # When it is to be drawn again, and what was shown until then.
+        self._due, self._seen = 0, None
+
     @classmethod
     def pyplot_show(cls, *, block=None):
-        for manager in Gcf.get_all_fig_managers():
-            manager.show()
-        # As after the windows were closed.
-        Gcf.destroy_all()
+        managers = [manager for manager in Gcf.get_all_fig_managers() if isinstance(manager, cls)]
+        if block is None:
+            block = not is_interactive()
+        for manager in managers:
+            if block:
+                manager._draw()
+                manager._is_shown = False
+            else:
+                manager.show()
+        if block:
+            # As after the windows were closed.
+            Gcf.destroy_all()
 
     def show(self):
-        for number in count(1):
+        self._is_shown = True
+        if self._has_content():
+            if monotonic() >= self._due:
+                self._draw()
+            elif hasattr(self.canvas, "buffer_rgba"):
+                if self.canvas.figure.stale:
+                    self.canvas.draw()
+                self._seen = array(self.canvas.buffer_rgba())
+
+    def destroy(self):
+        if self._is_shown:
+            self._is_shown = False
             try:
-                # Never over a picture that the program has drawn or was given.
-                with open(_FOLDER / f"figure_{number}.png", "xb") as file:
-                    self.canvas.figure.savefig(file, format="png")
-                return
-            except FileExistsError:
-                pass
+                if self._has_content():
+                    self._draw()
+                elif self._seen is not None:
+                    # Many programs clear a figure to draw the next state.
+                    picture = BytesIO()
+                    imsave(picture, self._seen, format="png", dpi=self.canvas.figure.dpi)
+                    self._write(picture.getvalue())
+            except Exception:
+                # No window reports an error to the program that closes it.
+                traceback.print_exc()
+        super().destroy()
 
+    def _has_content(self):
+        figure = self.canvas.figure
+        # An empty one has a background, and axes without anything in them.
+        return len(figure.get_children()) > 1 + len(figure.axes) or any(
+            axes.has_data() or axes.texts or axes.tables or axes.artists for axes in figure.axes
+        )
 
-class FigureCanvas(FigureCanvasAgg):
-    manager_class = FigureManager
+    def _draw(self):
+        began = monotonic()
+        if self.canvas.callbacks.callbacks.get("draw_event"):
+            # An animation begins when its window is drawn.
+            self.canvas.draw()
+        picture = BytesIO()
+        self.canvas.figure.savefig(picture, format="png")
+        self._write(picture.getvalue())
+        self._seen = None
+        self._due = monotonic() + _PATIENCE * (monotonic() - began)
+
+    def _write(self, picture):
+        if self._file is None or self._state() != self._left:
+            # Otherwise the program has made something else of it.
+            self._file = new_file()
+        self._file.write_bytes(picture)
+        self._left = self._state()
+
+    def _state(self):
+        try:
+            state = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return state.st_ino, state.st_size, state.st_mtime_ns

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -125,13 +125,22 @@ impl Walk<'_> {
     fn file(&mut self, folder: &OwnedFd, name: &CStr, path: PathBuf) -> io::Result<()> {
         let file = openat(folder, name, FILE, Mode::empty()).map(File::from);
         let file = file.map_err(io::Error::from).and_then(|file| Ok((file.metadata()?, file)));
-        let Ok((metadata, file)) = file else {
+        let Ok((metadata, mut file)) = file else {
             self.is_complete = false;
             return Ok(());
         };
+        if !metadata.is_file() {
+            return Ok(());
+        }
         let size = metadata.len();
-        let is_given = metadata.modified().is_ok_and(|time| self.given.has(&path, size, time));
-        if !metadata.is_file() || is_given {
+        let is_given =
+            metadata.modified().and_then(|time| self.given.has(&path, size, time, &file));
+        if is_given.unwrap_or_default() {
+            return Ok(());
+        }
+        // It may have been read to be compared.
+        if file.rewind().is_err() {
+            self.is_complete = false;
             return Ok(());
         }
         let path_text = text(&path);
@@ -217,7 +226,7 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::{Seek, Write};
+    use std::io::Write;
 
     use isolator_runner::wire::{self, FrameDecoder};
 
@@ -286,6 +295,27 @@ mod tests {
             [("folder/moved", 3, false), ("given", 3, false), ("new", 5, false)]
         );
         assert_eq!(left(&wanted(&["**"]), |_| {}), (Vec::new(), true));
+    }
+
+    #[test]
+    fn a_change_that_leaves_the_time_as_it_was_is_seen() {
+        let keeping_the_time = |file: &mut File, new: &[u8]| {
+            let time = file.metadata().unwrap().modified().unwrap();
+            file.write_all(new).unwrap();
+            file.set_modified(time).unwrap();
+        };
+        let (files, _) = left(&wanted(&["*"]), |workdir| {
+            let mut given = File::options().write(true).open(workdir.join("given")).unwrap();
+            keeping_the_time(&mut given, b"xyz");
+            let mut same = File::options().write(true).open(workdir.join("folder/given")).unwrap();
+            keeping_the_time(&mut same, b"abc");
+        });
+        assert_eq!(paths(&files), [("given", 3, true)]);
+        assert_eq!(files[0].1, b"xyz");
+        let (files, _) = left(&wanted(&[]), |workdir| {
+            fs::rename(workdir.join("folder/given"), workdir.join("given")).unwrap();
+        });
+        assert!(files.is_empty(), "the same bytes in the same place are the same file: {files:?}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -68,24 +69,65 @@ impl<R: Read> Read for TarFrames<'_, R> {
 pub(crate) struct Given {
     /// The modification time that all of them get.
     modified: SystemTime,
-    /// Sizes, by paths below the workspace.
-    sizes: BTreeMap<PathBuf, u64>,
+    /// By paths below the workspace.
+    contents: BTreeMap<PathBuf, Content>,
+    /// No program can know it, so none can write something else with the same digest.
+    key: RandomState,
+}
+
+/// What a file has in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Content {
+    size: u64,
+    digest: u64,
 }
 
 /// How far the modification time is set back. File times have a resolution of a few milliseconds, and a file
-/// that the program changes at once must get another time.
+/// that the program writes at once must get another time.
 const BACKDATE: Duration = Duration::from_secs(1);
+
+/// Bytes that are copied at once. A digest depends on it.
+const CHUNK: u64 = 64 * 1024;
 
 impl Given {
     /// No files.
     pub(crate) fn none() -> Self {
         let now = SystemTime::now();
-        Self { modified: now.checked_sub(BACKDATE).unwrap_or(now), sizes: BTreeMap::new() }
+        let modified = now.checked_sub(BACKDATE).unwrap_or(now);
+        Self { modified, contents: BTreeMap::new(), key: RandomState::new() }
     }
 
-    /// Whether a file is still what the request brought.
-    pub(crate) fn has(&self, path: &Path, size: u64, modified: SystemTime) -> bool {
-        modified == self.modified && self.sizes.get(path) == Some(&size)
+    /// Whether a file is still what the request brought. Its time says so if the program wrote to it, but not if it set the
+    /// time back, moved another file there, or wrote through a mapping; so what is in it is compared, too.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read.
+    pub(crate) fn has(
+        &self,
+        path: &Path,
+        size: u64,
+        modified: SystemTime,
+        file: &File,
+    ) -> io::Result<bool> {
+        match self.contents.get(path) {
+            Some(content) if modified == self.modified && size == content.size => {
+                Ok(self.copy(file.take(size), &mut io::sink())? == *content)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Copies everything, and returns what it was.
+    fn copy(&self, mut from: impl Read, to: &mut impl Write) -> io::Result<Content> {
+        let (mut size, mut hasher, mut chunk) = (0, self.key.build_hasher(), Vec::new());
+        while from.by_ref().take(CHUNK).read_to_end(&mut chunk)? > 0 {
+            size += chunk.len() as u64;
+            hasher.write(&chunk);
+            to.write_all(&chunk)?;
+            chunk.clear();
+        }
+        Ok(Content { size, digest: hasher.finish() })
     }
 }
 
@@ -111,9 +153,9 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed
             return Err(failed(&path, &error));
         }
         let mode = entry.header().mode().map_err(|error| failed(&path, &error))?;
-        let size = write_file(&path, &mut entry, mode & MODES, given.modified, &mut made)
+        let content = write_file(&path, &mut entry, mode & MODES, &given, &mut made)
             .map_err(|error| failed(&path, &error))?;
-        given.sizes.insert(name, size);
+        given.contents.insert(name, content);
     }
     Ok(given)
 }
@@ -128,9 +170,9 @@ fn write_file(
     path: &Path,
     content: &mut impl Read,
     mode: u32,
-    modified: SystemTime,
+    given: &Given,
     made: &mut BTreeSet<PathBuf>,
-) -> io::Result<u64> {
+) -> io::Result<Content> {
     if let Some(folder) = path.parent()
         && !made.contains(folder)
     {
@@ -138,9 +180,9 @@ fn write_file(
         made.insert(folder.to_owned());
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    let size = io::copy(content, &mut file)?;
-    file.set_modified(modified)?;
-    Ok(size)
+    let content = given.copy(content, &mut file)?;
+    file.set_modified(given.modified)?;
+    Ok(content)
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failed {

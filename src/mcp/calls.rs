@@ -219,7 +219,7 @@ impl Calls {
             advice: request.advice.as_deref(),
         };
         let keep = (&*self.results, client);
-        Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, notes, keep))
+        Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, notes, keep).await)
     }
 
     async fn check_syntax(&self, arguments: Given, Call { client, .. }: Call) -> Answer {

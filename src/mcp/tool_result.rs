@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::panic;
 use std::time::Duration;
 
 use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{ExecuteError, Receipt};
 use isolator_pool::run::RunError;
-use isolator_pool::run::outcome::{Captured, Outcome};
+use isolator_pool::run::outcome::{Captured, ChangedFile, Outcome};
 use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, ResourceContents};
 use serde::Serialize;
 use serde_json::json;
@@ -25,7 +26,7 @@ use crate::result::so_far::SoFar;
 
 /// The answer to a run: the text, the data, and the files. What is too long for the answer is kept for the client.
 /// `notes` say what was understood of the call.
-pub(crate) fn of_run(
+pub(crate) async fn of_run(
     mut outcome: Outcome,
     receipt: &Receipt,
     context: &Context<'_>,
@@ -43,7 +44,8 @@ pub(crate) fn of_run(
             long.insert(name.to_owned(), output(whole));
         }
     }
-    let mut left = LeftFiles::new(mem::take(&mut outcome.files), !outcome.more_files, wanted);
+    let (files, is_all) = (mem::take(&mut outcome.files), !outcome.more_files);
+    let mut left = sorted(files, is_all, wanted).await;
     let is_long = [STDOUT, STDERR].map(|name| long.contains_key(name));
     let mut items = mem::take(&mut left.items);
     items.extend(long);
@@ -66,6 +68,18 @@ pub(crate) fn of_run(
     }
     let result = of_report(&report, returned.attachments.into_iter().map(block).collect());
     with_receipt(result, &ReceiptReport::new(&outcome, receipt))
+}
+
+/// The files that a program left. Pictures are decoded where that keeps nobody waiting.
+async fn sorted(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> LeftFiles {
+    if files.is_empty() {
+        return LeftFiles::new(files, is_all, wanted);
+    }
+    let wanted = wanted.clone();
+    match tokio::task::spawn_blocking(move || LeftFiles::new(files, is_all, &wanted)).await {
+        Ok(left) => left,
+        Err(error) => panic::resume_unwind(error.into_panic()),
+    }
 }
 
 /// Where an answer has its receipt. Models don't read it there.

@@ -4,32 +4,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::outcome::ChangedFile;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::request::wanted_files::Wanted;
+use crate::result::forms::{Form, LINK, Room, Seen};
 use crate::result::kept::{Item, encoded};
+use crate::result::media_type;
+use crate::result::pictures::{Format, MAX_PIXELS, MAX_SIDE};
 
-/// Largest picture that is shown, how many are, and how much of all of them. A host hands them to its model, and
-/// many take no message of more than 16 MiB, in which a picture is a third larger.
-const MAX_PICTURE: usize = 2 << 20;
-const MAX_PICTURES: usize = 10;
-const MAX_SHOWN: usize = 6 << 20;
-
-/// Longest text that is attached, and how much of all of them. A model reads all of it.
-const MAX_TEXT: usize = 16 * 1024;
-const MAX_TEXTS: usize = 64 * 1024;
-
-/// Most texts that are attached, and most links in the text. The data has all of them.
-const MAX_ATTACHED: usize = 50;
+/// Most links in the text. The data has all of them.
 const MAX_LINKS: usize = 50;
-
-/// Pictures that hosts show.
-const SHOWN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// Names in the text for the model. The data has all.
 const MAX_NAMED: usize = 50;
@@ -119,7 +106,7 @@ pub(crate) struct LeftFiles {
 }
 
 impl LeftFiles {
-    /// Sorts the files.
+    /// Sorts the files. To decode pictures can take a second.
     pub(crate) fn new(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> Self {
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let (named, mut notes) = wanted.named(&paths);
@@ -129,22 +116,33 @@ impl LeftFiles {
             notes.push("not all files that the program left could be listed".to_owned());
         }
         let (mut forms, mut room) = (Vec::new(), Room::default());
-        let mut items = BTreeMap::new();
+        let (mut unshown, mut items) = (Unshown::default(), BTreeMap::new());
         let mut reports = Vec::with_capacity(files.len());
         for (ChangedFile { path, size, content }, is_named) in files.into_iter().zip(is_named) {
             let mut report = FileReport::named(path, size);
-            let item = content.map(|content| {
-                let media_type = media_type(&report.path, &content);
-                Item { content, media_type }
-            });
+            let seen = content.as_deref().map(|content| room.look(content));
+            unshown.add(&report.path, content.as_deref(), seen.as_ref());
+            let is_picture = seen.as_ref().is_some_and(Seen::is_picture);
             // What only has the name of a picture was not asked for.
-            if let Some(item) = item.filter(|item| item.is_picture() || is_named) {
-                report.media_type = Some(item.media_type.clone());
-                forms.push((reports.len(), room.form(&item)));
-                items.insert(name(&report.path), item);
+            if let (Some(content), Some(seen)) = (content, seen)
+                && (is_picture || is_named)
+            {
+                let media_type = match seen {
+                    Seen::Picture(format)
+                    | Seen::Unchecked(format)
+                    | Seen::TooLarge { format, .. } => format.media_type(),
+                    Seen::Broken(_) | Seen::Other => media_type::of(&report.path, &content),
+                };
+                report.media_type = Some(media_type.to_owned());
+                forms.push((reports.len(), room.form(&seen, &content)));
+                items.insert(
+                    name(&report.path),
+                    Item { content, media_type: media_type.to_owned() },
+                );
             }
             reports.push(report);
         }
+        notes.extend(unshown.into_notes());
         Self { items, files: reports, forms, notes }
     }
 
@@ -185,7 +183,59 @@ fn left_out(files: &[ChangedFile], is_named: &[bool], most: u64) -> Option<Strin
 
 /// What the sandbox takes for a picture before it has looked at it.
 fn is_named_like_a_picture(path: &str) -> bool {
-    mime_guess::from_path(path).iter_raw().any(|guess| SHOWN.contains(&guess))
+    mime_guess::from_path(path).iter_raw().any(|guess| Format::named(guess).is_some())
+}
+
+/// Files that look like pictures and are not shown: how many, and what the caller should know of the first.
+#[derive(Debug, Default)]
+struct Unshown {
+    broken: usize,
+    first_broken: String,
+    large: usize,
+    first_large: String,
+}
+
+impl Unshown {
+    fn add(&mut self, path: &str, content: Option<&[u8]>, seen: Option<&Seen>) {
+        let why = match seen {
+            Some(Seen::TooLarge { width, height, .. }) => {
+                if self.large == 0 {
+                    self.first_large = format!("{} with {width} × {height} pixels", quoted(path));
+                }
+                self.large += 1;
+                return;
+            }
+            Some(Seen::Broken(why)) => why,
+            Some(Seen::Other) if content.is_some_and(<[u8]>::is_empty) => "it is empty",
+            Some(Seen::Other) => "it does not begin like one",
+            Some(Seen::Picture(_) | Seen::Unchecked(_)) | None => return,
+        };
+        if is_named_like_a_picture(path) {
+            if self.broken == 0 {
+                self.first_broken = format!("{}: {why}", quoted(path));
+            }
+            self.broken += 1;
+        }
+    }
+
+    fn into_notes(self) -> impl Iterator<Item = String> {
+        let broken = (self.broken > 0).then(|| {
+            format!(
+                "{} of the files are named like pictures, but can't be decoded, and are not shown, among them {}",
+                self.broken, self.first_broken
+            )
+        });
+        let large = (self.large > 0).then(|| {
+            format!(
+                "{} of the pictures are too large to be shown, among them {}: a picture can have {MAX_SIDE} pixels \
+                 on each side and {} million in all",
+                self.large,
+                self.first_large,
+                MAX_PIXELS / 1_000_000
+            )
+        });
+        broken.into_iter().chain(large)
+    }
 }
 
 /// The text that tells a model of the files.
@@ -215,111 +265,14 @@ fn name(path: &str) -> String {
     format!("files/{path}")
 }
 
-/// How a content comes back.
-#[derive(Debug)]
-enum Form {
-    /// A picture, in base64.
-    Picture(String),
-    /// A text.
-    Text(String),
-    /// Something to be read.
-    Link,
-}
-
-const IMAGE: &str = "image";
-const TEXT: &str = "text";
-const LINK: &str = "link";
-
-impl Form {
-    fn returned(&self, is_kept: bool) -> Option<&'static str> {
-        match self {
-            Self::Picture(_) => Some(IMAGE),
-            Self::Text(_) => Some(TEXT),
-            Self::Link => is_kept.then_some(LINK),
-        }
-    }
-
-    fn attachment(
-        self,
-        FileReport { path, size, uri, media_type, .. }: &FileReport,
-    ) -> Option<Attachment> {
-        let media_type = media_type.clone().unwrap_or_default();
-        match self {
-            Self::Picture(base64) => Some(Attachment::Picture { base64, media_type }),
-            Self::Text(text) => {
-                // Nothing can be read at the address of a text that was not kept.
-                let uri = uri.clone().unwrap_or_else(|| format!("file:{}", encoded(path)));
-                Some(Attachment::Text { text, uri, media_type })
-            }
-            Self::Link => {
-                let (uri, path) = (uri.clone()?, path.clone());
-                Some(Attachment::Link { uri, path, size: *size, media_type })
-            }
-        }
-    }
-}
-
-/// How much more an answer can hold.
-struct Room {
-    pictures: usize,
-    shown: usize,
-    texts: usize,
-    text: usize,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self { pictures: MAX_PICTURES, shown: MAX_SHOWN, texts: MAX_ATTACHED, text: MAX_TEXTS }
-    }
-}
-
-impl Room {
-    fn form(&mut self, item: &Item) -> Form {
-        let Item { content, .. } = item;
-        if item.is_picture() {
-            if self.pictures > 0 && content.len() <= MAX_PICTURE.min(self.shown) {
-                self.pictures -= 1;
-                self.shown -= content.len();
-                return Form::Picture(BASE64.encode(content));
-            }
-        } else if self.texts > 0
-            && content.len() <= MAX_TEXT.min(self.text)
-            && let Some(text) = plain_text(content)
-        {
-            self.texts -= 1;
-            self.text -= text.len();
-            return Form::Text(text.to_owned());
-        }
-        Form::Link
-    }
-}
-
-impl Item {
-    fn is_picture(&self) -> bool {
-        SHOWN.contains(&self.media_type.as_str())
-    }
-}
-
-fn plain_text(content: &[u8]) -> Option<&str> {
-    std::str::from_utf8(content).ok().filter(|text| !text.contains('\0'))
-}
-
-/// By the content where that tells, and otherwise by the name; but no name makes a picture.
-fn media_type(path: &str, content: &[u8]) -> String {
-    if let Some(known) = infer::get(content) {
-        return known.mime_type().to_owned();
-    }
-    let otherwise =
-        if plain_text(content).is_some() { "text/plain" } else { "application/octet-stream" };
-    let guess = mime_guess::from_path(path).first_raw().filter(|guess| !SHOWN.contains(guess));
-    guess.unwrap_or(otherwise).to_owned()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
 
-    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+    use super::*;
+    use crate::result::forms::{MAX_ATTACHED, MAX_PICTURE, MAX_PICTURES, MAX_TEXT};
+    use crate::result::pictures::tests::{picture, png_of};
 
     fn file(path: &str, content: Option<&[u8]>) -> ChangedFile {
         let size = content.map_or(5, <[u8]>::len) as u64;
@@ -346,7 +299,7 @@ mod tests {
         let large = "x".repeat(MAX_TEXT + 1);
         let files = vec![
             file("a.csv", Some(b"1,2")),
-            file("b.png", Some(PNG)),
+            file("b.png", Some(&picture())),
             file("c.bin", Some(b"\0\xff")),
             file("d.txt", Some(large.as_bytes())),
             file("e.txt", None),
@@ -360,7 +313,7 @@ mod tests {
         let Attachment::Picture { base64, media_type } = &all.attachments[1] else {
             panic!("{:?}", all.attachments)
         };
-        assert_eq!((media_type.as_str(), &BASE64.decode(base64).unwrap()[..]), ("image/png", PNG));
+        assert_eq!((media_type.as_str(), BASE64.decode(base64).unwrap()), ("image/png", picture()));
         let Attachment::Link { path, size, .. } = &all.attachments[2] else {
             panic!("{:?}", all.attachments)
         };
@@ -371,21 +324,65 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_picture_makes_none() {
-        let all =
-            words(vec![file("a.png", Some(b"<script>")), file("b.png", Some(b"text"))], &["b*"]);
-        assert_eq!(hows(&all), [None, Some("text")]);
-        assert_eq!(all.files[1].media_type.as_deref(), Some("text/plain"));
-        let named_otherwise = words(vec![file("picture", Some(PNG))], &["picture"]);
-        assert_eq!(hows(&named_otherwise), [Some("image")]);
+    fn a_picture_is_what_can_be_decoded_as_one() {
+        let half = &picture()[..60];
+        let all = words(
+            vec![
+                file("a.png", Some(b"<script>")),
+                file("b.png", Some(b"text")),
+                file("c.jpg", Some(half)),
+                file("d.gif", Some(b"GIF89a is a text")),
+                file("e.txt", Some(b"GIF89a is a text")),
+                file("f.png", Some(b"")),
+                file("g", Some(&picture())),
+                file("h.bin", Some(half)),
+            ],
+            &["b*", "d*", "e*", "h*"],
+        );
+        let expected = [
+            None,
+            Some("text"),
+            None,
+            Some("text"),
+            Some("text"),
+            None,
+            Some("image"),
+            Some("link"),
+        ];
+        assert_eq!(hows(&all), expected);
+        let types: Vec<_> =
+            all.files.iter().filter_map(|file| file.media_type.as_deref()).collect();
+        assert_eq!(
+            types,
+            ["text/plain", "text/plain", "text/plain", "image/png", "application/octet-stream"]
+        );
+        let [note] = &all.notes[..] else { panic!("{:?}", all.notes) };
+        assert!(
+            note.starts_with("5 of the files") && note.contains("\"a.png\": it does not"),
+            "{note}"
+        );
+        let only_half = words(vec![file("c.jpg", Some(half)), file("d", Some(half))], &[]);
+        assert!(only_half.attachments.is_empty(), "{only_half:?}");
+        assert!(only_half.notes[0].starts_with("1 of the files"), "{:?}", only_half.notes);
+        assert!(only_half.notes[0].contains("\"c.jpg\": "), "{:?}", only_half.notes);
+    }
+
+    #[test]
+    fn a_picture_with_too_many_pixels_is_linked_to() {
+        let all = words(vec![file("a.png", Some(&png_of(20_000, 9000)))], &[]);
+        assert_eq!(hows(&all), [Some("link")]);
+        assert_eq!(all.files[0].media_type.as_deref(), Some("image/png"));
+        assert!(all.notes[0].contains("\"a.png\" with 20000 × 9000 pixels"), "{:?}", all.notes);
     }
 
     #[test]
     fn an_answer_holds_only_so_much() {
-        let files = (0..20).map(|at| file(&format!("{at:02}.png"), Some(PNG))).collect();
+        let png = picture();
+        let files = (0..20).map(|at| file(&format!("{at:02}.png"), Some(&png))).collect();
         let pictures = words(files, &[]);
         assert_eq!(hows(&pictures)[MAX_PICTURES - 1..=MAX_PICTURES], [Some("image"), Some("link")]);
-        let large = [PNG, &vec![0; MAX_PICTURE - PNG.len()]].concat();
+        // What comes after the end is not looked at.
+        let large = [&png[..], &vec![0; MAX_PICTURE - png.len()]].concat();
         let files = (0..4).map(|at| file(&format!("{at}.png"), Some(&large))).collect();
         assert_eq!(hows(&words(files, &[]))[2..], [Some("image"), Some("link")]);
         let text = vec![b'x'; MAX_TEXT];

@@ -3,7 +3,10 @@
 pub(crate) mod detached;
 pub(crate) mod explain;
 pub(crate) mod files;
+mod forms;
 pub(crate) mod handles;
 pub(crate) mod kept;
+pub(crate) mod media_type;
+pub(crate) mod pictures;
 pub(crate) mod report;
 pub(crate) mod so_far;

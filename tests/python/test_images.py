@@ -70,6 +70,24 @@ plt.rcParams["font.family"] = "serif"
 draw("png")
 """
 
+# Fonts that programs name, by themselves or with the folders of Debian, and how often one that is missing is reported.
+FONTS = """
+import matplotlib.pyplot as plt
+from PIL import ImageFont
+
+for name in ["DejaVuSans.ttf", "arial.ttf", "Arial", "timesbd.ttf", "simhei.ttf", "NotoSansCJK-Regular.ttc",
+             "/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf",
+             "/usr/share/fonts/truetype/liberation/LiberationSans-Bold.ttf"]:
+    print(*ImageFont.truetype(name, 20).getname())
+
+for families in (["SimHei"], ["Microsoft YaHei", "Arial"], ["Noto Sans CJK JP", "no such family"]):
+    plt.rcParams["font.sans-serif"] = families
+    plt.rcParams["font.family"] = ["sans-serif", *families]
+    for number in range(5):
+        plt.text(0, number, "中文 abc")
+    plt.savefig("chart.png")
+"""
+
 LOCALES = """
 import locale
 shown = []
@@ -116,6 +134,20 @@ async def test_pictures_are_processed_and_models_are_trained(server):
 
 async def test_chinese_japanese_and_korean_are_drawn_with_any_setting(server):
     assert await stdout(server, **python(PICTURE), memory_mb=512) == ""
+
+
+async def test_fonts_are_found_where_programs_look(server):
+    result = await server.call(**python(FONTS), memory_mb=512, timeout="60s")
+    data = result.structured_content
+    assert data["stdout"].split("\n") == [
+        *["DejaVu Sans Book"] * 3,
+        "DejaVu Serif Bold",
+        *["WenQuanYi Micro Hei Regular"] * 2,
+        "DejaVu Sans Mono Book",
+        "DejaVu Sans Bold",
+        "",
+    ]
+    assert data["stderr"] == "findfont: Font family 'no such family' not found.\n"
 
 
 async def test_numbers_and_order_follow_a_locale(server):

@@ -29,6 +29,85 @@ async def test_a_chart_arrives_as_a_picture(server):
     assert (file["path"], file["returned"], file["size"]) == ("figure_1.png", "image", len(png))
 
 
+# Of each format one that is whole, one that was cut in half, and one of which only the beginning was written.
+PICTURES = """
+from io import BytesIO
+from PIL import Image
+
+for kind in ["png", "jpeg", "gif", "webp"]:
+    data = BytesIO()
+    Image.effect_noise((64, 48), 50).convert("RGB").save(data, kind)
+    for name, size in [("whole", None), ("half", len(data.getvalue()) // 2), ("begun", 12)]:
+        with open(f"{name}.{kind}", "wb") as file:
+            file.write(data.getvalue()[:size])
+Image.new("1", (20_000, 9000)).save("large.png")
+"""
+
+# What texts begin with is no program, film or picture, and what they are called can be something else, too.
+TEXTS = {
+    "notes.txt": ("GIF89a is how a GIF begins", "text/plain"),
+    "text.gif": ("GIF89a is how a GIF begins", "text/plain"),
+    "notes": ("BM stands for many things", "text/plain"),
+    "data.dat": ("II* 1 2 3", "text/plain"),
+    "main.ts": ("const x: number = 1", "text/x-typescript"),
+    "go.mod": ("module example", "text/plain"),
+    "Main.java": ("class Main {}", "text/x-java"),
+    "feed.rss": ('<?xml version="1.0"?><rss/>', "application/rss+xml"),
+    "chart.svg": ('<?xml version="1.0"?><svg/>', "image/svg+xml"),
+}
+
+
+@pytest.mark.any_engine
+async def test_a_picture_is_what_can_be_decoded_as_one(server):
+    result = await server.call(language="python", entrypoint_code=PICTURES, timeout="30s")
+    whole = {"whole.png", "whole.jpeg", "whole.gif", "whole.webp"}
+    files = {file["path"]: file for file in result.structured_content["files"]}
+    assert len(files) == 13
+    assert {path for path, file in files.items() if file.get("returned") == "image"} == whole
+    assert {picture.mime_type for picture in of_type(result, "image")} == {files[path]["media_type"] for path in whole}
+    assert {path for path, file in files.items() if "returned" in file} - whole == {"large.png"}
+    broken, large = result.structured_content["notes"]
+    assert broken.startswith("8 of the files are named like pictures") and '"begun.gif": ' in broken
+    assert '"large.png" with 20000 × 9000 pixels' in large and "8000 pixels on each side" in large
+
+
+@pytest.mark.any_engine
+async def test_a_text_is_one_whatever_it_begins_with(server):
+    code = f"for name, (text, _) in {TEXTS}.items(): open(name, 'w').write(text)"
+    result = await server.call(language="python", entrypoint_code=code, output_files=["*"])
+    types = {block.resource.text: block.resource.mime_type for block in of_type(result, "resource")}
+    assert types == dict(TEXTS.values())
+    assert not of_type(result, "image")
+
+
+# Each file gets another content and keeps its size and its time.
+KEPT_TIMES = """
+import os, shutil, subprocess
+import numpy
+
+numpy.memmap("mapped", mode="r+")[0] = ord("x")
+shutil.copy2("same", "copied")
+subprocess.run(["cp", "-p", "same", "copied by cp"], check=True)
+os.replace("moved", "replaced")
+before = os.stat("set back")
+with open("set back", "r+") as file:
+    file.write("x")
+os.utime("set back", ns=(before.st_atime_ns, before.st_mtime_ns))
+"""
+
+
+async def test_a_file_has_changed_if_something_else_is_in_it(server):
+    names = ["mapped", "same", "copied", "copied by cp", "moved", "replaced", "set back"]
+    given = [{"filename": name, "content": name.ljust(16)} for name in names]
+    result = await server.call(
+        language="python", entrypoint_code=KEPT_TIMES, additional_files=given, output_files=["*"]
+    )
+    returned = [block.resource.text.rstrip() for block in of_type(result, "resource")]
+    changed = {"mapped": "xapped", "copied": "same", "copied by cp": "same", "replaced": "moved", "set back": "xet back"}
+    paths = [file["path"] for file in result.structured_content["files"]]
+    assert dict(zip(paths, returned, strict=True)) == changed
+
+
 async def test_a_text_is_attached_and_a_link_leads_to_the_rest(server):
     code = "open('a.txt', 'w').write('text'); open('b.bin', 'wb').write(bytes(range(256)) * 9)"
     result = await server.call(language="python", entrypoint_code=code, output_files=["*"])

@@ -97,7 +97,7 @@ def _arrange_the_end(preloaded, leaves):
     library = sys.prefix + "/"
     collections, known = [], {}
     text, streams = type(sys.stdout), vars(sys)
-    flush = text.flush
+    flush, first_streams = text.flush, [ref(sys.stdout), ref(sys.stderr)]
 
     def count():
         collections[:] = [generation["collections"] for generation in stats()[1:]]
@@ -162,7 +162,9 @@ def _arrange_the_end(preloaded, leaves):
         known[""] = known
         if leaves and not any(name in modules for name in ["_interpreters", "_xxsubinterpreters"]):
             try:
-                for stream in [streams.get("stdout"), streams.get("stderr")]:
+                # The program may have put others in place of the first ones and left something in those.
+                first = [stream() for stream in first_streams]
+                for stream in [streams.get("stdout"), streams.get("stderr"), *first]:
                     if type(stream) is not text:
                         return
                     if not stream.closed:

@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::config::Config;
 use crate::request::snippets::{Listed, Snippet, SnippetError, Snippets};
 use crate::result::kept::{self, Part, PartContent};
+use crate::result::media_type;
 
 const LANGUAGES: &str = "isolator://languages";
 const POOL: &str = "isolator://pool";
@@ -82,7 +83,7 @@ impl Resources {
         let snippet = |snippet: Listed| {
             Resource::new(of_snippet(&snippet.name), snippet.name)
                 .with_description(format!("{}: {}", snippet.language, snippet.description))
-                .with_mime_type(mime_type(&snippet.file_name))
+                .with_mime_type(media_type::of_text(&snippet.file_name))
         };
         let snippets = self.snippets.list().into_iter().map(snippet);
         [languages, pool].into_iter().chain(snippets).collect()
@@ -115,7 +116,7 @@ impl Resources {
             Some(Address::Pool) => (as_json(&pool::of(&self.pools))?, JSON),
             Some(Address::Snippet(name)) => {
                 let snippet = self.snippet(uri, name)?;
-                let mime_type = mime_type(&snippet.file_name);
+                let mime_type = media_type::of_text(&snippet.file_name);
                 (snippet.code, mime_type)
             }
             None => return Err(not_found(uri, "there is no such resource")),
@@ -194,23 +195,6 @@ pub(super) fn part_of_run(uri: &str, part: Part) -> ResourceContents {
     contents.with_mime_type(part.media_type).with_meta(MetaObject(meta))
 }
 
-/// The media type of a source, so that hosts highlight it.
-fn mime_type(file_name: &str) -> &'static str {
-    match file_name.rsplit_once('.').map_or("", |(_, extension)| extension) {
-        "py" => "text/x-python",
-        "js" | "mjs" | "cjs" => "text/javascript",
-        "ts" | "mts" | "cts" => "text/x-typescript",
-        "go" => "text/x-go",
-        "sh" => "text/x-shellscript",
-        "rb" => "text/x-ruby",
-        "rs" => "text/x-rust",
-        "c" => "text/x-c",
-        "cpp" | "cc" => "text/x-c++",
-        "java" => "text/x-java",
-        _ => "text/plain",
-    }
-}
-
 fn as_json(data: &impl Serialize) -> Result<String, ErrorData> {
     serde_json::to_string_pretty(data).map_err(|error| {
         tracing::error!(%error, "a resource could not be written as JSON");
@@ -237,11 +221,5 @@ mod tests {
     fn the_template_makes_the_addresses() {
         assert_eq!(SNIPPET_TEMPLATE.replace("{name}", "a"), of_snippet("a"));
         assert_eq!(Address::parse(&of_snippet("a")), Some(Address::Snippet("a")));
-    }
-
-    #[test]
-    fn a_source_has_the_type_of_its_language() {
-        let types = ["a.py", "a.mjs", "a.go", "a.lua"].map(mime_type);
-        assert_eq!(types, ["text/x-python", "text/javascript", "text/x-go", "text/plain"]);
     }
 }

@@ -1,0 +1,124 @@
+"""What matplotlib's figures become: each that a program shows comes back as a picture, with what it showed last."""
+
+import base64
+
+import pytest
+
+pytestmark = pytest.mark.any_engine
+
+# A picture of the state in which each figure is seen last is beside it.
+WITHOUT_WAITING = """
+import matplotlib.pyplot as plt
+
+plt.plot([1, 2])
+plt.show(block=False)
+plt.plot([2, 1])
+plt.savefig("changed.png")
+
+plt.ion()
+figure, axes = plt.subplots()
+(line,) = axes.plot([0, 1], [0, 1])
+for height in range(5):
+    line.set_ydata([0, height])
+    figure.canvas.draw()
+    figure.canvas.flush_events()
+figure.savefig("updated.png")
+
+plt.figure()
+for height in range(5):
+    plt.plot([0, height])
+    plt.pause(0.001)
+    plt.savefig("cleared.png")
+    plt.clf()
+
+plt.figure()
+plt.bar(["a", "b"], [1, 2])
+plt.pause(0.001)
+plt.savefig("closed.png")
+plt.close()
+
+plt.figure()
+print(plt.get_fignums())
+"""
+
+KILLED = """
+import os
+import matplotlib.pyplot as plt
+
+plt.plot([1, 2])
+plt.pause(0.001)
+os.kill(os.getpid(), 9)
+"""
+
+BACKENDS = """
+import matplotlib
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+for backend in ["agg", "svg", "TkAgg", "qtagg"]:
+    plt.switch_backend(backend)
+    plt.plot([1, 2])
+    plt.show()
+"""
+
+ITS_OWN = """
+import matplotlib.pyplot as plt
+
+plt.plot([1, 2])
+plt.show(block=False)
+with open("figure_1.png", "w") as file:
+    file.write("the program's own")
+"""
+
+PILLOW = """
+from PIL import Image
+
+Image.new("CMYK", (20, 10), 9).show()
+Image.new("RGBA", (20, 10)).show(title="transparent")
+"""
+
+ANIMATION = """
+import matplotlib.pyplot as plt
+from matplotlib.animation import FuncAnimation
+
+figure, axes = plt.subplots()
+animation = FuncAnimation(figure, lambda height: axes.plot([0, height]), frames=5)
+plt.show()
+"""
+
+
+async def figures(server, code, **more):
+    """What a program prints, and its pictures by name."""
+    result = await server.call(language="python", entrypoint_code=code, timeout="30s", memory_mb=512, **more)
+    files = [file["path"] for file in result.structured_content["files"] if file.get("returned") == "image"]
+    pictures = [base64.b64decode(block.data) for block in result.content if block.type == "image"]
+    data = result.structured_content
+    return data["stdout"] + data["stderr"], dict(zip(files, pictures, strict=True))
+
+
+async def test_a_figure_that_is_shown_without_waiting_stays_open(server):
+    printed, pictures = await figures(server, WITHOUT_WAITING)
+    assert printed == "[1, 2, 3, 4]\n"
+    shown = [picture for name, picture in pictures.items() if name.startswith("figure_")]
+    seen_last = [pictures[f"{name}.png"] for name in ("changed", "updated", "cleared", "closed")]
+    assert len(pictures) == 8 and sorted(shown) == sorted(seen_last)
+
+
+@pytest.mark.parametrize("environment", [{}, {"MPLBACKEND": "Agg"}, {"MPLBACKEND": "TkAgg"}])
+async def test_any_backend_shows_pictures(server, environment):
+    printed, pictures = await figures(server, BACKENDS, env=environment)
+    assert printed == "" and sorted(pictures) == [f"figure_{number}.png" for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (KILLED, ["figure_1.png"]),
+        (ITS_OWN, ["figure_2.png"]),
+        (ANIMATION, ["figure_1.png"]),
+        (PILLOW, ["figure_1.png", "figure_2.png"]),
+    ],
+)
+async def test_what_was_shown_comes_back_whatever_happens(server, program, names):
+    printed, pictures = await figures(server, program)
+    assert printed == "" and list(pictures) == names
