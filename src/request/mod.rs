@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod limits;
+pub(crate) mod pack;
 pub(crate) mod resolve;
 pub(crate) mod snippets;
 pub(crate) mod syntax;

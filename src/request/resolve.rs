@@ -1,22 +1,16 @@
 //! Resolves a caller's arguments to a request that can run: the program, its language, files and limits.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::RunRequest;
-use isolator_pool::run::workspace::{FileError, Workspace, WorkspaceBuilder};
 
 use crate::config::{Config, Language};
 use crate::policy::SourceFile;
-use crate::request::arguments::{
-    AdditionalFile, Arguments, Encoding, InvalidArgument, TestCode, required,
-};
+use crate::request::arguments::{Arguments, InvalidArgument, TestCode, required};
 use crate::request::limits::{cpu, cpu_seconds, memory, timeout};
+use crate::request::pack::{Entrypoint, Packed, pack, refuse_more_than_memory};
 use crate::request::snippets::Snippets;
 use crate::request::understand;
 use crate::request::wanted_files::Wanted;
@@ -50,17 +44,6 @@ pub(crate) struct TestRequest {
     pub run: RunRequest,
     /// The source, if a policy applies to it.
     pub unchecked: Vec<SourceFile>,
-}
-
-/// The program itself.
-struct Entrypoint {
-    language: Arc<Language>,
-    file_name: String,
-    code: String,
-    /// The argument that named the file.
-    field: &'static str,
-    /// Whether it is the operator's own.
-    is_snippet: bool,
 }
 
 /// Checks the arguments against the configuration and packs the files.
@@ -225,99 +208,6 @@ fn names(config: &Config) -> String {
     config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 
-/// A request's files.
-struct Packed {
-    /// The entrypoint's name.
-    file_name: String,
-    /// The names of the sources.
-    sources: Vec<String>,
-    /// All of them.
-    workspace: Workspace,
-    /// Those that a policy applies to.
-    unchecked: Vec<SourceFile>,
-}
-
-fn pack(
-    config: &Config,
-    entrypoint: Entrypoint,
-    additional: Vec<AdditionalFile>,
-) -> Result<Packed, InvalidArgument> {
-    let language = &entrypoint.language;
-    let is_checked = config.policies.apply_to(&language.name);
-    let mut unchecked = Vec::new();
-    let mut builder = WorkspaceBuilder::new(config.limits.files);
-    let code = entrypoint.code.into_bytes();
-    let copy = (is_checked && !entrypoint.is_snippet).then(|| code.clone());
-    let file_name = builder
-        .add(&entrypoint.file_name, code)
-        .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
-    if let Some(content) = copy {
-        unchecked.push(SourceFile { name: file_name.clone(), content, is_entrypoint: true });
-    }
-    let mut sources = vec![file_name.clone()];
-    for (index, file) in additional.into_iter().enumerate() {
-        let at = format!("additional_files[{index}]");
-        let content_field = format!("{at}.content");
-        let content = match file.encoding {
-            Encoding::Utf8 => file.content.into_bytes(),
-            Encoding::Base64 => BASE64.decode(file.content.trim()).map_err(|error| {
-                InvalidArgument::new(&content_field, format!("this is not base64: {error}"))
-            })?,
-        };
-        let copy = is_checked.then(|| content.clone());
-        let name = builder
-            .add(&file.filename, content)
-            .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
-        if let Some(content) = copy {
-            unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });
-        }
-        if is_source_beside(&name, &file_name, language) {
-            sources.push(name);
-        }
-    }
-    Ok(Packed { file_name, sources, workspace: builder.build(), unchecked })
-}
-
-/// Refuses what would fill the sandbox's memory: it holds files and standard input, and the program needs some, too.
-pub(crate) fn refuse_more_than_memory(
-    workspace: &Workspace,
-    stdin: &[u8],
-    memory: ByteSize,
-) -> Result<(), InvalidArgument> {
-    let total = (workspace.tar().len() + stdin.len()) as u64;
-    if total <= memory.as_bytes() / 2 {
-        return Ok(());
-    }
-    let field = if stdin.len() > workspace.tar().len() { "stdin" } else { "additional_files" };
-    let message = format!(
-        "files and standard input hold {total} bytes together, more than half of the memory limit \
-         of {memory}: send less, or ask for more with memory_mb"
-    );
-    Err(InvalidArgument::new(field, message))
-}
-
-fn file_error(name_field: &str, content_field: &str, error: &FileError) -> InvalidArgument {
-    let field = match error {
-        FileError::TooLarge(_) => content_field,
-        FileError::TooMany(_) => "additional_files",
-        _ => name_field,
-    };
-    InvalidArgument::new(field, error.to_string())
-}
-
-/// Whether a file is a source of the same program as the entrypoint. Test files are not: compilers that take
-/// lists of sources refuse them.
-fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
-    let (name, entrypoint) = (Path::new(name), Path::new(entrypoint));
-    let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {
-        return false;
-    };
-    let extension = name.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    name.parent() == entrypoint.parent()
-        && language.extensions.iter().any(|known| known[1..] == *extension)
-        && !stem.ends_with("_test")
-}
-
 /// Checks the program's arguments, and returns its variables: the language's and the request's.
 fn arguments_and_variables(
     arguments: &Arguments,
@@ -367,6 +257,7 @@ fn refuse_unusable(field: &str, text: &str) -> Result<(), InvalidArgument> {
 mod tests {
     use std::time::Duration;
 
+    use isolator_pool::engine::limits::ByteSize;
     use serde_json::{Value, json};
 
     use super::*;

@@ -16,6 +16,7 @@ use crate::commands::cli::RunArguments;
 use crate::commands::signals::stop_signal;
 use crate::commands::steps::ensure_image;
 use crate::config::Config;
+use crate::request::pack;
 use crate::request::resolve::{self, Request};
 use crate::request::snippets::Snippets;
 
@@ -34,7 +35,7 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         let request = resolve::resolve(arguments, &config, &Snippets::new(&config));
         let mut request = request.map_err(|error| names.explain(&error))?;
         let Request { run, .. } = &mut request;
-        resolve::refuse_more_than_memory(&run.workspace, &stdin, run.resources.memory)
+        pack::refuse_more_than_memory(&run.workspace, &stdin, run.resources.memory)
             .map_err(|error| names.explain(&error))?;
         run.stdin = stdin;
         run.files = Some(output.wanted(&config));

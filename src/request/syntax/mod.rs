@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Checker, Config, Language, SyntaxCheck, Verdicts, command_line};
 use crate::request::arguments::InvalidArgument;
-use crate::request::resolve;
+use crate::request::pack;
 
 /// Longest check. Compilers read megabytes in less.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,7 +111,7 @@ pub(crate) fn request<'l>(
         workspace.add(&language.default_file, file).map_err(|error| wrong(error.to_string()))?;
     let workspace = workspace.build();
     let resources = language.sandbox.resources;
-    resolve::refuse_more_than_memory(&workspace, &stdin, resources.memory)
+    pack::refuse_more_than_memory(&workspace, &stdin, resources.memory)
         .map_err(|error| wrong(error.message))?;
     let names = std::slice::from_ref(&name);
     let argv = match &check.checker {
