@@ -240,6 +240,7 @@ mod tests {
         for name in ["given", "folder/given"] {
             let mut header = tar::Header::new_gnu();
             header.set_size(3);
+            header.set_mode(0o644);
             tar.append_data(&mut header, name, &b"abc"[..]).unwrap();
         }
         let tar = tar.into_inner().unwrap();
