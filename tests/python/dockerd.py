@@ -102,15 +102,9 @@ class Dockerd:
             docker_engine.save(image, archive, self._source)
             target = docker_engine.connect(self.host, LOADED_WITHIN_S)
             target.blocksize = 1 << 20
-            try:
-                headers = {"Content-Length": str(archive.tell())}
-                archive.seek(0)
-                target.request("POST", f"{docker_engine.API}/images/load?quiet=1", archive, headers)
-                answer = target.getresponse()
-                said = answer.read()
-                assert answer.status == 200 and b"errorDetail" not in said, said
-            finally:
-                target.close()
+            headers = {"Content-Length": str(archive.tell())}
+            archive.seek(0)
+            docker_engine.send(target, "/images/load?quiet=1", archive, headers)
 
     def calls(self, path):
         """How many calls of this kind it has been asked."""

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use bollard::{API_DEFAULT_VERSION, Docker};
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 
 use super::error::Translate;
+use crate::engine::store::Digest;
 use crate::engine::{Call, EngineError};
 
 /// Seconds after which the client library gives up a call. It equals our longest timeout, that of
@@ -311,7 +311,7 @@ fn address_of_context(directory: &Path, name: &str) -> Result<Option<EngineAddre
 }
 
 fn id_of_context(name: &str) -> String {
-    Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect()
+    Digest::of(name.as_bytes()).hex().to_owned()
 }
 
 /// Opens a client and agrees on the version of the API.

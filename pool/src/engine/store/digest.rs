@@ -8,7 +8,7 @@ use super::error::StoreError;
 
 /// The digest of some content. Only SHA-256 is supported.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Digest(String);
+pub(in crate::engine) struct Digest(String);
 
 const ALGORITHM: &str = "sha256:";
 
@@ -21,7 +21,7 @@ impl Digest {
     }
 
     /// The digest of some bytes.
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(in crate::engine) fn of(bytes: &[u8]) -> Self {
         Self::from_hash(&Sha256::digest(bytes))
     }
 
@@ -37,7 +37,7 @@ impl Digest {
     }
 
     /// The digest without its algorithm, for use as a file name.
-    pub(super) fn hex(&self) -> &str {
+    pub(in crate::engine) fn hex(&self) -> &str {
         &self.0[ALGORITHM.len()..]
     }
 

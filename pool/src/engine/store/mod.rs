@@ -71,7 +71,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 
 pub use self::description::Description;
-use self::digest::Digest;
+pub(super) use self::digest::Digest;
 use self::error::IoContext;
 pub use self::error::StoreError;
 #[cfg(not(fuzzing))]

@@ -101,20 +101,23 @@ impl Templates {
     }
 
     /// The modules that a program imports, sorted, also those that it imports from others.
-    fn named(&self, plain: &Key, imports: &Imports) -> Vec<String> {
-        let known = self.known(plain);
+    fn named(&self, plain: &Key, known: &Known, imports: &Imports) -> Vec<String> {
         let mut parts = lock(&self.parts);
         let digest = &plain.spec.image.digest;
-        let is_module = |part: &&String| parts.is_module(digest, &plain.root, &known, part);
+        let is_module = |part: &&String| parts.is_module(digest, &plain.root, known, part);
         let parts = imports.parts.iter().filter(is_module);
         imports.modules.iter().chain(parts).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// What a program imports that the plain template does not have, with what each costs. Empty if all of it is not worth a
     /// fork.
-    fn costly<'n>(&self, plain: &Key, named: &'n [String]) -> HashMap<&'n str, Cost> {
+    fn costly<'n>(
+        &self,
+        plain: &Key,
+        known: &Known,
+        named: &'n [String],
+    ) -> HashMap<&'n str, Cost> {
         let digest = &plain.spec.image.digest;
-        let known = self.known(plain);
         let has = |module: &String| plain.modules.contains(module) || known.has(module);
         let costs = lock(&self.costs);
         let others = named.iter().filter(|module| !has(module));
@@ -126,8 +129,9 @@ impl Templates {
     /// The best that is ready for a program: the one made for programs with these imports that saves most, if that is worth a
     /// fork.
     fn best(&self, plain: &Key, fork: &AwaitedFork) -> Option<(Key, Arc<Slot>)> {
-        let named = self.named(plain, &fork.imports);
-        let costly = self.costly(plain, &named);
+        let known = self.known(plain);
+        let named = self.named(plain, &known, &fork.imports);
+        let costly = self.costly(plain, &known, &named);
         let saves =
             |key: &Key| sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())));
         let is_fit = |key: &Key| {
@@ -151,8 +155,9 @@ impl Templates {
         imported: Imported<'_>,
     ) -> Option<(Key, Arc<Slot>, OwnedSemaphorePermit)> {
         let Imported { client, imports, cpu, .. } = imported;
-        let named = &self.named(plain, imports);
-        if self.costly(plain, named).is_empty() {
+        let known = self.known(plain);
+        let named = &self.named(plain, &known, imports);
+        if self.costly(plain, &known, named).is_empty() {
             return None;
         }
         let digest = &plain.spec.image.digest;
@@ -244,12 +249,13 @@ impl EmbeddedEngine {
         spec: &Arc<SandboxSpec>,
         fork: &AwaitedFork,
     ) {
+        if fork.is_there {
+            return;
+        }
         let Some((plain, launcher)) = self.key(name, spec, fork.with_modules) else { return };
-        if !fork.is_there {
-            let slot = self.templates.slot(&plain);
-            if !slot.is_ready() && slot.begins() {
-                self.make_template(&launcher, &plain, &slot, None);
-            }
+        let slot = self.templates.slot(&plain);
+        if !slot.is_ready() && slot.begins() {
+            self.make_template(&launcher, &plain, &slot, None);
         }
     }
 
