@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 const (
@@ -133,7 +134,7 @@ func compileAndLink(files []string, name string) (result made, done bool) {
 		return made{}, false
 	}
 
-	work, err := os.MkdirTemp("", "go-build")
+	work, err := workFolder()
 	if err != nil {
 		return made{}, false
 	}
@@ -177,6 +178,21 @@ func compileAndLink(files []string, name string) (result made, done bool) {
 		return made{}, false
 	}
 	return made{work: work, program: program}, true
+}
+
+// programAge is the age from which a program has surely been started.
+const programAge = 2 * time.Second
+
+// workFolder makes a folder for a program. Those of programs that ran in this sandbox before are removed: their
+// process has become the program, so it can't do that itself. One that still runs does not need its file.
+func workFolder() (string, error) {
+	old, _ := filepath.Glob(filepath.Join(os.TempDir(), "go-build*", "b001", "exe", "*"))
+	for _, program := range old {
+		if info, err := os.Lstat(program); err == nil && time.Since(info.ModTime()) > programAge {
+			os.RemoveAll(filepath.Dir(filepath.Dir(filepath.Dir(program))))
+		}
+	}
+	return os.MkdirTemp("", "go-build")
 }
 
 // executable is where the program of a file is made below a folder.

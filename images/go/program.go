@@ -105,7 +105,7 @@ func test(target, args []string) (status int) {
 
 // buildAndBecome leaves it to the go command to make the program.
 func buildAndBecome(target []string, name string, args []string) (status int) {
-	work, err := os.MkdirTemp("", "go-build")
+	work, err := workFolder()
 	if err != nil {
 		return refuse(err.Error())
 	}

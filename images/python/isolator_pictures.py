@@ -3,8 +3,12 @@
 In this image, the managers of all figures without a display are of this class, whichever backend a program chooses. A figure
 that is shown without waiting stays open, as its window would, and its picture gets what it shows last: when the program
 closes it or ends, and now and then before that, because a program may be killed.
+
+In a session there is a builtin `display`, and a picture is shown by it instead. What is still open at the end of a cell is closed
+then, and counts as shown, even if there is nothing in its axes.
 """
 
+import builtins
 import traceback
 from io import BytesIO
 from time import monotonic
@@ -20,11 +24,28 @@ from numpy import array
 _PATIENCE = 10
 
 
+def _is_session():
+    return hasattr(builtins, "display")
+
+
+class _Picture:
+    """A picture as a session shows it, with the text of its figure."""
+
+    def __init__(self, content, text):
+        self._content, self._text = content, text
+
+    def _repr_png_(self):
+        return self._content
+
+    def __repr__(self):
+        return self._text
+
+
 class FigureManager(FigureManagerBase):
     def __init__(self, canvas, num):
         super().__init__(canvas, num)
-        # In interactive mode, a window opens with its figure.
-        self._is_shown = is_interactive()
+        # In interactive mode, a window opens with its figure. In a session only the end of the cell shows it.
+        self._is_shown = is_interactive() and not _is_session()
         # The file, and how it was left.
         self._file = self._left = None
         # When it is to be drawn again, and what was shown until then.
@@ -48,7 +69,7 @@ class FigureManager(FigureManagerBase):
     def show(self):
         self._is_shown = True
         if self._has_content():
-            if monotonic() >= self._due:
+            if monotonic() >= self._due and not _is_session():
                 self._draw()
             elif hasattr(self.canvas, "buffer_rgba"):
                 if self.canvas.figure.stale:
@@ -66,6 +87,8 @@ class FigureManager(FigureManagerBase):
                     picture = BytesIO()
                     imsave(picture, self._seen, format="png", dpi=self.canvas.figure.dpi)
                     self._write(picture.getvalue())
+                elif _is_session():
+                    self._show_empty()
             except Exception:
                 # No window reports an error to the program that closes it.
                 traceback.print_exc()
@@ -77,6 +100,13 @@ class FigureManager(FigureManagerBase):
         return len(figure.get_children()) > 1 + len(figure.axes) or any(
             axes.has_data() or axes.texts or axes.tables or axes.artists for axes in figure.axes
         )
+
+    def _show_empty(self):
+        if self.canvas.figure.axes:
+            self._draw()
+        else:
+            # There is nothing to see, but a session tells that it is there.
+            builtins.display(self.canvas.figure)
 
     def _draw(self):
         began = monotonic()
@@ -90,6 +120,9 @@ class FigureManager(FigureManagerBase):
         self._due = monotonic() + _PATIENCE * (monotonic() - began)
 
     def _write(self, picture):
+        if _is_session():
+            builtins.display(_Picture(picture, repr(self.canvas.figure)))
+            return
         if self._file is None or self._state() != self._left:
             # Otherwise the program has made something else of it.
             self._file = new_file()

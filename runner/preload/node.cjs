@@ -7,7 +7,8 @@
 // ISOLATOR_PRELOAD, set by the runner, has the number of the channel's descriptor, a colon, and the modules,
 // separated by commas. On the channel, this file sends `ready` and the modules that the image does not have, in one line; then the
 // runner sends `go` and the program's arguments, each ended by a NUL, and shuts its side. The answer is `.` if
-// the program can run here; an end without an answer means that it needs a plain start.
+// the program can run here; an end without an answer means that it needs a plain start. For a session the runner sends `session` and
+// the path of the kernel, each ended by a NUL, and the channel stays open: it is the kernel's.
 
 'use strict';
 
@@ -39,20 +40,37 @@ function park(channel, names) {
     // Other versions of Node.js print in another way, and load what they need when the program prints.
   }
   fs.writeSync(channel, `${['ready', ...missing].join(' ')}\n`);
-  const chunks = [];
-  for (;;) {
+  let said = Buffer.alloc(0);
+  while (!/^session\0[^\0]*\0$/.test(said.toString('latin1'))) {
     const chunk = Buffer.alloc(65536);
     const count = fs.readSync(channel, chunk);
     if (count === 0) break;
-    chunks.push(chunk.subarray(0, count));
+    said = Buffer.concat([said, chunk.subarray(0, count)]);
   }
-  const [go, ...args] = Buffer.concat(chunks).toString().split('\0').slice(0, -1);
+  const [go, ...args] = said.toString().split('\0').slice(0, -1);
   // Without `go` the runner has ended. And Node.js has looked for package.json before, and remembers that
   // there was none.
   if (go === undefined || fs.existsSync('package.json')) process.reallyExit(0);
+  if (go === 'session') {
+    becomeKernel(args[0], channel);
+    fs.writeSync(channel, '.');
+    return;
+  }
   process.argv.push(...args);
   fs.writeSync(channel, '.');
   fs.closeSync(channel);
+}
+
+// Node.js has made up its mind already which file its program is, and looks for it next: it finds the kernel.
+function becomeKernel(kernel, channel) {
+  const { _findPath, _load } = Module;
+  Module._findPath = (request, paths, isMain) => (isMain ? kernel : _findPath(request, paths, isMain));
+  Module._load = () => {
+    Object.assign(Module, { _findPath, _load });
+    return _load(kernel, null, true);
+  };
+  process.argv[1] = kernel;
+  process.argv[2] = String(channel);
 }
 
 // Looks from the root and not from the workspace: what is found for the workspace is remembered for it,

@@ -27,9 +27,22 @@ impl Counters {
 
 /// Highest memory use of the sandbox, in bytes.
 pub(crate) fn peak_memory() -> Option<u64> {
-    ["/sys/fs/cgroup/memory/memory.max_usage_in_bytes", "/sys/fs/cgroup/memory.peak"]
-        .into_iter()
-        .find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok())
+    number(["/sys/fs/cgroup/memory/memory.max_usage_in_bytes", "/sys/fs/cgroup/memory.peak"])
+}
+
+/// Memory use of the sandbox now, in bytes.
+pub(crate) fn memory() -> Option<u64> {
+    number(["/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory.current"])
+}
+
+/// The limit on the memory of the sandbox, in bytes.
+pub(crate) fn memory_limit() -> Option<u64> {
+    number(["/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"])
+}
+
+/// The number in the first of the files that has one.
+fn number(paths: [&str; 2]) -> Option<u64> {
+    paths.into_iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok())
 }
 
 /// The value of `name` in a file of `name value` lines.

@@ -1,14 +1,14 @@
-//! Lists and sends the files that the program created or changed in the workspace.
+//! Lists and sends the files that a program or a cell created or changed in the workspace.
 //!
 //! The program controls names, links and sizes, and may have left a process that goes on changing them. So no
 //! link is followed, only regular files are opened, and everything is limited.
 
-use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::ffi::{CStr, CString, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -16,7 +16,6 @@ use isolator_runner::wire::{ChangedFile, Kind, MAX_FILES, MAX_PATH, WantedFiles}
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
 
 use crate::frame_writer::FrameWriter;
-use crate::unpack::Given;
 
 /// Most directory entries that are visited, and the longest time that this may take. The caller waits.
 const MAX_ENTRIES: usize = 20_000;
@@ -31,20 +30,33 @@ const CHUNK: usize = 64 * 1024;
 /// Extensions of pictures that hosts show.
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "gif", "webp"];
 
-/// Lists the files that the program created or changed, in the order of their names, and sends those that
+/// The files that are not news.
+pub(crate) trait Known {
+    /// Whether a file is as it was.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read.
+    fn has(&mut self, path: &Path, metadata: &Metadata, file: &File) -> io::Result<bool>;
+
+    /// Whether files that are as they were are sent, too, if their names are asked for.
+    const SENDS_KNOWN: bool = false;
+}
+
+/// Lists the files that were created or changed, in the order of their names, and sends those that
 /// are wanted. Tells whether there are no others.
 ///
 /// # Errors
 ///
 /// When the server's end of the stream is gone.
-pub(crate) fn send(
+pub(crate) fn send<K: Known>(
     workdir: &Path,
-    given: &Given,
+    known: &mut K,
     wanted: &WantedFiles,
     to_server: &mut FrameWriter<File>,
 ) -> io::Result<bool> {
     let mut walk = Walk {
-        given,
+        known,
         wanted: Wanted::new(wanted),
         left: wanted.most,
         listed: 0,
@@ -67,8 +79,8 @@ const FOLDER: OFlags =
 const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-struct Walk<'a> {
-    given: &'a Given,
+struct Walk<'a, K> {
+    known: &'a mut K,
     wanted: Wanted,
     /// Bytes that may still be sent.
     left: u64,
@@ -79,7 +91,7 @@ struct Walk<'a> {
     to_server: &'a mut FrameWriter<File>,
 }
 
-impl Walk<'_> {
+impl<K: Known> Walk<'_, K> {
     fn folder(&mut self, folder: &OwnedFd, path: &Path, depth: usize) -> io::Result<()> {
         let Ok(entries) = Dir::read_from(folder) else {
             self.is_complete = false;
@@ -133,9 +145,8 @@ impl Walk<'_> {
             return Ok(());
         }
         let size = metadata.len();
-        let is_given =
-            metadata.modified().and_then(|time| self.given.has(&path, size, time, &file));
-        if is_given.unwrap_or_default() {
+        let is_known = self.known.has(&path, &metadata, &file).unwrap_or_default();
+        if is_known && !(K::SENDS_KNOWN && self.wanted.globs.is_match(&path)) {
             return Ok(());
         }
         // It may have been read to be compared.
@@ -183,9 +194,49 @@ impl Walk<'_> {
     }
 }
 
+/// Opens a file below the workspace for reading, by the path that [`text`] made. No link is followed.
+///
+/// # Errors
+///
+/// When there is no such regular file, or it can't be read.
+pub(crate) fn open(workdir: &Path, path: &str) -> io::Result<File> {
+    let path = path_of(path);
+    let mut folder = openat(CWD, workdir, FOLDER, Mode::empty())?;
+    let mut parts: Vec<_> = path.components().collect();
+    let not_there = || io::Error::from(io::ErrorKind::NotFound);
+    let Some(Component::Normal(name)) = parts.pop() else { return Err(not_there()) };
+    for part in parts {
+        let Component::Normal(part) = part else { return Err(not_there()) };
+        folder = openat(&folder, part, FOLDER, Mode::empty())?;
+    }
+    let file = File::from(openat(&folder, name, FILE, Mode::empty())?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_there()) }
+}
+
+/// The path that [`text`] wrote.
+fn path_of(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = rest.strip_prefix(b"\\x").and_then(|digits| digits.get(..2));
+        let escaped = escaped.and_then(|digits| std::str::from_utf8(digits).ok());
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
 /// A path as text. Bytes that are not UTF-8 become `\xff`, and a backslash before an x `\x5c`, so that different names stay
 /// different.
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
         text.push_str(&chunk.valid().replace("\\x", "\\x5cx"));
@@ -244,14 +295,14 @@ mod tests {
             tar.append_data(&mut header, name, &b"abc"[..]).unwrap();
         }
         let tar = tar.into_inner().unwrap();
-        let given = match unpack(&mut &tar[..], workdir.path().to_str().unwrap()) {
+        let mut given = match unpack(&mut &tar[..], workdir.path().to_str().unwrap()) {
             Ok(given) => given,
             Err(failed) => panic!("{failed:?}"),
         };
         program(workdir.path());
         let mut sent = tempfile::tempfile().unwrap();
         let mut frame_writer = FrameWriter::new(sent.try_clone().unwrap());
-        let is_complete = send(workdir.path(), &given, wanted, &mut frame_writer).unwrap();
+        let is_complete = send(workdir.path(), &mut given, wanted, &mut frame_writer).unwrap();
         frame_writer.send(Kind::Exit, &0).unwrap();
 
         let mut bytes = Vec::new();

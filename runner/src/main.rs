@@ -3,9 +3,9 @@
 //! `isolator-runner hold` is process 1 of a sandbox. It starts `isolator-runner park`, and ends only after
 //! it. Signals from inside the sandbox can't end it earlier.
 //! `isolator-runner park` says *ready* on its standard output, waits for one job on its standard
-//! input, runs it, reports, and ends. A sandbox is used once, so its runner is, too. With an
-//! engine that can kill all processes of a sandbox at once, the runner is process 1 itself, and the sandbox ends with
-//! it.
+//! input, runs it, reports, and ends. A sandbox is used once, so its runner is, too: for one job, or for one
+//! session with many cells. With an engine that can kill all processes of a sandbox at once, the runner is
+//! process 1 itself, and the sandbox ends with it.
 
 mod cgroup;
 mod changes;
@@ -18,6 +18,7 @@ mod preload;
 mod process;
 mod program;
 mod request;
+mod session;
 mod unpack;
 mod usage;
 

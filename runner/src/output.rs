@@ -10,11 +10,30 @@ pub(crate) struct Keeper {
     tail: usize,
     total: u64,
     last: VecDeque<u8>,
+    /// What was kept of the head, for those who do not send it at once.
+    first: Vec<u8>,
 }
 
 impl Keeper {
     pub(crate) fn new(head: usize, tail: usize) -> Self {
-        Self { head, tail, total: 0, last: VecDeque::new() }
+        Self { head, tail, total: 0, last: VecDeque::new(), first: Vec::new() }
+    }
+
+    /// Takes the next bytes, and keeps those of the head, too.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        let now = self.push(bytes).len();
+        self.first.extend_from_slice(&bytes[..now]);
+    }
+
+    /// All that was kept, with a line where something is missing, and how many bytes are.
+    pub(crate) fn into_kept(mut self) -> (Vec<u8>, u64) {
+        let mut kept = std::mem::take(&mut self.first);
+        let (last, count) = self.finish();
+        if count.dropped > 0 {
+            kept.extend_from_slice(b"\n...\n");
+        }
+        kept.extend_from_slice(&last);
+        (kept, count.dropped)
     }
 
     /// Takes the next bytes; returns those that belong to the head and can be sent at once.

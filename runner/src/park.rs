@@ -16,7 +16,7 @@ use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
 use crate::request::{First, NoRequest, Request, receive, receive_first};
-use crate::{NAME, cgroup, changes, program, unpack};
+use crate::{NAME, cgroup, changes, program, session, unpack};
 
 /// How long to wait until process 1 is ready.
 const INIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,6 +56,11 @@ pub(crate) fn park(forks: bool) -> io::Result<()> {
                 to_server.send(Kind::Preloaded, &preloads.report())?;
             }
             Ok(First::Job(job)) => break receive(job, &mut from_server),
+            Ok(First::Session(session)) => {
+                // The program must not find it.
+                drop(forks);
+                return session::serve(session, preloads, &oom_score, from_server, &mut to_server);
+            }
             Err(none) => break Err(none),
         }
     };
@@ -113,7 +118,7 @@ fn run(
     oom_score: &OomScore,
     to_server: &mut FrameWriter<File>,
 ) -> io::Result<Result<Exit, Failed>> {
-    let Request { job, stdin, given, unpack } = request;
+    let Request { job, stdin, mut given, unpack } = request;
     let preload_memory = preloads.memory();
     // A program may kill the runner as soon as it starts. Without this frame the server would think that the
     // sandbox failed, and run the program again.
@@ -149,7 +154,7 @@ fn run(
     let after = cgroup::Counters::read();
     let full_disks = job.disks.into_iter().filter(|path| unpack::is_full(path)).collect();
     let more_files = match &job.files {
-        Some(wanted) => !changes::send(Path::new(&job.workdir), &given, wanted, to_server)?,
+        Some(wanted) => !changes::send(Path::new(&job.workdir), &mut given, wanted, to_server)?,
         None => false,
     };
     Ok(Ok(Exit {

@@ -12,6 +12,12 @@ pub const PYTHON_PRELOAD: &str = "/.isolator/preload/python";
 /// The module that stops Node.js before it runs the program.
 pub const NODE_PRELOAD: &str = "/.isolator/preload/node.cjs";
 
+/// The program that runs the cells of a session in Python.
+pub const PYTHON_KERNEL: &str = "/.isolator/session/kernel.py";
+
+/// The program that runs the cells of a session in Node.js.
+pub const NODE_KERNEL: &str = "/.isolator/session/kernel.cjs";
+
 /// A file of the directory.
 #[derive(Debug, Clone, Copy)]
 pub struct PlacedFile {
@@ -23,19 +29,52 @@ pub struct PlacedFile {
     pub content: &'static [u8],
 }
 
+/// A file as it is in this crate.
+macro_rules! placed {
+    ($path:literal) => {
+        PlacedFile { path: $path, mode: 0o644, content: include_bytes!(concat!("../", $path)) }
+    };
+}
+
 /// All files of the directory. `runner` is the static binary, which can't carry itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 3] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 18] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
-        PlacedFile {
-            path: "preload/python/sitecustomize.py",
-            mode: 0o644,
-            content: include_bytes!("../preload/python/sitecustomize.py"),
-        },
-        PlacedFile {
-            path: "preload/node.cjs",
-            mode: 0o644,
-            content: include_bytes!("../preload/node.cjs"),
-        },
+        placed!("preload/python/sitecustomize.py"),
+        placed!("preload/node.cjs"),
+        placed!("session/cells.py"),
+        placed!("session/channel.py"),
+        placed!("session/errors.py"),
+        placed!("session/forms.py"),
+        placed!("session/idioms.py"),
+        placed!("session/inspector.cjs"),
+        placed!("session/kernel.cjs"),
+        placed!("session/kernel.py"),
+        placed!("session/magics.py"),
+        placed!("session/notebooks.py"),
+        placed!("session/printing.cjs"),
+        placed!("session/program.cjs"),
+        placed!("session/runs.py"),
+        placed!("session/source.cjs"),
+        placed!("session/watch.cjs"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_kernels_is_placed() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/session");
+        let there: BTreeSet<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| format!("session/{}", entry.unwrap().file_name().into_string().unwrap()))
+            .collect();
+        let placed = files(b"").into_iter().map(|file| file.path.to_owned());
+        let placed: BTreeSet<_> = placed.filter(|path| path.starts_with("session/")).collect();
+        assert_eq!(placed, there);
+    }
 }

@@ -8,14 +8,14 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isolator_runner::fork::CHANNEL;
 use isolator_runner::paths;
-use isolator_runner::wire::{Alone, Interpreter, Job, Preload, Preloaded, Wanted};
+use isolator_runner::wire::{Alone, Interpreter, Job, Kernel, Preload, Preloaded, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -249,6 +249,80 @@ impl Preloads {
     }
 }
 
+/// The interpreter that runs the cells of a session.
+pub(crate) struct StartedKernel {
+    pub(crate) process: Process,
+    /// Its messages come and go here.
+    pub(crate) channel: UnixStream,
+    /// Whether it had waited.
+    pub(crate) preloaded: bool,
+}
+
+impl Preloads {
+    /// Ends all of them.
+    pub(crate) fn end(self) {
+        let Self { bare, loaded, replaced, .. } = self;
+        [bare, loaded, replaced].into_iter().flatten().for_each(Parked::end);
+    }
+
+    /// Lets an interpreter that waits become the kernel of a session, or starts one. The others end.
+    ///
+    /// # Errors
+    ///
+    /// When none can be started.
+    pub(crate) fn into_kernel(
+        self,
+        kernel: &Kernel,
+        workdir: &str,
+        oom_score: &OomScore,
+    ) -> io::Result<StartedKernel> {
+        let Self { preload, bare, loaded, replaced, .. } = self;
+        let is_like = |preload: &Preload| {
+            (preload.interpreter, preload.workdir.as_str()) == (kernel.interpreter, workdir)
+                && (&preload.argv, &preload.env) == (&kernel.waiting, &kernel.env)
+        };
+        let is_fit = preload.as_ref().is_some_and(is_like);
+        let (first, second) = match kernel.wanted {
+            Wanted::Loaded => (loaded, bare),
+            Wanted::Bare | Wanted::New => (bare, loaded),
+        };
+        let mut started = None;
+        let program = match kernel.interpreter {
+            Interpreter::Python => paths::PYTHON_KERNEL,
+            Interpreter::Node => paths::NODE_KERNEL,
+        };
+        for mut parked in [first, second, replaced].into_iter().flatten() {
+            if is_fit && started.is_none() && parked.becomes_kernel(program) {
+                let Parked { process, channel, .. } = parked;
+                started = Some(StartedKernel { process, channel, preloaded: true });
+            } else {
+                parked.end();
+            }
+        }
+        match started {
+            Some(started) => Ok(started),
+            None => {
+                let (channel, their_end) = inherited_channel()?;
+                let mut argv = kernel.argv.clone();
+                argv.push(their_end.as_raw_fd().to_string());
+                let workdir = Path::new(workdir);
+                let process = Process::spawn(&argv, &kernel.env, workdir, oom_score, Some(b""))?;
+                Ok(StartedKernel { process, channel, preloaded: false })
+            }
+        }
+    }
+}
+
+/// A channel whose other end, a high number, is inherited by what is started next.
+fn inherited_channel() -> io::Result<(UnixStream, OwnedFd)> {
+    let (channel, their_end) = UnixStream::pair()?;
+    // Above the numbers of the interpreter's own descriptors.
+    let their_end = rustix::io::fcntl_dupfd_cloexec(&their_end, CHANNEL)?;
+    // It finds its end by the number. Nothing else is started meanwhile that could inherit it.
+    rustix::io::fcntl_setfd(&their_end, FdFlags::empty())?;
+    Ok((channel, their_end))
+}
+
 /// The program's own arguments, if a waiting interpreter can serve the job at all.
 fn arguments<'a>(preload: &Preload, job: &'a Job) -> Option<&'a [String]> {
     let args = job.argv.strip_prefix(preload.argv.as_slice())?;
@@ -282,11 +356,7 @@ impl Parked {
     }
 
     fn spawn(preload: &Preload, oom_score: &OomScore) -> io::Result<Self> {
-        let (channel, their_end) = UnixStream::pair()?;
-        // Above the numbers of the interpreter's own descriptors.
-        let their_end = rustix::io::fcntl_dupfd_cloexec(&their_end, CHANNEL)?;
-        // It finds its end by the number. Nothing else is started meanwhile that could inherit it.
-        rustix::io::fcntl_setfd(&their_end, FdFlags::empty())?;
+        let (channel, their_end) = inherited_channel()?;
         let mut env = preload.env.clone();
         let (name, value) = preload_variable(preload);
         env.insert(name.to_owned(), value);
@@ -353,9 +423,20 @@ impl Parked {
         }
         let sent =
             self.channel.write_all(&message).and_then(|()| self.channel.shutdown(Shutdown::Write));
+        sent.is_ok() && self.answers()
+    }
+
+    /// Tells the interpreter to run a kernel instead of a program; tells whether it does.
+    fn becomes_kernel(&mut self, program: &str) -> bool {
+        self.process.stdin.close();
+        let message = format!("session\0{program}\0");
+        self.channel.write_all(message.as_bytes()).is_ok() && self.answers()
+    }
+
+    /// Whether it answers that it goes on.
+    fn answers(&mut self) -> bool {
         let mut answer = [0; 1];
-        sent.is_ok()
-            && self.channel.set_read_timeout(Some(GO_TIMEOUT)).is_ok()
+        self.channel.set_read_timeout(Some(GO_TIMEOUT)).is_ok()
             && self.channel.read_exact(&mut answer).is_ok()
             && answer == [GO_ANSWER]
     }

@@ -171,7 +171,7 @@ fn find(name: &str) -> PathBuf {
     file.unwrap_or_else(|| name.into())
 }
 
-fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
+pub(crate) fn nonblocking(pipe: OwnedFd) -> io::Result<File> {
     rustix::io::ioctl_fionbio(&pipe, true)?;
     Ok(File::from(pipe))
 }

@@ -21,7 +21,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// How often orphans are reaped while the program is silent. They count against the process limit
 /// until then.
-const REAP_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const REAP_EVERY: Duration = Duration::from_millis(100);
 
 /// Longest wait for the pipes to close once every process was killed. Their ends are closed as
 /// soon as the kernel is done with the processes; this is for one that is stuck in the kernel.
@@ -189,7 +189,7 @@ impl Program {
 
 /// Reads what a pipe holds, a chunk at most, so that neither stream starves the other. Sends what
 /// belongs to the head.
-fn pass_on(
+pub(crate) fn pass_on(
     pipe: &mut Option<File>,
     keeper: &mut Keeper,
     kind: Kind,
@@ -206,7 +206,7 @@ fn pass_on(
     Ok(())
 }
 
-fn send_tail(
+pub(crate) fn send_tail(
     keeper: Keeper,
     kind: Kind,
     frame_writer: &mut FrameWriter<File>,

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{self, Failed, FailedCause, Job, Kind, Preload, WireError};
+use isolator_runner::wire::{self, Failed, FailedCause, Job, Kind, Preload, Session, WireError};
 
 use crate::unpack::{self, Given};
 
@@ -27,6 +27,7 @@ pub(crate) enum NoRequest {
 pub(crate) enum First {
     Preload(Preload),
     Job(Job),
+    Session(Session),
 }
 
 /// Reads the first frame, or the next one after a [`Preload`].
@@ -38,6 +39,9 @@ pub(crate) fn receive_first(stream: &mut impl io::Read) -> Result<First, NoReque
         }
         Some((kind @ Kind::Job, payload)) => {
             wire::parse_message(kind, &payload).map(First::Job).map_err(protocol)
+        }
+        Some((kind @ Kind::Session, payload)) => {
+            wire::parse_message(kind, &payload).map(First::Session).map_err(protocol)
         }
         Some((kind, _)) => Err(protocol(WireError::Unexpected(kind))),
     }

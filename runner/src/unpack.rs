@@ -1,7 +1,7 @@
 //! Unpacks the workspace from a tar stream in frames.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,6 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use isolator_runner::wire::{self, Failed, FailedCause, Kind, WireError};
+
+use crate::changes::Known;
 
 /// The payloads of consecutive [`Kind::Tar`] frames as one stream of bytes.
 pub(crate) struct TarFrames<'a, R> {
@@ -97,27 +99,6 @@ impl Given {
         Self { modified, contents: BTreeMap::new(), key: RandomState::new() }
     }
 
-    /// Whether a file is still what the request brought. Its time says so if the program wrote to it, but not if it set the
-    /// time back, moved another file there, or wrote through a mapping; so what is in it is compared, too.
-    ///
-    /// # Errors
-    ///
-    /// When the file can't be read.
-    pub(crate) fn has(
-        &self,
-        path: &Path,
-        size: u64,
-        modified: SystemTime,
-        file: &File,
-    ) -> io::Result<bool> {
-        match self.contents.get(path) {
-            Some(content) if modified == self.modified && size == content.size => {
-                Ok(self.copy(file.take(size), &mut io::sink())? == *content)
-            }
-            _ => Ok(false),
-        }
-    }
-
     /// Copies everything, and returns what it was.
     fn copy(&self, mut from: impl Read, to: &mut impl Write) -> io::Result<Content> {
         let (mut size, mut hasher, mut chunk) = (0, self.key.build_hasher(), Vec::new());
@@ -131,8 +112,22 @@ impl Given {
     }
 }
 
+impl Known for Given {
+    /// Its time says so if the program wrote to it, but not if it set the time back, moved another file there, or wrote
+    /// through a mapping; so what is in it is compared, too.
+    fn has(&mut self, path: &Path, metadata: &Metadata, file: &File) -> io::Result<bool> {
+        let (size, modified) = (metadata.len(), metadata.modified()?);
+        match self.contents.get(path) {
+            Some(content) if modified == self.modified && size == content.size => {
+                Ok(self.copy(file.take(size), &mut io::sink())? == *content)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
 /// What the server decides about a file's mode: who may read, write and execute it.
-const MODES: u32 = 0o777;
+pub(crate) const MODES: u32 = 0o777;
 
 /// Unpacks the tar into `workdir`. No tar at all leaves the workspace empty.
 ///
@@ -161,7 +156,7 @@ pub(crate) fn unpack(tar: &mut impl Read, workdir: &str) -> Result<Given, Failed
 }
 
 /// Whether a name stays below its start.
-fn is_below(name: &Path) -> bool {
+pub(crate) fn is_below(name: &Path) -> bool {
     let mut parts = name.components();
     parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
@@ -185,7 +180,7 @@ fn write_file(
     Ok(content)
 }
 
-fn failed(path: &Path, error: &io::Error) -> Failed {
+pub(crate) fn failed(path: &Path, error: &io::Error) -> Failed {
     let cause = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FailedCause::WorkspaceFull,
         _ => FailedCause::Workspace,

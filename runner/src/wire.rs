@@ -21,20 +21,32 @@
 //!   Exit | Failed            ──────▶             the last frame
 //! ```
 //!
+//! Instead of a job, the server can send a [`Session`]. The sandbox then serves one cell after the other, as
+//! [`session`] says.
+//!
 //! Neither side trusts the other with memory: a frame longer than [`MAX_PAYLOAD`] is an error, and
 //! so is a kind that does not belong to the direction.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::kind::Kind;
+pub use self::session::{
+    Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, Opened, Read, ReadEnded, Rewind, Rewound,
+    Session, Shown,
+};
+
+mod kind;
+pub mod session;
 
 /// Exit code of process 1 after the runner, its child, has ended. Nobody outside gives it.
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -47,67 +59,6 @@ pub const MAX_PATH: usize = 4096;
 
 /// Bytes of a frame before its payload.
 pub const HEADER_LEN: usize = 5;
-
-/// What a frame carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// Server to runner: a [`Job`].
-    Job = 1,
-    /// Server to runner: a chunk of the workspace's tar stream.
-    Tar = 2,
-    /// Server to runner: a chunk of the program's standard input.
-    Stdin = 3,
-    /// Server to runner: everything was sent, start.
-    Go = 4,
-    /// Server to runner: a [`Preload`], before everything else.
-    Preload = 5,
-    /// Runner to server: a [`Ready`].
-    Ready = 64,
-    /// Runner to server: bytes that the program wrote to its standard output.
-    Stdout = 65,
-    /// Runner to server: bytes that the program wrote to its standard error.
-    Stderr = 66,
-    /// Runner to server: an [`Exit`].
-    Exit = 67,
-    /// Runner to server: a [`Failed`].
-    Failed = 68,
-    /// Runner to server: the program starts now.
-    Started = 69,
-    /// Runner to server: a [`Preloaded`].
-    Preloaded = 70,
-    /// Runner to server: a [`ChangedFile`].
-    File = 71,
-    /// Runner to server: a chunk of the last file's content.
-    Content = 72,
-    /// Runner to server: an [`Alone`].
-    Alone = 73,
-}
-
-impl TryFrom<u8> for Kind {
-    type Error = WireError;
-
-    fn try_from(byte: u8) -> Result<Self, WireError> {
-        Ok(match byte {
-            1 => Self::Job,
-            2 => Self::Tar,
-            3 => Self::Stdin,
-            4 => Self::Go,
-            5 => Self::Preload,
-            64 => Self::Ready,
-            65 => Self::Stdout,
-            66 => Self::Stderr,
-            67 => Self::Exit,
-            68 => Self::Failed,
-            69 => Self::Started,
-            70 => Self::Preloaded,
-            71 => Self::File,
-            72 => Self::Content,
-            73 => Self::Alone,
-            other => return Err(WireError::UnknownKind(other)),
-        })
-    }
-}
 
 /// A stream that does not follow the protocol.
 #[derive(Debug, thiserror::Error)]
@@ -282,6 +233,8 @@ pub enum KillReason {
     Deadline,
     /// It printed more than [`OutputLimits::kill`].
     OutputLimit,
+    /// Nobody waits for it anymore. Only a cell can be told so: the sandbox of a job is removed.
+    Cancelled,
 }
 
 /// What became of one output stream, in bytes.
@@ -421,7 +374,7 @@ pub fn parse_message<'a, T: Deserialize<'a>>(
 /// # Errors
 ///
 /// As [`parse_header`], and [`WireError::Io`] where the stream fails or ends inside a frame.
-pub fn read_frame(stream: &mut impl Read) -> Result<Option<(Kind, Vec<u8>)>, WireError> {
+pub fn read_frame(stream: &mut impl io::Read) -> Result<Option<(Kind, Vec<u8>)>, WireError> {
     let mut head = [0; HEADER_LEN];
     loop {
         match stream.read(&mut head[..1]) {

@@ -9,7 +9,8 @@ errors, or ends, is done again here.
 ISOLATOR_PRELOAD, set by the runner, has the number of the channel's descriptor, a colon, and the modules,
 separated by commas. ``a:b`` stands for ``from a import b``. On the channel, this module sends ``ready`` and the modules that the image does not have, in one line; then the runner sends
 ``go`` and the program's arguments, each ended by a NUL, and shuts its side. The answer is ``.`` if the program
-can run here; anything else, and an end without an answer, means that it needs a plain start.
+can run here; anything else, and an end without an answer, means that it needs a plain start. For a session the runner sends ``session``
+and the path of the kernel, each ended by a NUL, and the channel stays open: it is the kernel's.
 
 A template has the server on its standard input, and the number of that is its channel. It sends four lines: ``ready`` and the CPU
 time of its start in nanoseconds; the imports, each as its name, ``=`` and its CPU time, with ``!`` for the standard library, and
@@ -23,6 +24,7 @@ _TEMPLATE = "/.isolator/preload/template.so"
 # What the template passes on to its forks.
 _FORKED_CHANNEL = 60
 _LONGEST_REPORT = 60000
+_KERNEL = "/.isolator/session/kernel.py"
 # Most bytes and entries of what modules may write when they are imported.
 _MOST_WRITTEN = 4 << 20
 _MOST_ENTRIES = 1000
@@ -483,6 +485,9 @@ def _park(said):
                 stream.flush()
             _call_template("loads")
         written = _written() if channel == 0 else {}
+        # That takes some milliseconds, and whoever opens a session waits for it.
+        with open(_KERNEL, encoding="utf-8") as file:
+            kernel = compile(file.read(), _KERNEL, "exec")
     except BaseException as error:
         # Python would complain, go on, and end with a complaint about the program that is not there yet.
         os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode(errors="backslashreplace"))
@@ -502,11 +507,14 @@ def _park(said):
             os._exit(1)
     os.write(channel, ready)
     try:
-        arguments = b"".join(iter(lambda: os.read(channel, 65536), b"")).split(b"\0")[:-1]
+        arguments = _receive(channel)
         # Without a word the runner has ended.
         if not arguments or _would_differ(preloaded):
             os._exit(0)
+        is_session = arguments[0] == b"session"
         arguments = [os.fsdecode(argument) for argument in arguments[1:]]
+        if is_session:
+            _become_kernel(kernel, channel)
         sys.argv.extend(arguments)
         if hasattr(sys, "orig_argv"):
             sys.orig_argv.extend(arguments)
@@ -515,6 +523,36 @@ def _park(said):
         os.close(channel)
     except BaseException:
         # Python would complain, and go on to the program, which is started plainly meanwhile.
+        os._exit(1)
+
+
+def _receive(channel):
+    """Reads until the runner has shut its side, or the message for a session is complete."""
+    import os
+
+    said = b""
+    while not (said.startswith(b"session\0") and said.count(b"\0") == 2):
+        more = os.read(channel, 65536)
+        if not more:
+            break
+        said += more
+    return said.split(b"\0")[:-1]
+
+
+def _become_kernel(kernel, channel):
+    """Runs the kernel of a session. It never returns. Python does not get to its program then, so ``site`` and the image's own module
+    of this name count as loaded from here on: threads that import them would wait for ever."""
+    import os
+
+    for name in ["site", __name__]:
+        if name in sys.modules:
+            sys.modules[name].__spec__._initializing = False
+    sys.argv[:] = [_KERNEL, str(channel)]
+    _start_clocks()
+    os.write(channel, b".")
+    try:
+        exec(kernel, {"__name__": "__main__", "__file__": _KERNEL, "__builtins__": __builtins__})
+    finally:
         os._exit(1)
 
 

@@ -1,0 +1,289 @@
+"""Takes cells from the runner and runs them, with a checkpoint of the process before each.
+
+A checkpoint is the parent of a fork. It waits and runs nothing of the client until it is resumed. The child is the session from
+then on, with a channel of its own.
+
+Numbers are big endian, and texts are in UTF-8. The runner sends:
+
+- ``C`` for a cell: four bytes for its number, one byte of flags (1: make a checkpoint), its code. Three descriptors come along:
+  the pipes for its standard output and error, and the channel for the process that runs it if there is a checkpoint.
+- ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
+  that cell.
+- ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before.
+- The end, when it needs the process no longer. Nothing of the client runs then, and nothing is flushed.
+
+The kernel sends:
+
+- ``r`` when it can take cells, with the interpreter's version. `kernel.py` does this.
+- ``s`` when a cell begins: 1 if a checkpoint was made now, and otherwise 0 and why not, in words that fit after "because". The
+  process that runs the cell sends it. After a ``P`` that made one, it is 0.
+- ``p`` for ``P``, with the same. The process that will run the next cell sends it.
+- ``d`` for what a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
+  type (two bytes), the media type, the length of its content (four bytes), the content.
+- ``e`` at the end of a cell: how it ended (0 by itself, 1 by an exception, 2 by an interrupt, 3 because it asked for that), four
+  bytes for its exit code (signed), and a line about the exception. Everything that it has printed is in its pipes before.
+"""
+
+import posix
+import sys
+from posix import _exit, close, dup2, fork, fstat, getpid, kill, listdir, lseek, read, setsid, waitid, waitpid, write
+from posix import open as open_file
+
+from _random import Random
+from _signal import SIGCHLD, SIGKILL, getitimer, sigpending, sigtimedwait
+
+_FLAG_CHECKPOINT = 1
+# How a cell ended.
+_ENDED, _FAILED, _INTERRUPTED, _EXITED = range(4)
+_INTERRUPTED_CODE = 130
+_LEAST_CODE, _GREATEST_CODE = -(1 << 31), (1 << 31) - 1
+# When memory runs out, Linux ends a cell that runs before its checkpoints.
+_SCORE_RUNNING, _SCORE_WAITING = b"900", b"500"
+_LONGEST_ERROR = 1024
+# A checkpoint remembers the positions of so many open files.
+_MOST_FILES = 256
+_REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
+# What is returned in a checkpoint that is the session again.
+_UNDONE = object()
+
+_channels, _runs = load("channel"), load("runs")
+_guarded, _signals = _channels["guarded"], _channels["signals"]
+
+
+def serve(socket, main):
+    """Runs cells until the runner closes the channel. Never returns."""
+    channel = _channels["Channel"](socket)
+    session = _runs["Session"](channel, main)
+    # Until the first cell comes there is time to load what some cells need.
+    for part in ["forms", "errors", "magics", "idioms"]:
+        if channel.has_message():
+            break
+        load(part)
+    while True:
+        try:
+            kind, payload, descriptors = channel.receive()
+            if kind == b"C":
+                _take(session, channel, payload, descriptors)
+            elif kind == b"P":
+                _prepare(channel, *descriptors)
+        except BaseException as error:
+            # A signal between two cells, or something that a cell has broken here. The runner must not wait for ever.
+            _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
+
+
+def _take(session, channel, payload, descriptors):
+    number, flags, source = int.from_bytes(payload[:4], "big"), payload[4], payload[5:].decode(errors="replace")
+    output, errors, fresh = descriptors
+    dup2(output, 1)
+    dup2(errors, 2)
+    close(output)
+    close(errors)
+    if flags & _FLAG_CHECKPOINT:
+        reason = _make_checkpoint(channel, fresh)
+        if reason is _UNDONE:
+            return
+    else:
+        reason = "none was asked for"
+        close(fresh)
+    _signals.forget_interrupts()
+    _tell(channel, b"s", reason)
+    _score(_SCORE_RUNNING)
+    end = _run(session, number, source)
+    if not channel.is_ours():
+        # The client has forked, and in the fork its code has come to its end, too.
+        _exit(end[1] & 0xFF)
+    _keep_standard_descriptors()
+    _score(_SCORE_WAITING)
+    _end(channel, *end)
+
+
+def _prepare(channel, fresh):
+    """Makes the checkpoint for the next cell ahead: a fork takes longer than most cells."""
+    reason = _make_checkpoint(channel, fresh)
+    if reason is not _UNDONE:
+        _tell(channel, b"p", reason)
+
+
+def _tell(channel, kind, reason):
+    """Tells whether there is a checkpoint, or why not."""
+    channel.send(kind, b"\0" + reason.encode() if reason else b"\1")
+
+
+def _make_checkpoint(channel, fresh):
+    """Forks. Returns None in the process that is to run the cell, with `fresh` as its channel. The checkpoint returns only when
+    that cell was undone. Returns the reason if there is no fork."""
+    files = _positions()
+    reason = _why_unfaithful(files)
+    if reason is not None:
+        close(fresh)
+        return reason
+    state = _random_state()
+    try:
+        child = fork()
+    except OSError as error:
+        close(fresh)
+        return "the system made no process for it (%s)" % error.strerror
+    if child:
+        close(fresh)
+        _wait(channel, child)
+        for number, position in files:
+            try:
+                lseek(number, position, 0)
+            except OSError:
+                pass
+        return _UNDONE
+    setsid()
+    channel.replace(fresh)
+    if state:
+        # The module draws a new seed in each fork, and this one is the session going on.
+        generator, numbers, gauss_next = state
+        Random.setstate(generator, numbers)
+        generator.gauss_next = gauss_next
+    return None
+
+
+def _wait(channel, child):
+    """Waits as a checkpoint until the process that runs the cell is gone."""
+    null = open_file("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+    dup2(null, 1)
+    dup2(null, 2)
+    close(null)
+    _score(_SCORE_WAITING)
+    while True:
+        kind, _, descriptors = channel.receive()
+        for number in descriptors:
+            close(number)
+        if kind == b"R":
+            break
+    try:
+        if waitpid(child, posix.WNOHANG) == (0, 0):
+            kill(child, SIGKILL)
+            waitpid(child, 0)
+    except ChildProcessError:
+        # The client ignores the ends of its processes, so nobody has to ask for them.
+        pass
+    # The client's handler must not hear of a process that is none of its own.
+    while SIGCHLD in sigpending():
+        sigtimedwait([SIGCHLD], 0)
+
+
+def _why_unfaithful(files):
+    """Returns why a fork would not be the same as this process, or None. `files` are those that it has open."""
+    try:
+        if len(listdir("/proc/self/task")) > 1:
+            return "threads are running"
+    except OSError:
+        return "its threads can't be counted"
+    try:
+        waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
+        return "a process that it has started is still there"
+    except ChildProcessError:
+        pass
+    if any(getitimer(kind)[0] for kind in range(3)):
+        return "a timer is running"
+    if not files:
+        return None
+    # Looking at the locks takes milliseconds, because the system waits for all its cores.
+    try:
+        file = open_file("/proc/locks", posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return None
+    locks, pid = read(file, 1 << 16), str(getpid()).encode()
+    close(file)
+    # Locks of this kind belong to a process, and a fork does not have them.
+    if any(fields[1:2] == [b"POSIX"] and fields[4:5] == [pid] for fields in map(bytes.split, locks.splitlines())):
+        return "it has locked a file"
+    return None
+
+
+def _positions():
+    """The descriptors of open files with their positions, which a fork shares."""
+    found = []
+    for name in listdir("/proc/self/fd")[:_MOST_FILES]:
+        try:
+            if fstat(int(name)).st_mode & _KIND_OF_FILE == _REGULAR:
+                found.append((int(name), lseek(int(name), 0, 1)))
+        except OSError:
+            pass
+    return found
+
+
+def _random_state():
+    generator = getattr(sys.modules.get("random"), "_inst", None)
+    if isinstance(generator, Random):
+        return generator, Random.getstate(generator), getattr(generator, "gauss_next", None)
+    return None
+
+
+def _score(value):
+    try:
+        file = open_file("/proc/self/oom_score_adj", posix.O_WRONLY | posix.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        write(file, value)
+    except OSError:
+        pass
+    close(file)
+
+
+def _keep_standard_descriptors():
+    """What the client closed is open again, or the next cell's descriptors would get these numbers."""
+    for number in range(3):
+        try:
+            fstat(number)
+        except OSError:
+            null = open_file("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+            dup2(null, number)
+            if null != number:
+                close(null)
+
+
+def _run(session, number, source):
+    """Runs a cell. Returns how it ended, its exit code, and a line about it."""
+    failure = _guarded(lambda: session.run(number, source))
+    if "matplotlib._pylab_helpers" in sys.modules:
+        not_shown = _guarded(session.show_figures)
+        # What ended the cell says more.
+        failure = failure or not_shown
+    _guarded(session.flush)
+    if failure is None:
+        return _ENDED, 0, ""
+    if isinstance(failure, SystemExit):
+        code = failure.code
+        if code is None or isinstance(code, int):
+            code = int(code or 0)
+            code, text = (code if _LEAST_CODE <= code <= _GREATEST_CODE else -1), ""
+        else:
+            code, text = 1, code
+        parts = []
+        if text != "":
+            _guarded(lambda: parts.append(str(text)))
+            _print("%s\n" % "".join(parts))
+        return _EXITED, code, "SystemExit" if failure.code is None else "SystemExit: %s" % ("".join(parts) or code)
+    _signals.forget_interrupts()
+    lines = []
+    errors = load("errors")
+    _guarded(lambda: lines.append(errors["one_line"](failure)))
+    line = lines[0] if lines else type(failure).__name__
+    report = []
+    _guarded(lambda: report.append(errors["report"](failure, session.register_sources)))
+    _print(report[0] if report else line + "\n")
+    if isinstance(failure, KeyboardInterrupt):
+        return _INTERRUPTED, _INTERRUPTED_CODE, line
+    return _FAILED, 1, line
+
+
+def _print(text):
+    """Writes to the cell's standard error, whatever the client has made of `sys.stderr`."""
+    rest = memoryview(text.encode(errors="backslashreplace"))
+    try:
+        while rest:
+            rest = rest[write(2, rest) :]
+    except OSError:
+        pass
+
+
+def _end(channel, how, code, line):
+    line = line.partition("\n")[0].encode(errors="backslashreplace")[:_LONGEST_ERROR].decode(errors="ignore").encode()
+    channel.send(b"e", bytes([how]), code.to_bytes(4, "big", signed=True), line)

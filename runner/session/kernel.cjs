@@ -1,0 +1,491 @@
+// Runs the cells of a session in Node.js.
+//
+// `node kernel.cjs CHANNEL`: CHANNEL is the number of a descriptor, a Unix stream socket to the runner. A message is
+// one byte of kind, four bytes of length (big endian), and the payload. The runner sends cells (`C`), and ends the
+// process by closing its end. The kernel answers with `r` (ready), `s` (started), `d` (something to show) and `e` (the
+// end of a cell).
+//
+// What holds for a cell:
+// - It is evaluated as V8 evaluates the input of a debugger's console. So variables live on, `let`, `const` and `class`
+//   can be declared again, and `await` works at the top level. What V8 can't do there, source.cjs rewrites.
+// - The value of the last expression is shown, unless it is undefined. If it is a promise, the cell ends when that is
+//   settled, and its value is shown: programs often end with a call of their asynchronous main function.
+// - When the code has ended, the cell waits for the timers, requests and child processes that it has started, for at
+//   most a second, because a program on its own would not end before them either. It does not wait for servers and
+//   watchers, nor after an error. What is still there goes on beside the next cells.
+// - A cell that waits for a promise that nothing can settle anymore fails at once.
+// - process.exit() ends the cell and not the session. Functions for the event `exit` are never called.
+// - An interruption can't take back what the cell waits for: if that is settled later, the code behind it runs.
+// - require() and import keep a file as it was when it was first loaded. For one that was changed, a program deletes
+//   require.cache[require.resolve('./file')], or imports './file.mjs?2'.
+// - A function for SIGINT is called by an interruption between cells or in an await, which ends the cell all the same.
+// - The module `domain`, and `repl`, which needs it, can't be loaded: the kernel takes what nobody catches.
+// - Children can inherit the channel: Node.js closes only the first descriptors. It gives them nothing that cells don't have.
+//
+// A cell may replace what every program can reach, such as Buffer.from. So the kernel takes what it needs beforehand.
+
+'use strict';
+
+const fs = require('node:fs');
+const vm = require('node:vm');
+const { isPromise } = require('node:util').types;
+
+const inspector = require('./inspector.cjs');
+const printing = require('./printing.cjs');
+const program = require('./program.cjs');
+
+const { startSigintWatchdog, stopSigintWatchdog } = process.binding('contextify');
+const { Pipe, constants: kinds } = process.binding('pipe_wrap');
+const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding('stream_wrap');
+
+const { Buffer, Map, setImmediate, setTimeout, clearTimeout } = globalThis;
+const { from: bufferFrom, alloc, concat } = Buffer;
+const { defineProperty, keys } = Object;
+const { apply } = Reflect;
+const { then } = Promise.prototype;
+const { writeSync } = fs;
+const { reallyExit, kill, emit, listenerCount, hrtime } = process;
+const activeResources = process.getActiveResourcesInfo;
+const runCallbacks = process._tickCallback;
+
+/** Kinds of the end of a cell. */
+const ENDED = 0;
+const FAILED = 1;
+const INTERRUPTED = 2;
+const EXITED = 3;
+
+/** Flag of a cell. */
+const TYPESCRIPT = 2;
+
+/** How long a cell whose code has ended waits for what it has started, in ms. */
+const REST_MS = 1000;
+
+/** Longest time between two looks at what is left, in ms. */
+const LOOK_MS = 20;
+
+/** Longest text about the end of a cell, in bytes. */
+const REASON_BYTES = 1024;
+
+/** Resources that stay for as long as a program runs. A cell does not wait for them. */
+const LASTING = ['TCPServerWrap', 'PipeServerWrap', 'UDPWrap', 'FSEventWrap', 'StatWatcher', 'MessagePort', 'Worker'];
+
+const channel = new Pipe(kinds.SOCKET);
+/** The cell that runs. */
+let cell = null;
+/** Those that have come meanwhile. */
+const waiting = [];
+let received = alloc(0);
+/** What Node.js and the kernel have open by themselves. */
+let own = new Map();
+let lastValue;
+
+// --- Messages ---
+
+function send(kind, ...parts) {
+  const payload = concat(parts);
+  const message = alloc(5 + payload.length);
+  message[0] = kind.charCodeAt(0);
+  message.writeUInt32BE(payload.length, 1);
+  payload.copy(message, 5);
+  // Takes the whole message at once, so that an interruption can't cut it.
+  const request = new WriteWrap();
+  request.oncomplete = () => {};
+  channel.writeBuffer(request, message);
+}
+
+function receive(arrayBuffer) {
+  const count = streamBaseState[kReadBytesOrError];
+  if (count < 0) apply(reallyExit, process, [0]);
+  if (count === 0) return;
+  received = concat([received, bufferFrom(arrayBuffer, streamBaseState[kArrayBufferOffset], count)]);
+  while (received.length >= 5) {
+    const end = 5 + received.readUInt32BE(1);
+    if (received.length < end) break;
+    const kind = received[0];
+    const payload = received.subarray(5, end);
+    received = received.subarray(end);
+    if (kind === 'C'.charCodeAt(0)) {
+      waiting.push({ number: payload.readUInt32BE(0), flags: payload[4], code: payload.toString('utf8', 5) });
+    }
+  }
+  next();
+}
+
+function next() {
+  if (cell === null && waiting.length > 0) start(waiting.shift());
+}
+
+/** Writes to standard error, whatever the program has made of it. */
+function complain(text) {
+  const bytes = bufferFrom(text);
+  for (let at = 0; at < bytes.length; ) {
+    try {
+      at += writeSync(2, bytes, at);
+    } catch (error) {
+      // Closed, or nobody reads it.
+      if (error.code !== 'EAGAIN') return;
+    }
+  }
+}
+
+// --- Running a cell ---
+
+let inside = () => {};
+const interruptible = new vm.Script('\u0131mport.cell();', { filename: __filename });
+
+/** Runs something, and the callbacks that are due after it, until SIGINT comes. True if it came. */
+function run(work) {
+  for (;;) {
+    inside = () => {
+      inside = () => {};
+      work();
+      apply(runCallbacks, process, []);
+    };
+    try {
+      interruptible.runInThisContext({ breakOnSigint: true });
+      return false;
+    } catch (error) {
+      if (error?.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED') {
+        inspector.recover();
+        inspector.dropTicks();
+        return true;
+      }
+      uncaught(error);
+      work = () => {};
+    }
+  }
+}
+
+function start({ number, flags, code }) {
+  cell = {
+    number,
+    /** Has its code ended? */
+    hasEnded: false,
+    /** What it shows later. */
+    pending: 0,
+    /** The promise that is its value. */
+    promise: null,
+    /** Why it has failed, in one line. */
+    failure: null,
+    /** The code for which process.exit() was called. */
+    exit: null,
+    before: resources(),
+    isAsynchronous: false,
+    restUntil: null,
+    looks: 0,
+    timer: null,
+  };
+  const mine = cell;
+  send('s', bufferFrom("\0Node.js can't be copied while it runs"));
+  channel.unref();
+  guard();
+  // Forgets an interruption that came between the cells.
+  startSigintWatchdog();
+  stopSigintWatchdog();
+  const isInterrupted = run(() => evaluate(mine, flags, code));
+  if (cell !== mine) return;
+  if (mine.exit !== null) endByExit(mine);
+  else if (isInterrupted) interrupt();
+  else look(mine);
+}
+
+function evaluate(mine, flags, code) {
+  printing.keep(mine.number, code);
+  let text = code;
+  try {
+    if ((flags & TYPESCRIPT) !== 0) text = source().withoutTypes(text, `<cell ${mine.number}>`);
+    // Without these words there is nothing to rewrite, and no parser to load.
+    if (text.includes('import') || text.includes('export')) text = source().withoutImports(text);
+  } catch (error) {
+    settleBadly(mine, error);
+    return;
+  }
+  if (isObject(text)) text = `(${text}\n)`;
+  const it = inspector.evaluate(`${text}\n//# sourceURL=${printing.nameForV8(mine.number)}`);
+  if (it === undefined) return;
+  if ('error' in it) {
+    settleBadly(mine, it.error, { number: mine.number, line: it.line + 1, column: it.column + 1 });
+  } else {
+    follow(mine, it, (result) => settle(mine, result[keys(result)[0]]));
+  }
+}
+
+/** Goes on when a promise is settled, if the cell still runs then. */
+function follow(mine, promise, goOn) {
+  const isOver = () => cell !== mine;
+  apply(then, promise, [
+    (result) => isOver() || goOn(result),
+    (error) => isOver() || settleBadly(mine, error),
+  ]);
+}
+
+let loadedSource = null;
+
+function source() {
+  if (loadedSource === null) loadedSource = require('./source.cjs');
+  program.hideKernel();
+  return loadedSource;
+}
+
+/** True for `{a: 1}`, which would be a block. */
+function isObject(code) {
+  if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return false;
+  try {
+    new vm.Script(`async () => (${code}\n)`, { filename: __filename });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The code has ended with this value. */
+function settle(mine, value) {
+  if (isPromise(value)) {
+    mine.promise = value;
+    follow(mine, value, (result) => settleWell(mine, result));
+  } else {
+    settleWell(mine, value);
+  }
+}
+
+function settleWell(mine, value) {
+  mine.hasEnded = true;
+  if (value !== undefined) {
+    lastValue = value;
+    try {
+      show(mine, value, 1);
+    } catch (error) {
+      uncaught(error);
+    }
+  }
+  lookSoon(mine);
+}
+
+function settleBadly(mine, error, place) {
+  mine.hasEnded = true;
+  uncaught(error, place);
+  lookSoon(mine);
+}
+
+/** Shows a value. If it takes time to say in which forms, the cell waits for it. */
+function show(mine, value, flag) {
+  const sendForms = (them) => send('d', bufferFrom([flag]), ...printing.parts(them));
+  const them = printing.forms(value, flag === 0);
+  if (!isPromise(them)) {
+    sendForms(them);
+    return;
+  }
+  if (mine !== null) mine.pending += 1;
+  const later = (action) => (result) => {
+    if (mine !== null) mine.pending -= 1;
+    try {
+      action(result);
+    } catch (error) {
+      uncaught(error);
+    }
+    if (mine !== null && cell === mine) lookSoon(mine);
+  };
+  apply(then, them, [later((bundle) => sendForms(printing.ofBundle(value, bundle))), later(uncaught)]);
+}
+
+/** Looks whether the cell is over, after the callbacks that are due. */
+function lookSoon(mine) {
+  // Before that, start() looks.
+  if (mine.isAsynchronous) setImmediate(() => cell === mine && look(mine));
+}
+
+/** Ends the cell if it is over. Otherwise looks again later. */
+function look(mine) {
+  if (mine.hasEnded && mine.pending === 0) {
+    mine.restUntil ??= milliseconds() + REST_MS;
+    if (mine.failure !== null || !hasRest(mine.before) || milliseconds() > mine.restUntil) {
+      endByItself(mine);
+      return;
+    }
+  }
+  if (!mine.isAsynchronous) {
+    mine.isAsynchronous = true;
+    inspector.watch(interrupt);
+  }
+  mine.looks += 1;
+  clearTimeout(mine.timer);
+  mine.timer = setTimeout(() => cell === mine && look(mine), mine.looks < LOOK_MS ? mine.looks : LOOK_MS);
+  mine.timer.unref();
+}
+
+/** The event loop has nothing left to do. */
+function idle() {
+  // Now it has.
+  channel.ref();
+  const mine = cell;
+  if (mine === null || inspector.isInterrupting()) return;
+  if (!mine.hasEnded && mine.promise !== null && mine.pending === 0) {
+    // Its value is a promise that stays pending, which is no mistake.
+    settleWell(mine, mine.promise);
+  } else if (!mine.hasEnded || mine.pending > 0) {
+    const reason = 'Error: the cell waits for a promise that nothing can settle anymore';
+    complain(`${reason}\n`);
+    mine.hasEnded = true;
+    mine.pending = 0;
+    mine.failure ??= reason;
+  }
+  setImmediate(() => {
+    if (cell !== mine) return;
+    channel.unref();
+    look(mine);
+  });
+}
+
+/** By SIGINT, also where no cell runs. */
+function interrupt() {
+  if (apply(listenerCount, process, ['SIGINT']) > 0) {
+    try {
+      apply(emit, process, ['SIGINT', 'SIGINT', 2]);
+    } catch (error) {
+      uncaught(error);
+    }
+  }
+  if (cell === null) return;
+  complain('Interrupted\n');
+  end(cell, INTERRUPTED, 130, 'interrupted');
+}
+
+function endByExit(mine) {
+  end(mine, EXITED, mine.exit, `process.exit(${mine.exit})`);
+}
+
+function endByItself(mine) {
+  const code = process.exitCode | 0;
+  if (mine.failure !== null) end(mine, FAILED, 1, mine.failure);
+  else if (code !== 0) end(mine, EXITED, code, `process.exitCode = ${code}`);
+  else end(mine, ENDED, 0, '');
+}
+
+function end(mine, kind, code, reason) {
+  clearTimeout(mine.timer);
+  cell = null;
+  process.exitCode = undefined;
+  guard();
+  channel.ref();
+  // What goes on between the cells may loop, too.
+  if (!hasRest(own)) inspector.unwatch();
+  const head = alloc(5);
+  head[0] = kind;
+  head.writeInt32BE(code, 1);
+  send('e', head, printing.cut(reason.split('\n', 1)[0], REASON_BYTES));
+  if (waiting.length > 0) setImmediate(next);
+}
+
+/** How many of each kind keep the event loop going. */
+function resources() {
+  const counts = new Map();
+  for (const name of apply(activeResources, process, [])) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return counts;
+}
+
+/** Is there more than before of what comes to an end by itself? */
+function hasRest(before) {
+  for (const [name, count] of resources()) {
+    if (count > (before.get(name) ?? 0) && !LASTING.includes(name)) return true;
+  }
+  return false;
+}
+
+function milliseconds() {
+  const [seconds, nanoseconds] = hrtime();
+  return seconds * 1e3 + nanoseconds / 1e6;
+}
+
+/** What a program throws and does not catch. A program on its own would end there. */
+function uncaught(error, place) {
+  const { text, line } = printing.describe(error, place);
+  complain(text);
+  if (cell !== null) cell.failure ??= line;
+}
+
+// --- What a program finds ---
+
+/** Ends the cell as if it were the program. */
+function exit(code) {
+  if (code !== undefined) process.exitCode = code;
+  const mine = cell;
+  if (mine !== null) {
+    mine.exit = process.exitCode | 0;
+    setImmediate(() => {
+      inspector.recover();
+      if (cell === mine) endByExit(mine);
+    });
+  }
+  inspector.terminate();
+}
+
+/** Sends a signal, as process.kill(). A cell that interrupts itself is interrupted at once. */
+function sendSignal(pid, signal) {
+  const mine = cell;
+  const isOwn = pid === process.pid && (signal === 'SIGINT' || signal === 2);
+  if (!isOwn || mine === null) return apply(kill, process, [pid, signal]);
+  setImmediate(() => {
+    inspector.recover();
+    if (cell === mine) interrupt();
+  });
+  return inspector.terminate();
+}
+
+/** Takes back what a cell may have done to the process and the kernel needs. */
+function guard() {
+  if (!process.listeners('beforeExit').includes(idle)) process.on('beforeExit', idle);
+  if (!process.hasUncaughtExceptionCaptureCallback()) process.setUncaughtExceptionCaptureCallback(caught);
+}
+
+/** Gives an error to the program's own functions for that, if there are any. */
+function caught(error) {
+  if (apply(listenerCount, process, ['uncaughtException']) === 0) {
+    uncaught(error);
+    return;
+  }
+  try {
+    apply(emit, process, ['uncaughtException', error, 'uncaughtException']);
+  } catch (another) {
+    uncaught(another);
+  }
+}
+
+/** SIGINT is the runner's. A function that a program has for it does not change what the signal does. */
+function keepSigint() {
+  startSigintWatchdog();
+  // Node.js itself listens here, and would take the signal.
+  for (const event of ['newListener', 'removeListener']) {
+    for (const listener of process.listeners(event)) {
+      process.removeListener(event, listener);
+      process.on(event, (name, ...rest) => name !== 'SIGINT' && apply(listener, process, [name, ...rest]));
+    }
+  }
+}
+
+function main() {
+  const descriptor = Number(process.argv[2]);
+  channel.open(descriptor);
+  channel.onread = receive;
+  keepSigint();
+  program.setUp({
+    display: (...values) => values.forEach((value) => show(cell, value, 0)),
+    lastValue: () => lastValue,
+    runCell: () => inside(),
+  });
+  process.exit = exit;
+  process.kill = sendSignal;
+  program.hideKernel();
+  printing.cleanStacks();
+  guard();
+  send('r', bufferFrom(`Node.js ${process.versions.node}`));
+  // The first cell may be on its way, and most need this.
+  for (const stream of [process.stdout, process.stderr]) {
+    // So that all that was printed is in the pipe when a cell ends, also if that was full.
+    stream._handle?.setBlocking?.(true);
+  }
+  inspector.warmUp();
+  own = resources();
+  channel.readStart();
+}
+
+main();

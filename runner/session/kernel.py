@@ -1,0 +1,82 @@
+"""Starts the kernel of a Python session: the program that runs a client's cells, one after the other.
+
+It is started as ``python3 kernel.py CHANNEL``. The number is that of a Unix stream socket to the runner. A message is one byte
+of kind, four bytes of length and what belongs to the kind; `cells.py` has the kinds.
+
+Opening a session takes a few milliseconds, and compiling the kernel would take most of them. So this file makes the interpreter
+look like one that was started without a program, says that it is ready, and loads the rest while the runner prepares a cell.
+
+The files beside this one are no modules. Each gets a namespace with a copy of the builtins, so a cell that redefines `len` or
+`print` breaks only what the client runs.
+"""
+
+import builtins
+import os
+import sys
+
+import _socket
+
+
+def _look_like_a_prompt():
+    """Removes what shows that there is a program, and returns the module in which cells run."""
+    here = os.path.dirname(__file__)
+    for place in [here, __file__]:
+        # Python has looked whether this file is an archive.
+        sys.path_importer_cache.pop(place, None)
+    # An interpreter that waited has not been told of a program, so it has no place for the program's modules yet.
+    if sys.path and sys.path[0] == here:
+        sys.path[0] = ""
+    elif not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, "")
+    sys.argv[:] = [""]
+    if hasattr(sys, "orig_argv"):
+        del sys.orig_argv[1:]
+    for name in [name for name in os.environ if name.startswith("ISOLATOR_")]:
+        del os.environ[name]
+    main = type(sys)("__main__")
+    main.__builtins__ = builtins
+    sys.modules["__main__"] = main
+    return main
+
+
+def _library(name, modules=sys.modules, load=__import__):
+    """Returns a module of the standard library, which no file of the workspace replaces."""
+    if name not in modules:
+        places = sys.path
+        sys.path = [place for place in places if place not in ("", ".", os.getcwd())]
+        try:
+            load(name)
+        finally:
+            sys.path = places
+    return modules[name]
+
+
+def _loader(folder, private):
+    """Returns a function that loads a file of the kernel once, and returns its namespace."""
+    loaded = {}
+
+    def load(name, open=open, compile=compile, exec=exec):
+        if name not in loaded:
+            path = "%s/%s.py" % (folder, name)
+            with open(path, "rb") as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+            space = {"__builtins__": private, "__name__": name, "load": load, "library": _library, "folder": folder}
+            exec(code, space)
+            loaded[name] = space
+        return loaded[name]
+
+    return load
+
+
+def _start():
+    number = int(sys.argv[1])
+    os.set_inheritable(number, False)
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, number)
+    load = _loader(os.path.dirname(os.path.abspath(__file__)), dict(vars(builtins)))
+    main = _look_like_a_prompt()
+    version = ("Python %d.%d.%d" % sys.version_info[:3]).encode()
+    channel.sendall(b"r" + len(version).to_bytes(4, "big") + version)
+    load("cells")["serve"](channel, main)
+
+
+_start()

@@ -1,0 +1,298 @@
+//! The channel to a kernel: messages in both directions.
+//!
+//! A message is one byte of kind, four bytes of length (big endian), and its payload. `runner/session/kernel.py` and `kernel.cjs`
+//! speak the other side of it:
+//!
+//! ```text
+//! kernel                        runner
+//!   r: interpreter, version ──▶           cells can come
+//!                           ◀──  C: number, flags, code; with three descriptors for Python
+//!   s: checkpoint or why not ─▶           from the process that runs the cell
+//!                           ◀──  P        make the checkpoint of the next cell now; with one descriptor
+//!   p: checkpoint or why not ─▶           from the process that will run the cell
+//!   d: forms of a thing     ──▶           what the cell shows
+//!   e: how it ended         ──▶           everything that it printed is in its pipes
+//!                           ◀──  R        the process that ran the cell is gone: this is the session again
+//! ```
+//!
+//! The kernel's process belongs to the program. What it says of its cells is only its own word, so it has bounds and decides nothing
+//! but what its client is told of them.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
+};
+use rustix::process::Pid;
+
+/// Longest message that is taken; longer ones are skipped.
+const MAX_MESSAGE: usize = 8 << 20;
+
+/// Bytes of a message before its payload.
+const HEADER: usize = 5;
+
+/// Read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// What a kernel says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// It can take cells; its name and version.
+    Ready(String),
+    /// A cell begins. The error says why there is no checkpoint.
+    Started(Result<(), String>),
+    /// The next cell has its checkpoint. The error says why it has none yet.
+    Prepared(Result<(), String>),
+    /// The cell shows something, in one or more forms.
+    Shown { is_result: bool, forms: Vec<(String, Vec<u8>)> },
+    /// The cell shows something that is too long to be taken.
+    TooLong,
+    /// The cell has ended.
+    Ended { end: u8, code: i32 },
+}
+
+/// The runner's end of a channel.
+pub(super) struct Channel {
+    socket: OwnedFd,
+    received: Vec<u8>,
+    /// Bytes of a message that is too long, which are still to come.
+    skipped: usize,
+    /// The process that has sent last.
+    pub(super) sender: Option<Pid>,
+    /// Whether the other end is closed.
+    pub(super) is_closed: bool,
+}
+
+impl Channel {
+    /// Takes the runner's end. The kernel of the system says who sends what from now on.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        sockopt::set_socket_passcred(&socket, true)?;
+        Ok(Self { socket, received: Vec::new(), skipped: 0, sender: None, is_closed: false })
+    }
+
+    /// To be polled.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a message, with descriptors.
+    ///
+    /// # Errors
+    ///
+    /// When the other end is closed, or has not read it after `timeout`.
+    pub(super) fn send(
+        &self,
+        kind: u8,
+        payload: &[&[u8]],
+        descriptors: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let until = Instant::now() + timeout;
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        let length = u32::try_from(length).map_err(io::Error::other)?.to_be_bytes();
+        let mut message = vec![kind];
+        message.extend_from_slice(&length);
+        payload.iter().for_each(|part| message.extend_from_slice(part));
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let mut rest = &message[..];
+        while !rest.is_empty() {
+            match sendmsg(&self.socket, &[IoSlice::new(rest)], &mut control, SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    control.clear();
+                    rest = &rest[count..];
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
+                    if poll(&mut fds, left.try_into().ok().as_ref())? == 0 {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message that has come, if there is one. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel breaks the protocol.
+    pub(super) fn next(&mut self) -> io::Result<Option<Said>> {
+        loop {
+            if let Some(said) = self.parse()? {
+                return Ok(Some(said));
+            }
+            if self.is_closed || !self.receive()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether there was something.
+    fn receive(&mut self) -> io::Result<bool> {
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut buffer = [0; CHUNK];
+        let got = recvmsg(
+            &self.socket,
+            &mut [IoSliceMut::new(&mut buffer)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let count = match got {
+            Ok(got) => got.bytes,
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(rustix::io::Errno::AGAIN) => return Ok(false),
+            Err(rustix::io::Errno::CONNRESET) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        // Descriptors that it sends are closed here.
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmCredentials(sender) = message {
+                self.sender = Some(sender.pid);
+            }
+        }
+        self.is_closed = count == 0;
+        let skipped = self.skipped.min(count);
+        self.skipped -= skipped;
+        self.received.extend_from_slice(&buffer[skipped..count]);
+        Ok(count > 0)
+    }
+
+    fn parse(&mut self) -> io::Result<Option<Said>> {
+        let Some((header, rest)) = self.received.split_first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let [kind, length @ ..] = *header;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > MAX_MESSAGE {
+            self.skipped = length.saturating_sub(rest.len());
+            let skipped = HEADER + length.min(rest.len());
+            self.received.drain(..skipped);
+            return Ok(Some(Said::TooLong));
+        }
+        let Some(payload) = rest.get(..length) else { return Ok(None) };
+        let said =
+            said(kind, payload).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        self.received.drain(..HEADER + length);
+        Ok(Some(said))
+    }
+}
+
+fn said(kind: u8, payload: &[u8]) -> Option<Said> {
+    let text = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        text.chars().take(200).collect::<String>()
+    };
+    Some(match kind {
+        b'r' => Said::Ready(text(payload)),
+        b's' | b'p' => {
+            let checkpoint = match payload.split_first()? {
+                (1, []) => Ok(()),
+                (0, why) => Err(text(why)),
+                _ => return None,
+            };
+            if kind == b's' { Said::Started(checkpoint) } else { Said::Prepared(checkpoint) }
+        }
+        b'd' => {
+            let (is_result, mut rest) = payload.split_first()?;
+            let mut forms = Vec::new();
+            while !rest.is_empty() {
+                let (length, after) = rest.split_first_chunk::<2>()?;
+                let (media_type, after) =
+                    after.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+                let (length, after) = after.split_first_chunk::<4>()?;
+                let (content, after) =
+                    after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+                forms.push((text(media_type), content.to_vec()));
+                rest = after;
+            }
+            Said::Shown { is_result: *is_result == 1, forms }
+        }
+        b'e' => {
+            let (end, rest) = payload.split_first()?;
+            let (code, _) = rest.split_first_chunk::<4>()?;
+            Said::Ended { end: *end, code: i32::from_be_bytes(*code) }
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
+        [&[kind][..], &u32::try_from(payload.len()).unwrap().to_be_bytes(), payload].concat()
+    }
+
+    #[test]
+    fn messages_come_in_pieces_of_any_size_with_their_sender() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(ours.into()).unwrap();
+        let shown = [&[1][..], &[0, 4], b"text", &[0, 0, 0, 2], b"hi"].concat();
+        let all = [
+            message(b'r', b"Python 3"),
+            message(b's', b"\0threads"),
+            message(b'd', &shown),
+            message(b'e', &[1, 0, 0, 0, 1, b'x']),
+        ]
+        .concat();
+        let mut got = Vec::new();
+        for piece in all.chunks(7) {
+            theirs.write_all(piece).unwrap();
+            while let Some(said) = channel.next().unwrap() {
+                got.push(said);
+            }
+        }
+        assert_eq!(
+            got,
+            [
+                Said::Ready("Python 3".to_owned()),
+                Said::Started(Err("threads".to_owned())),
+                Said::Shown { is_result: true, forms: vec![("text".to_owned(), b"hi".to_vec())] },
+                Said::Ended { end: 1, code: 1 },
+            ]
+        );
+        assert_eq!(channel.sender, Some(rustix::process::getpid()));
+        drop(theirs);
+        assert!(channel.next().unwrap().is_none() && channel.is_closed);
+    }
+
+    #[test]
+    fn what_is_too_long_is_skipped_and_what_is_wrong_is_an_error() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(ours.into()).unwrap();
+        let long = message(b'd', &vec![0; MAX_MESSAGE + 1]);
+        let mut got = Vec::new();
+        for piece in long.chunks(50_000).chain([&message(b'r', b"x")[..]]) {
+            theirs.write_all(piece).unwrap();
+            while let Some(said) = channel.next().unwrap() {
+                got.push(said);
+            }
+        }
+        assert_eq!(got, [Said::TooLong, Said::Ready("x".to_owned())]);
+        for wrong in [&b"\x01\x00\xff"[..], b"\x01\x00\x01x\xff\xff\xff\xff"] {
+            theirs.write_all(&message(b'd', wrong)).unwrap();
+            assert!(channel.next().is_err());
+            channel.received.clear();
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! The processes of a session's kernel: the one that is the session, and its checkpoints.
+//!
+//! Before a cell, a kernel of Python forks, as soon as the cell before it has been answered. The child runs the cell and becomes the
+//! session. The parent waits: it is the session as it was before the cell. If the cell has to be undone the child is killed, and its parent goes on. The processes share their memory until one
+//! of them writes, so a checkpoint costs what the cells after it have changed.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use isolator_runner::wire::Interpreter;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::channel::{Channel, Said};
+use super::processes;
+use crate::preload::StartedKernel;
+use crate::process::nonblocking;
+
+/// How long a kernel may take until it can take cells.
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long it may take to begin a cell: it reads the code and forks, which copies the tables of its memory.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a checkpoint may take to read that it is the session again.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A process of the kernel.
+pub(super) struct KernelProcess {
+    pub(super) pid: Pid,
+    /// Readable once the process has ended.
+    pidfd: OwnedFd,
+    pub(super) channel: Channel,
+    /// How many cells have made its state.
+    depth: u32,
+    /// The processes that were there when the first cell that it ran began, if one has. All others belong to its cells.
+    found: Option<HashSet<Pid>>,
+}
+
+impl KernelProcess {
+    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&rustix::event::Timespec::default())), Ok(1..))
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        // An error means that it has just ended.
+        let _ = pidfd_send_signal(&self.pidfd, signal);
+    }
+}
+
+/// All processes of a kernel.
+pub(super) struct Kernels {
+    interpreter: Interpreter,
+    /// The one that is the session.
+    pub(super) current: KernelProcess,
+    /// As it was before earlier cells, the oldest first.
+    checkpoints: Vec<KernelProcess>,
+    most: usize,
+    /// Whether the newest checkpoint is that of the next cell.
+    is_prepared: bool,
+    /// Whether the process that is the session did not do what it was asked. It is of no more use then.
+    is_deaf: bool,
+    /// Where a kernel prints that can't be given new pipes for each cell.
+    pub(super) own_pipes: (Option<File>, Option<File>),
+}
+
+/// What a kernel was asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    /// To begin a cell.
+    Started,
+    /// To make a checkpoint.
+    Prepared,
+}
+
+/// A cell that the kernel has begun.
+pub(super) struct Begun {
+    pub(super) stdout: Option<File>,
+    pub(super) stderr: Option<File>,
+    /// Why there is no checkpoint before it, if there is none.
+    pub(super) no_checkpoint: Option<String>,
+}
+
+impl Kernels {
+    /// Waits until a kernel that was started can take cells. Keeps up to `most` checkpoints. Also returns its name and version, and
+    /// pipes on which nothing of a cell comes.
+    ///
+    /// # Errors
+    ///
+    /// When it does not get ready.
+    pub(super) fn new(
+        interpreter: Interpreter,
+        started: StartedKernel,
+        most: u32,
+    ) -> io::Result<(Self, String, [Option<File>; 2])> {
+        let StartedKernel { process, channel, .. } = started;
+        let (mut stdout, mut stderr) = (process.stdout, process.stderr);
+        let channel = Channel::new(channel.into())?;
+        let mut current = KernelProcess {
+            pid: process.pid,
+            pidfd: process.pidfd,
+            channel,
+            depth: 0,
+            found: None,
+        };
+        let until = Instant::now() + READY_TIMEOUT;
+        let version = loop {
+            match current.channel.next()? {
+                Some(Said::Ready(version)) => break version,
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+                None if current.channel.is_closed || current.has_ended() => {
+                    return Err(io::Error::other(last_line(stderr.as_mut())));
+                }
+                None => wait(&[current.channel.fd(), current.pidfd()], until)?,
+            }
+        };
+        let own_pipes = match interpreter {
+            Interpreter::Python => (None, None),
+            Interpreter::Node => (stdout.take(), stderr.take()),
+        };
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let kernels = Self {
+            interpreter,
+            current,
+            checkpoints: Vec::new(),
+            most,
+            is_prepared: false,
+            is_deaf: false,
+            own_pipes,
+        };
+        Ok((kernels, version, [stdout, stderr]))
+    }
+
+    /// Whether all cells print on the same pipes.
+    pub(super) fn prints_on_own_pipes(&self) -> bool {
+        self.interpreter == Interpreter::Node
+    }
+
+    /// How many cells can be undone.
+    pub(super) fn checkpoints(&self) -> u32 {
+        let now = self.current.depth;
+        let earlier = self.checkpoints.iter().rev().filter(|process| process.depth < now);
+        earlier.take(self.most).last().map_or(0, |oldest| self.current.depth - oldest.depth)
+    }
+
+    /// The processes that are no cell's.
+    pub(super) fn pids(&self) -> HashSet<Pid> {
+        self.checkpoints.iter().chain([&self.current]).map(|process| process.pid).collect()
+    }
+
+    /// Has the kernel begin a cell.
+    ///
+    /// # Errors
+    ///
+    /// When it does not. It is of no more use then.
+    pub(super) fn begin(
+        &mut self,
+        number: u32,
+        typescript: bool,
+        code: &[u8],
+    ) -> io::Result<Begun> {
+        if self.is_deaf {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        const CHECKPOINT: u8 = 1;
+        const TYPESCRIPT: u8 = 2;
+        let found = processes::all()?;
+        let number = number.to_be_bytes();
+        let flags = if self.most > 0 && !self.is_prepared { CHECKPOINT } else { 0 }
+            | if typescript { TYPESCRIPT } else { 0 };
+        let message: [&[u8]; 3] = [&number, &[flags], code];
+        if self.interpreter == Interpreter::Node {
+            self.current.channel.send(b'C', &message, &[], BEGIN_TIMEOUT)?;
+            let no_checkpoint = self.wait_for_begin(None, Expected::Started)?.1;
+            self.current.depth += 1;
+            self.current.found.get_or_insert(found);
+            let (stdout, stderr) = std::mem::take(&mut self.own_pipes);
+            return Ok(Begun { stdout, stderr, no_checkpoint });
+        }
+        let ((stdout, out), (stderr, err)) = (pipe()?, pipe()?);
+        let (ours, theirs) = UnixStream::pair()?;
+        let channel = Channel::new(ours.into())?;
+        let passed = [out.as_fd(), err.as_fd(), theirs.as_fd()];
+        self.current.channel.send(b'C', &message, &passed, BEGIN_TIMEOUT)?;
+        drop((out, err, theirs));
+        match self.wait_for_begin(Some(channel), Expected::Started)? {
+            (Some(mut child), _) => {
+                child.depth += 1;
+                child.found = Some(found);
+                let parent = std::mem::replace(&mut self.current, child);
+                self.checkpoints.push(parent);
+                Ok(Begun { stdout: Some(stdout), stderr: Some(stderr), no_checkpoint: None })
+            }
+            (None, no_checkpoint) => {
+                self.current.depth += 1;
+                self.current.found.get_or_insert(found);
+                let was_prepared = std::mem::take(&mut self.is_prepared);
+                let no_checkpoint = no_checkpoint.filter(|_| !was_prepared);
+                Ok(Begun { stdout: Some(stdout), stderr: Some(stderr), no_checkpoint })
+            }
+        }
+    }
+
+    /// Returns the child, if one runs the cell.
+    fn wait_for_begin(
+        &mut self,
+        mut channel: Option<Channel>,
+        expects: Expected,
+    ) -> io::Result<(Option<KernelProcess>, Option<String>)> {
+        let until = Instant::now() + BEGIN_TIMEOUT;
+        loop {
+            if let Some(child) = &mut channel
+                && let Some(said) = child.next()?
+            {
+                let (Said::Started(Ok(())) | Said::Prepared(Ok(())), Some(pid)) =
+                    (said, child.sender)
+                else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                // It may have ended already, but nobody has waited for it: its number is still its own.
+                let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+                let depth = self.current.depth;
+                let channel = channel.take().ok_or(io::ErrorKind::InvalidData)?;
+                let child = KernelProcess { pid, pidfd, channel, depth, found: None };
+                return Ok((Some(child), None));
+            }
+            match self.current.channel.next()? {
+                Some(Said::Started(checkpoint)) => return Ok((None, checkpoint.err())),
+                Some(Said::Prepared(checkpoint)) if expects == Expected::Prepared => {
+                    return Ok((None, checkpoint.err()));
+                }
+                // It comes too late.
+                Some(Said::Prepared(_)) => {}
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+                None if self.current.channel.is_closed || self.current.has_ended() => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                None => {}
+            }
+            let KernelProcess { channel: parent, pidfd, .. } = &self.current;
+            match channel.as_ref().filter(|child| !child.is_closed) {
+                Some(child) => wait(&[child.fd(), parent.fd(), pidfd.as_fd()], until)?,
+                None => wait(&[parent.fd(), pidfd.as_fd()], until)?,
+            }
+        }
+    }
+
+    /// Makes the checkpoint of the next cell, if that can be done, and gives up one that is too many. Both take longer than a short
+    /// cell, so they are done when the last one has been answered.
+    pub(super) fn prepare(&mut self) {
+        if self.most == 0 || self.is_prepared || self.interpreter != Interpreter::Python {
+            return;
+        }
+        match self.fork_ahead() {
+            Ok(Some(child)) => {
+                let parent = std::mem::replace(&mut self.current, child);
+                self.checkpoints.push(parent);
+                self.is_prepared = true;
+            }
+            Ok(None) => {}
+            // What is wrong with it is told when the next cell comes.
+            Err(_) => self.is_deaf = true,
+        }
+        if self.checkpoints.len() > self.most + usize::from(self.is_prepared) {
+            self.give_up_oldest();
+        }
+    }
+
+    fn fork_ahead(&mut self) -> io::Result<Option<KernelProcess>> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let channel = Channel::new(ours.into())?;
+        self.current.channel.send(b'P', &[], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
+        drop(theirs);
+        Ok(self.wait_for_begin(Some(channel), Expected::Prepared)?.0)
+    }
+
+    /// If a cell has not begun: whether it can, from the checkpoint that was made for it.
+    pub(super) fn begins_again(&mut self) -> bool {
+        self.is_prepared && self.kill_current() && self.undo() == Some(0)
+    }
+
+    /// Gives up the oldest checkpoint. Tells whether there was one.
+    pub(super) fn give_up_oldest(&mut self) -> bool {
+        // The end of its channel ends it.
+        !self.checkpoints.is_empty() && {
+            drop(self.checkpoints.remove(0));
+            true
+        }
+    }
+
+    /// Whether more than the newest checkpoint is there.
+    pub(super) fn has_old_checkpoints(&self) -> bool {
+        self.checkpoints.len() > 1 + usize::from(self.is_prepared)
+    }
+
+    /// Kills the process that is the session, and everything that was started since its first cell began. Tells whether that
+    /// worked.
+    pub(super) fn kill_current(&self) -> bool {
+        let mut keep = self.pids();
+        keep.remove(&self.current.pid);
+        self.current.signal(Signal::KILL);
+        let found = self.current.found.iter().flatten().filter(|pid| **pid != self.current.pid);
+        keep.extend(found);
+        self.current.found.is_none() || processes::kill_all_but(&keep)
+    }
+
+    /// The newest checkpoint that is there becomes the session. Returns how many cells that undoes; `None` if there is none.
+    pub(super) fn undo(&mut self) -> Option<u32> {
+        while let Some(process) = self.checkpoints.pop() {
+            let undone = self.current.depth - process.depth;
+            if self.resume(process) {
+                return Some(undone);
+            }
+        }
+        None
+    }
+
+    /// Tells whether the process is the session again. That it answers is checked: a cell may have killed it just now.
+    fn resume(&mut self, process: KernelProcess) -> bool {
+        // A cell may have stopped it.
+        process.signal(Signal::CONT);
+        if process.has_ended() || process.channel.send(b'R', &[], &[], RESUME_TIMEOUT).is_err() {
+            return false;
+        }
+        self.current = process;
+        (self.is_prepared, self.is_deaf) = (false, false);
+        self.prepare();
+        if self.is_deaf {
+            self.current.signal(Signal::KILL);
+        }
+        !self.is_deaf
+    }
+
+    /// Goes back to before so many cells. Returns how many were undone; none if there is no such checkpoint. The error is a session
+    /// that is gone.
+    pub(super) fn rewind(&mut self, cells: u32) -> Result<u32, ()> {
+        let depth = self.current.depth.checked_sub(cells);
+        let found = self.checkpoints.iter().position(|process| Some(process.depth) == depth);
+        let (Some(at), 1..) = (found, cells) else { return Ok(0) };
+        let later = self.checkpoints.get(at + 1).unwrap_or(&self.current);
+        let mut keep: HashSet<_> =
+            self.checkpoints[..=at].iter().map(|process| process.pid).collect();
+        if let Some(found) = &later.found {
+            let younger = self.checkpoints[at + 1..].iter().chain([&self.current]);
+            let younger: HashSet<_> = younger.map(|process| process.pid).collect();
+            keep.extend(found.difference(&younger));
+            if !processes::kill_all_but(&keep) {
+                return Err(());
+            }
+        }
+        self.checkpoints.truncate(at + 1);
+        self.undo().ok_or(())
+    }
+}
+
+fn pipe() -> io::Result<(File, PipeWriter)> {
+    let (reader, writer): (PipeReader, PipeWriter) = io::pipe()?;
+    Ok((nonblocking(reader.into())?, writer))
+}
+
+/// Waits until one of them is ready.
+fn wait(fds: &[BorrowedFd<'_>], until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    let mut fds: Vec<_> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    match poll(&mut fds, left.try_into().ok().as_ref()) {
+        Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The last line that a kernel printed which did not get ready.
+fn last_line(stderr: Option<&mut File>) -> String {
+    use std::io::Read;
+    let mut printed = [0; 16 * 1024];
+    let count = stderr.and_then(|pipe| pipe.read(&mut printed).ok()).unwrap_or(0);
+    let printed = String::from_utf8_lossy(&printed[..count]);
+    let last = printed.lines().rev().find(|line| !line.trim().is_empty());
+    format!("it ended: {}", last.unwrap_or("it printed no error").trim())
+}

@@ -1,0 +1,52 @@
+//! What a cell shows, within bounds.
+
+use std::fs::File;
+use std::io;
+
+use isolator_runner::wire::{Kind, Shown};
+
+use crate::frame_writer::FrameWriter;
+
+/// Most things that a cell can show, and what each counts besides its content, in bytes.
+const MAX_SHOWN: u32 = 500;
+const SHOWN_OVERHEAD: u64 = 100;
+
+/// What a cell has shown.
+pub(super) struct ShownSoFar {
+    things: u32,
+    /// Bytes that may still be sent.
+    left: u64,
+    pub(super) dropped: u32,
+}
+
+impl ShownSoFar {
+    /// Nothing yet; up to so many bytes can be sent.
+    pub(super) fn new(left: u64) -> Self {
+        Self { things: 0, left, dropped: 0 }
+    }
+
+    /// Sends a thing in the forms for which there is room.
+    pub(super) fn pass_on(
+        &mut self,
+        is_result: bool,
+        forms: Vec<(String, Vec<u8>)>,
+        to_server: &mut FrameWriter<File>,
+    ) -> io::Result<()> {
+        let (thing, mut is_sent, mut is_whole) = (self.things, false, true);
+        for (media_type, content) in forms {
+            let size = content.len() as u64;
+            let left = self.left.checked_sub(size + SHOWN_OVERHEAD).filter(|_| thing < MAX_SHOWN);
+            let Some(left) = left else {
+                is_whole = false;
+                continue;
+            };
+            self.left = left;
+            is_sent = true;
+            to_server.queue_message(Kind::Shown, &Shown { thing, is_result, media_type, size })?;
+            to_server.queue(Kind::ShownContent, &content)?;
+        }
+        self.things += u32::from(is_sent);
+        self.dropped += u32::from(!is_sent || !is_whole);
+        Ok(())
+    }
+}

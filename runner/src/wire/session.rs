@@ -1,0 +1,208 @@
+//! The messages of a session: a sandbox that serves many cells for one client.
+//!
+//! ```text
+//! runner                                server
+//!                            ◀──────  Session    instead of a job
+//!   Opened | Failed          ──────▶             cells can be sent
+//!                            ◀──────  Cell       then, as for a job: Tar … Stdin … Go
+//!   Started                  ──────▶
+//!   Stdout … Stderr …        ──────▶
+//!   Shown, ShownContent … …  ──────▶             what the cell shows, and its value
+//!                            ◀──────  Interrupt | Cancel, while it runs
+//!   Background …             ──────▶             what processes of earlier cells printed
+//!   File, Content … …        ──────▶
+//!   CellEnded | Failed       ──────▶             the next message can come
+//!   Resting                  ──────▶             soon after each answer: the sandbox can be frozen
+//!                            ◀──────  Rewind
+//!   Rewound                  ──────▶
+//!                            ◀──────  List
+//!   File … Listed            ──────▶
+//!                            ◀──────  Read
+//!   Content … ReadEnded      ──────▶
+//! ```
+//!
+//! The end of the server's stream is the end of the session. An interruption that comes when no cell runs does nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Exit, Interpreter, OutputLimits, Wanted, WantedFiles};
+
+/// A sandbox that serves many cells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// What runs cells of code, if the language has that. Otherwise each cell is a program of its own.
+    pub kernel: Option<Kernel>,
+    /// Absolute path of the workspace.
+    pub workdir: String,
+    /// Most checkpoints that are kept.
+    pub checkpoints: u32,
+}
+
+/// An interpreter that runs one cell after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// Which one it is.
+    pub interpreter: Interpreter,
+    /// The command that starts it. The number of its channel follows.
+    pub argv: Vec<String>,
+    /// The command with which one has been started that waits and can do it as well.
+    pub waiting: Vec<String>,
+    /// Variables added to the image's.
+    pub env: BTreeMap<String, String>,
+    /// Which of the interpreters that wait may become the kernel.
+    pub wanted: Wanted,
+}
+
+/// The session can serve cells.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// The kernel's interpreter and its version, as it says it.
+    pub interpreter: Option<String>,
+    /// Whether the kernel is an interpreter that waited.
+    pub preloaded: bool,
+    /// Memory of the sandbox now, in bytes, where the kernel tells.
+    pub memory: Option<u64>,
+}
+
+/// What to run next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Its number in the session, beginning with one.
+    pub number: u32,
+    /// How to run it.
+    pub run: CellRun,
+    /// Directories whose file systems count when the disk limit is reported.
+    pub disks: Vec<String>,
+    /// From start to kill.
+    pub deadline: Duration,
+    /// What is kept of what it prints.
+    pub output: OutputLimits,
+    /// Most bytes of what it shows.
+    pub shown: u64,
+    /// Which of the files that it creates or changes in the workspace are reported, if any.
+    pub files: Option<WantedFiles>,
+    /// Files of the tar that are added to the end of those that are there. The others replace them.
+    pub appended: Vec<String>,
+}
+
+/// How a cell runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellRun {
+    /// The kernel runs the code that comes in the frames of standard input.
+    Code {
+        /// Whether it is TypeScript.
+        typescript: bool,
+    },
+    /// Not at all: only its files are written.
+    Files,
+    /// As a program of its own, with standard input.
+    Program {
+        /// The program and its arguments.
+        argv: Vec<String>,
+        /// Variables added to those that the image sets.
+        env: BTreeMap<String, String>,
+        /// Where it starts: below the workspace, or absolute.
+        cwd: String,
+    },
+}
+
+/// Something that a cell shows. As many bytes of [`ShownContent`](super::Kind::ShownContent) follow as `size` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// Number of the thing in the cell, beginning with zero. Several forms of one thing have the same number.
+    pub thing: u32,
+    /// Whether it is the value of the last expression.
+    pub is_result: bool,
+    /// Media type of this form.
+    pub media_type: String,
+    /// Bytes of its content.
+    pub size: u64,
+}
+
+/// How the code of a cell ended, as the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellEnd {
+    /// It ran to its end.
+    Ended,
+    /// An exception ended it.
+    Raised,
+    /// It was interrupted.
+    Interrupted,
+    /// It asked to exit, as with `sys.exit()`. The session goes on.
+    Exited,
+    /// The kernel did not say: its process has ended, or was ended.
+    Died,
+}
+
+/// A cell has run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellEnded {
+    /// The same as of a job's program.
+    pub exit: Exit,
+    /// How the code ended; `None` for a program.
+    pub end: Option<CellEnd>,
+    /// How many cells were undone: zero, one, or more if the newest checkpoints are gone.
+    pub undone: u32,
+    /// Why there was no checkpoint before this cell, if there was none.
+    pub no_checkpoint: Option<String>,
+    /// How many cells can be rewound now.
+    pub checkpoints: u32,
+    /// Whether the session goes on.
+    pub is_alive: bool,
+    /// Memory of the sandbox now, in bytes, where the kernel tells.
+    pub memory: Option<u64>,
+    /// Bytes that processes of earlier cells printed and that are not sent.
+    pub background_dropped: u64,
+    /// Things that were shown and are not sent, because they are too large together.
+    pub shown_dropped: u32,
+}
+
+/// Go back to before earlier cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rewind {
+    /// How many cells of code to undo, at least one.
+    pub cells: u32,
+}
+
+/// The answer to a [`Rewind`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rewound {
+    /// How many cells were undone; zero if there are not as many checkpoints.
+    pub cells: u32,
+    /// How many more can be.
+    pub checkpoints: u32,
+    /// Whether the session goes on.
+    pub is_alive: bool,
+}
+
+/// All files of the workspace were listed, or as many as may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Whether there are others.
+    pub more: bool,
+}
+
+/// Read a part of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Read {
+    /// Its path below the workspace, as it was listed.
+    pub path: String,
+    /// Where to begin, in bytes.
+    pub offset: u64,
+    /// Most bytes to send.
+    pub length: u64,
+}
+
+/// The answer to a [`Read`], after the content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadEnded {
+    /// Size of the file, if it can be read.
+    pub size: Option<u64>,
+    /// Why it can't.
+    pub error: Option<String>,
+}
