@@ -103,7 +103,7 @@
 //!
 //! Making a sandbox takes hundreds of milliseconds; thawing one takes a few. So the pool makes sandboxes
 //! before the requests come, up to the point where a program could start, and keeps them frozen. Each
-//! sandbox serves one request and is then removed.
+//! sandbox serves one request, or one session of one client, and is then removed.
 //!
 //! At each step of its life a sandbox has one owner:
 //!
@@ -113,6 +113,7 @@
 //! | armed: its runner waits for a job | the same task | the same |
 //! | idle: paused, or thawed if it is one of the hot ones | the pool's `IdleSet` | the same |
 //! | checked out, thawed, running a job | the request | the same |
+//! | checked out for a session, thawed or frozen | the task of the session | the same |
 //! | dropped | the `Reaper`, until the engine has removed it | the same |
 //!
 //! An interpreter that the engine has forked into a sandbox belongs to the sandbox from its first step there. Its template belongs
@@ -122,6 +123,10 @@
 //! it. Dropping the lease, for whatever reason, gives the name to the reaper. So no panic and no canceled
 //! request leaks a sandbox. What a killed server leaves behind is [swept](sandbox::sweep) at the next start:
 //! its labels name an [`Instance`](engine::instance::Instance), and that instance is proven dead.
+//!
+//! A session's task runs its cells one after the other. It freezes the sandbox a moment after each answer and
+//! thaws it for the next call. It ends, and drops the sandbox, when its [`Session`](pool::session::Session) is
+//! dropped or closed, when the server stops, or when the stream to the runner ends.
 //!
 //! Cold, warm and hot starts are the same steps; they differ in how many of them are done in advance.
 //!
@@ -136,7 +141,7 @@
 //!   a request has just begun.
 //! - [`pool`]: [`Pools`](pool::pools::Pools) takes requests, [`pool::admission`] decides whose turn it is. Each
 //!   `Pool` has a `Template` of its sandboxes, an `IdleSet` of those that wait, a refill task that keeps the
-//!   set full, and a `Backoff` for when the engine fails.
+//!   set full, and a `Backoff` for when the engine fails. [`pool::session`] keeps a sandbox for a client's cells.
 //! - [`run`]: one [`RunRequest`](run::RunRequest) in one sandbox. [`run::workspace`] checks and packs its
 //!   files, [`run::output`] receives what the program prints, [`run::outcome`] says how it ended.
 

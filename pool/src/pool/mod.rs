@@ -10,6 +10,7 @@ mod pace;
 pub mod pools;
 mod preloading;
 mod refill;
+pub mod session;
 mod template;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +30,7 @@ use crate::lock::lock;
 use crate::pool::backoff::Backoff;
 use crate::pool::idle::{Closed, Idle, IdleSet};
 use crate::pool::preloading::PreloadSchedule;
+use crate::pool::session::SessionRequest;
 use crate::pool::template::Template;
 use crate::run::RunRequest;
 use crate::run::interpreter;
@@ -217,6 +219,21 @@ impl Pool {
             self.preloading.used();
         }
         want
+    }
+
+    /// The interpreter that a session wants: one that has imported what many programs need.
+    pub(crate) fn for_session(&self, request: &SessionRequest) -> Want {
+        let has_modules =
+            self.template.preload().is_some_and(|preload| !preload.modules.is_empty());
+        let interpreter = match request.kernel {
+            Some(_) if has_modules => Wanted::Loaded,
+            Some(_) => Wanted::Bare,
+            None => Wanted::New,
+        };
+        if interpreter == Wanted::Loaded {
+            self.preloading.used();
+        }
+        Want::only(interpreter)
     }
 
     /// Takes a sandbox for good. Dropping the future leaves the pool as it was.

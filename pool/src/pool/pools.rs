@@ -17,6 +17,7 @@ use crate::engine::limits::LimitKind;
 use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, WaitingMemory, bounded};
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
+use crate::pool::session::{self, Session, SessionError, SessionRequest};
 use crate::pool::{CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start};
 use crate::run::outcome::Outcome;
 use crate::run::{self, RunError, RunRequest, RunTimes};
@@ -72,6 +73,37 @@ pub struct Receipt {
     pub image: String,
     /// Limits that did not hold, because the engine can't enforce them here.
     pub unenforced: Vec<LimitKind>,
+}
+
+/// How a session was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenReceipt {
+    /// How it got its sandbox.
+    pub start: Start,
+    /// Waiting to be admitted.
+    pub queue: Duration,
+    /// From admission to a sandbox.
+    pub checkout: Duration,
+    /// From then until cells can be run.
+    pub open: Duration,
+}
+
+/// Why a session was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// As a request that has no outcome.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+    /// Its kernel did not start.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl OpenError {
+    /// Whether it would be the same in any sandbox.
+    fn is_of_command(&self) -> bool {
+        matches!(self, Self::Session(SessionError::Command(_)))
+    }
 }
 
 /// Why a request has no outcome.
@@ -208,6 +240,67 @@ impl Pools {
         }
     }
 
+    /// Takes a sandbox of the pool `name` for a client's session. Dropping the future removes the sandbox.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub async fn open_session(
+        &self,
+        name: &str,
+        client: &Client,
+        request: &SessionRequest,
+    ) -> Result<(Session, OpenReceipt), OpenError> {
+        let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
+        tokio::select! {
+            biased;
+            () = self.abort.cancelled() => Err(ExecuteError::from(AdmissionError::Closed).into()),
+            opened = self.admit_and_open(pool, client, request) => opened,
+        }
+    }
+
+    async fn admit_and_open(
+        &self,
+        pool: &Arc<Pool>,
+        client: &Client,
+        request: &SessionRequest,
+    ) -> Result<(Session, OpenReceipt), OpenError> {
+        let arrived = Instant::now();
+        let _admitted = self.admission.enter(client).await.map_err(ExecuteError::from)?;
+        let queue = arrived.elapsed();
+        let want = pool.for_session(request);
+        let mut source = CheckoutSource::IdleSet;
+        loop {
+            let began = Instant::now();
+            let checked_out = pool.checkout(source, want.interpreter == Wanted::Loaded).await;
+            let (mut sandbox, start) =
+                checked_out.map_err(|error| ExecuteError::from(self.with_ready(error)))?;
+            let checkout = began.elapsed();
+            let began = Instant::now();
+            let open = async {
+                let prepared = run::prepare(&mut sandbox, request.resources, &want).await;
+                let wanted = prepared.map_err(ExecuteError::from)?;
+                let (admission, abort) = (self.admission.clone(), self.abort.clone());
+                session::start(sandbox, request, wanted, &self.shared, admission, abort)
+                    .await
+                    .map_err(OpenError::from)
+            };
+            match self.shared.activity.during(open).await {
+                // Nothing of the session has begun, so a new sandbox can have it. The idle ones may all have the same fault.
+                Err(error) if source == CheckoutSource::IdleSet && !error.is_of_command() => {
+                    tracing::warn!(%error, "a session did not begin, trying another sandbox");
+                    source = CheckoutSource::New;
+                }
+                opened => {
+                    pool.count(start);
+                    let open = began.elapsed();
+                    return opened
+                        .map(|session| (session, OpenReceipt { start, queue, checkout, open }));
+                }
+            }
+        }
+    }
+
     /// What helps if there are more requests than the engine makes sandboxes for, in a sentence.
     pub fn advice_when_busy(&self) -> Option<&'static str> {
         self.shared.engine.advice_when_busy()
@@ -236,6 +329,16 @@ impl Pools {
             }
         }
         found
+    }
+
+    /// Runs a task beside those of the pools. It must end by itself when the pools are closed.
+    pub fn track(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.shared.tasks.spawn(task);
+    }
+
+    /// Limits that do not hold, because the engine can't enforce them here.
+    pub fn unenforced(&self) -> Vec<LimitKind> {
+        self.shared.engine.unenforced()
     }
 
     /// Requests that run, and requests that wait.

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use isolator_runner::wire::{self, Exit, Failed, FailedCause, Job, Kind, Wanted, WireError};
 
+use crate::engine::limits::Resources;
 use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
 use crate::run::outcome::{Outcome, Status};
@@ -89,7 +90,7 @@ pub(crate) async fn run(
     tasks: &TaskTracker,
 ) -> Result<(Outcome, RunTimes), RunError> {
     let began = Instant::now();
-    let interpreter = prepare(&mut sandbox, request, want).await?;
+    let interpreter = prepare(&mut sandbox, request.resources, want).await?;
     let limit = began.elapsed();
 
     let message = encode(request, interpreter, &sandbox)?;
@@ -151,18 +152,18 @@ pub(crate) async fn run(
 
 /// Does what a frozen sandbox can't have done to it, where the request needs that. Returns the interpreter that the program
 /// should have.
-async fn prepare(
+pub(crate) async fn prepare(
     sandbox: &mut Sandbox<Armed>,
-    request: &RunRequest,
+    resources: Resources,
     want: &Want,
 ) -> Result<Wanted, RunError> {
-    let has_other_limits = request.resources != sandbox.spec.resources;
+    let has_other_limits = resources != sandbox.spec.resources;
     let fork = sandbox.better_fork(want);
     if has_other_limits || fork.is_some() {
         sandbox.state.thawed().await.map_err(RunError::NotThawed)?;
     }
     if has_other_limits {
-        sandbox.limit(request.resources).await?;
+        sandbox.limit(resources).await?;
     }
     let has_modules = match fork {
         Some(fork) => sandbox.fork(fork).await.map_err(RunError::NotForked)?,
@@ -256,7 +257,7 @@ fn encode(
 }
 
 /// The file systems that a program can fill.
-fn disks(spec: &SandboxSpec) -> Vec<String> {
+pub(crate) fn disks(spec: &SandboxSpec) -> Vec<String> {
     vec![spec.workdir.clone(), "/tmp".to_owned(), "/dev/shm".to_owned()]
 }
 

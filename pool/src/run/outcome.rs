@@ -44,6 +44,7 @@ impl Status {
         match (exit.killed, exit.end) {
             (Some(KillReason::Deadline), _) => Self::Timeout,
             (Some(KillReason::OutputLimit), _) => Self::OutputLimit,
+            (Some(KillReason::Cancelled), _) => Self::Killed,
             (None, End::Code(0)) => Self::Success,
             (None, _) if exit.oom_kills > 0 => Self::OutOfMemory,
             (None, _) => Self::Error,

@@ -108,7 +108,12 @@ impl Connection {
 /// The sending half.
 pub(crate) struct Sender<'a>(&'a mut (dyn AsyncWrite + Send + Unpin));
 
-impl Sender<'_> {
+impl<'a> Sender<'a> {
+    /// The stream itself.
+    pub(crate) fn into_inner(self) -> &'a mut (dyn AsyncWrite + Send + Unpin) {
+        self.0
+    }
+
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.0.write_all(bytes).await?;
         self.0.flush().await

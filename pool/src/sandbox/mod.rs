@@ -51,7 +51,7 @@ pub(crate) enum Missing {
 /// The runner is parked, everything that should wait in the sandbox is there, and it is frozen.
 pub(crate) struct Paused;
 
-/// A sandbox that can serve one request.
+/// A sandbox that can serve one request, or one session.
 pub(crate) struct Sandbox<State> {
     pub(crate) lease: Arc<Lease>,
     pub(crate) engine: Arc<dyn Engine>,

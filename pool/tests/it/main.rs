@@ -13,5 +13,6 @@ mod parked;
 mod preload;
 mod refill;
 mod runner;
+mod sessions;
 mod starts;
 mod store;

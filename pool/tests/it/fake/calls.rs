@@ -38,6 +38,8 @@ pub(super) fn breach(call: Call, record: &Record) -> Option<String> {
         Call::Preload if !record.ready => Some("before it was ready".to_owned()),
         Call::Preload if record.state == SandboxState::Paused => Some("while paused".to_owned()),
         Call::Preload if record.jobs > 0 => Some("with a job in it".to_owned()),
+        Call::Pause if record.cell_runs == Some(true) => Some("while a cell ran".to_owned()),
+        Call::Pause | Call::Resume if record.cell_runs.is_some() => None,
         Call::Pause if record.jobs > 0 => Some("with a job in it".to_owned()),
         // A job may be on its way before the engine hears of the call.
         Call::Resume if record.jobs > 0 && !record.awaits_thaw => {

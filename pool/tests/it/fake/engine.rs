@@ -91,6 +91,8 @@ pub(super) struct Record {
     /// A job came while it was paused.
     pub(super) awaits_thaw: bool,
     pub(super) jobs: usize,
+    /// Whether a cell of a session runs; `None` if there is no session.
+    pub(super) cell_runs: Option<bool>,
     pub(super) end: CancellationToken,
 }
 
@@ -109,6 +111,7 @@ impl Default for Record {
             fork_lost: false,
             awaits_thaw: false,
             jobs: 0,
+            cell_runs: None,
             end: CancellationToken::new(),
         }
     }

@@ -11,6 +11,7 @@ mod calls;
 mod engine;
 mod forks;
 mod runner;
+mod session;
 mod world;
 
 use std::time::Duration;

@@ -143,6 +143,12 @@ impl Runner {
                         Preloading::Eof => return Ok(()),
                     }
                 }
+                Kind::Session => {
+                    self.take_job();
+                    self.thawed().await;
+                    self.record(|record| record.cell_runs = Some(false));
+                    return self.serve_session(decoder).await;
+                }
                 Kind::Stdin => stdin.extend(payload),
                 Kind::Go => break,
                 _ => {}
@@ -182,7 +188,7 @@ impl Runner {
     }
 
     /// A frozen process reads nothing. One that nobody thaws is noticed by the request's deadline.
-    async fn thawed(&self) {
+    pub(super) async fn thawed(&self) {
         while self.record(|record| record.state == SandboxState::Paused) {
             tokio::time::sleep(ms(1)).await;
         }
@@ -240,6 +246,10 @@ impl Runner {
     pub(super) async fn write_and_wait(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(bytes).await?;
         std::future::pending().await
+    }
+
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await
     }
 
     pub(super) async fn print(&mut self, kind: Kind, bytes: &[u8]) -> std::io::Result<()> {

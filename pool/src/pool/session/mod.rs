@@ -1,0 +1,376 @@
+//! Sessions: a sandbox that is taken from its pool for one client, and serves one cell after the other until it ends.
+//!
+//! A task of its own holds the sandbox, so that a caller who goes away takes nothing with it: the task has the runner undo the cell.
+//! A moment after the last answer it freezes the sandbox, and the next call thaws it. The session takes one of the slots
+//! for requests only while a cell runs.
+
+mod exchange;
+mod files;
+mod output;
+mod task;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use isolator_runner::wire::{CellEnd, CellRun};
+use isolator_runner::wire::{Interpreter, OutputLimits, Rewound, WantedFiles};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::engine::limits::Resources;
+use crate::pool::admission::{AdmissionError, Client};
+use crate::run::outcome::{ChangedFile, Outcome};
+use crate::run::output::Watch;
+use crate::run::workspace::Workspace;
+
+pub(crate) use self::task::start;
+
+/// Calls of one session that may wait for each other.
+const MAX_WAITING: usize = 8;
+
+/// Path of the program that runs the cells of an interpreter. A command that ends with it starts the kernel of a session.
+pub const fn kernel_path(interpreter: Interpreter) -> &'static str {
+    match interpreter {
+        Interpreter::Python => isolator_runner::paths::PYTHON_KERNEL,
+        Interpreter::Node => isolator_runner::paths::NODE_KERNEL,
+    }
+}
+
+/// What a session is to be.
+#[derive(Debug, Clone)]
+pub struct SessionRequest {
+    /// What runs cells of code, if the language has that.
+    pub kernel: Option<KernelCommand>,
+    /// What its sandbox may use.
+    pub resources: Resources,
+    /// Most checkpoints that are kept. Each is a process of the sandbox.
+    pub checkpoints: u32,
+}
+
+/// How a kernel is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelCommand {
+    /// Which interpreter it is.
+    pub interpreter: Interpreter,
+    /// The command that starts it: that of the language, for [`kernel_path`].
+    pub argv: Vec<String>,
+    /// The command with which an interpreter waits that can become one.
+    pub waiting: Vec<String>,
+    /// Variables added to the image's.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A session that can take cells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenedSession {
+    /// The interpreter of its cells and the version, if it has one.
+    pub interpreter: Option<String>,
+    /// Whether that had waited.
+    pub preloaded: bool,
+}
+
+/// What to run in a session.
+#[derive(Debug, Clone)]
+pub struct CellRequest {
+    /// How.
+    pub run: CellRun,
+    /// The files that come with it.
+    pub workspace: Workspace,
+    /// Those of them that are added to the end of files that are there. The others replace them.
+    pub appended: Vec<String>,
+    /// The code, or a program's standard input.
+    pub input: Vec<u8>,
+    /// From its start to its end.
+    pub timeout: Duration,
+    /// How much of its output is kept.
+    pub output: OutputLimits,
+    /// Most bytes of what it shows.
+    pub shown: u64,
+    /// Which of the files that it creates or changes are returned, if any.
+    pub files: Option<WantedFiles>,
+    /// Callback for the beginning of the output while it runs.
+    pub watch: Option<Watch>,
+}
+
+/// What became of a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CellOutcome {
+    /// Number of the cell in its session, beginning with one.
+    pub cell: u32,
+    /// The same as of a program.
+    pub outcome: Outcome,
+    /// How code ended, as its kernel says; `None` for a program.
+    pub end: Option<CellEnd>,
+    /// What the cell has shown, in order.
+    pub shown: Vec<ShownThing>,
+    /// Things that it has shown and that are missing, all or in one of their forms, because they are too large together.
+    pub shown_dropped: u32,
+    /// How many cells were undone: the variables are as before them.
+    pub undone: u32,
+    /// Why there was no checkpoint before the cell, if there was none.
+    pub no_checkpoint: Option<String>,
+    /// How many cells can be rewound.
+    pub checkpoints: u32,
+    /// What processes and threads of earlier cells have printed since the last answer.
+    pub background: Vec<u8>,
+    /// Bytes that are missing there.
+    pub background_dropped: u64,
+    /// Whether the session goes on.
+    pub is_alive: bool,
+    /// Where the time went.
+    pub times: CellTimes,
+}
+
+/// Where the time of a cell went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CellTimes {
+    /// Waiting for cells before it and to be admitted.
+    pub queue: Duration,
+    /// Whether the sandbox was frozen.
+    pub was_frozen: bool,
+    /// Unpacking its files, as the runner tells.
+    pub unpack: Duration,
+    /// Until it began, as the runner tells: the checkpoint, or the start of a program.
+    pub begin: Duration,
+    /// From the first byte sent to the last received.
+    pub total: Duration,
+}
+
+/// Something that a cell has shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShownThing {
+    /// Whether it is the value of the last expression.
+    pub is_result: bool,
+    /// Its forms: media types and contents.
+    pub forms: Vec<(String, Vec<u8>)>,
+}
+
+/// A part of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePart {
+    /// The part.
+    pub content: Vec<u8>,
+    /// Size of the whole file, in bytes.
+    pub size: u64,
+}
+
+/// Why a session has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndReason {
+    /// Its client or its owner has closed it.
+    Closed,
+    /// Its program has ended the kernel or the sandbox, and there was no checkpoint to go back to.
+    ByProgram(String),
+    /// The engine has lost it, or somebody has removed it.
+    Lost(String),
+    /// The server is stopping.
+    ServerStops,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("it was closed"),
+            Self::ByProgram(how) => write!(f, "its program has ended it: {how}"),
+            Self::Lost(how) => write!(f, "its sandbox was lost: {how}"),
+            Self::ServerStops => f.write_str("the server is shutting down"),
+        }
+    }
+}
+
+/// Why a call of a session has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The session has ended.
+    #[error("the session has ended: {0}")]
+    Ended(EndReason),
+    /// Other calls of the session are waiting already.
+    #[error("{MAX_WAITING} calls of this session are waiting already")]
+    Busy,
+    /// The server is busy or stopping.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// The files are larger than the workspace, or could not be written.
+    #[error("the files could not be written: {0}")]
+    Files(String),
+    /// The command can't be started.
+    #[error("the command can't be started: {0}")]
+    Command(String),
+    /// There is no such file, or it can't be read.
+    #[error("{0}")]
+    NoSuchFile(String),
+}
+
+/// A session. Dropping it, or [`Session::close`], ends it and removes its sandbox.
+#[derive(Debug)]
+pub struct Session {
+    commands: mpsc::Sender<Command>,
+    shared: Arc<State>,
+    /// Ends the session when it is dropped.
+    _end: DropGuard,
+    opened: OpenedSession,
+    image: String,
+}
+
+/// What the task of a session tells.
+#[derive(Debug)]
+pub(crate) struct State {
+    end: CancellationToken,
+    ended: watch::Sender<Option<EndReason>>,
+    interrupt: Notify,
+    is_running: AtomicBool,
+    is_frozen: AtomicBool,
+    memory: AtomicU64,
+}
+
+/// What the task of a session is asked to do. Whoever drops the receiver does not wait anymore.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Cell {
+        client: Client,
+        request: Box<CellRequest>,
+        gone: CancellationToken,
+        answer: oneshot::Sender<Result<CellOutcome, SessionError>>,
+    },
+    Rewind {
+        cells: u32,
+        answer: oneshot::Sender<Result<Rewound, SessionError>>,
+    },
+    List {
+        answer: oneshot::Sender<Result<(Vec<ChangedFile>, bool), SessionError>>,
+    },
+    Read {
+        path: String,
+        offset: u64,
+        length: u64,
+        answer: oneshot::Sender<Result<FilePart, SessionError>>,
+    },
+}
+
+impl Session {
+    /// The interpreter of its cells.
+    pub fn opened(&self) -> &OpenedSession {
+        &self.opened
+    }
+
+    /// Digest of its image.
+    pub fn image(&self) -> &str {
+        &self.image
+    }
+
+    /// Runs a cell for a client. A second one waits for the first. Dropping the future undoes the cell, if that is possible.
+    ///
+    /// # Errors
+    ///
+    /// See [`SessionError`]. What the cell did wrong is not an error but an outcome.
+    pub async fn run(
+        &self,
+        client: &Client,
+        request: CellRequest,
+    ) -> Result<CellOutcome, SessionError> {
+        let gone = CancellationToken::new();
+        // Told by being dropped, whatever becomes of this future.
+        let _guard = gone.clone().drop_guard();
+        let (client, request) = (client.clone(), Box::new(request));
+        self.ask(|answer| Command::Cell { client, request, gone, answer }).await
+    }
+
+    /// Goes back to before so many cells of code. Returns how many were undone, and how many more can be: none, if there is no
+    /// checkpoint before that cell. Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`SessionError`].
+    pub async fn rewind(&self, cells: u32) -> Result<(u32, u32), SessionError> {
+        let rewound = self.ask(|answer| Command::Rewind { cells, answer }).await?;
+        Ok((rewound.cells, rewound.checkpoints))
+    }
+
+    /// Lists the files of the workspace, and tells whether that is all of them.
+    ///
+    /// # Errors
+    ///
+    /// See [`SessionError`].
+    pub async fn list(&self) -> Result<(Vec<ChangedFile>, bool), SessionError> {
+        self.ask(|answer| Command::List { answer }).await
+    }
+
+    /// Reads up to `length` bytes of a file of the workspace.
+    ///
+    /// # Errors
+    ///
+    /// See [`SessionError`].
+    pub async fn read(
+        &self,
+        path: &str,
+        offset: u64,
+        length: u64,
+    ) -> Result<FilePart, SessionError> {
+        let path = path.to_owned();
+        self.ask(|answer| Command::Read { path, offset, length, answer }).await
+    }
+
+    /// Interrupts the cell that runs. Tells whether one does.
+    pub fn interrupt(&self) -> bool {
+        let is_running = self.is_running();
+        if is_running {
+            self.shared.interrupt.notify_one();
+        }
+        is_running
+    }
+
+    /// Whether a cell runs.
+    pub fn is_running(&self) -> bool {
+        self.shared.is_running.load(Ordering::Relaxed)
+    }
+
+    /// Whether its sandbox is frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.shared.is_frozen.load(Ordering::Relaxed)
+    }
+
+    /// Memory of its sandbox in bytes, as it was after the last cell.
+    pub fn memory(&self) -> u64 {
+        self.shared.memory.load(Ordering::Relaxed)
+    }
+
+    /// Ends it. A cell that runs ends with it.
+    pub fn close(&self) {
+        self.shared.end.cancel();
+    }
+
+    /// Why it has ended, if it has.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        self.shared.ended.borrow().clone()
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&self) -> EndReason {
+        let mut ended = self.shared.ended.subscribe();
+        let reason = ended.wait_for(Option::is_some).await;
+        // The sender is in `self`, so the wait ends only with a reason.
+        reason.ok().and_then(|reason| reason.clone()).unwrap_or(EndReason::Closed)
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, SessionError>>) -> Command,
+    ) -> Result<T, SessionError> {
+        let (sender, answer) = oneshot::channel();
+        match self.commands.try_send(command(sender)) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => return Err(SessionError::Busy),
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                return Err(SessionError::Ended(self.ended().await));
+            }
+        }
+        match answer.await {
+            Ok(answer) => answer,
+            // The task has ended before it came to this.
+            Err(_) => Err(SessionError::Ended(self.ended().await)),
+        }
+    }
+}

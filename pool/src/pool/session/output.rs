@@ -1,0 +1,154 @@
+//! What comes from the runner while a cell runs. Its word on limits is not trusted.
+
+use isolator_runner::wire::{self, Kind, Shown, WireError};
+
+use super::{CellRequest, ShownThing};
+use crate::run::output::Output;
+
+/// Most things that are taken, and what each counts besides its content, in bytes.
+const MAX_SHOWN: u32 = 500;
+const SHOWN_OVERHEAD: u64 = 100;
+
+/// Longest media type.
+const MAX_MEDIA_TYPE: usize = 200;
+
+/// Most bytes of what processes of earlier cells have printed.
+const MAX_BACKGROUND: usize = 16 * 1024;
+
+/// The output of a cell so far.
+pub(super) struct CellOutput {
+    pub(super) output: Output,
+    pub(super) shown: Vec<ShownThing>,
+    /// Bytes that the last form still lacks.
+    missing: u64,
+    shown_left: u64,
+    pub(super) background: Vec<u8>,
+}
+
+impl CellOutput {
+    pub(super) fn new(request: &CellRequest) -> Self {
+        Self {
+            output: Output::new(request.output, request.watch.clone(), request.files.as_ref()),
+            shown: Vec::new(),
+            missing: 0,
+            shown_left: request.shown,
+            background: Vec::new(),
+        }
+    }
+
+    /// Takes a frame of what a cell prints, shows and leaves.
+    ///
+    /// # Errors
+    ///
+    /// When it is not one, or more than was asked for.
+    pub(super) fn take(&mut self, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
+        let taken = match kind {
+            Kind::Started => {
+                self.output.started = true;
+                Some(())
+            }
+            Kind::Stdout | Kind::Stderr => {
+                self.output.push(kind, payload);
+                Some(())
+            }
+            Kind::File | Kind::Content => self.output.take_file(kind, payload)?,
+            Kind::Background => {
+                let room = MAX_BACKGROUND.saturating_sub(self.background.len());
+                self.background.extend_from_slice(&payload[..payload.len().min(room)]);
+                Some(())
+            }
+            Kind::Shown => self.begin_form(wire::parse_message(kind, payload)?),
+            Kind::ShownContent => self.go_on(payload),
+            _ => None,
+        };
+        taken.ok_or(WireError::Unexpected(kind))
+    }
+
+    fn begin_form(&mut self, shown: Shown) -> Option<()> {
+        let Shown { thing, is_result, media_type, size } = shown;
+        let left = self.shown_left.checked_sub(size.checked_add(SHOWN_OVERHEAD)?)?;
+        if self.missing > 0 || media_type.len() > MAX_MEDIA_TYPE || thing >= MAX_SHOWN {
+            return None;
+        }
+        let index = thing as usize;
+        if index == self.shown.len() {
+            self.shown.push(ShownThing { is_result, forms: Vec::new() });
+        }
+        // Forms of one thing follow each other.
+        let last = self.shown.len().checked_sub(1).filter(|last| *last == index)?;
+        self.shown_left = left;
+        self.missing = size;
+        self.shown[last].forms.push((media_type, Vec::new()));
+        Some(())
+    }
+
+    fn go_on(&mut self, payload: &[u8]) -> Option<()> {
+        self.missing = self.missing.checked_sub(payload.len() as u64)?;
+        let (_, content) = self.shown.last_mut()?.forms.last_mut()?;
+        content.extend_from_slice(payload);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use isolator_runner::wire::{CellRun, OutputLimits};
+
+    use super::*;
+    use crate::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
+
+    fn output(shown: u64) -> CellOutput {
+        let limits = OutputLimits { head: 10, tail: 10, kill: 100 };
+        CellOutput::new(&CellRequest {
+            run: CellRun::Code { typescript: false },
+            workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 1 }).build(),
+            appended: Vec::new(),
+            input: Vec::new(),
+            timeout: Duration::from_secs(1),
+            output: limits,
+            shown,
+            files: None,
+            watch: None,
+        })
+    }
+
+    fn shown(thing: u32, size: u64) -> Vec<u8> {
+        let media_type = "text/plain".to_owned();
+        serde_json::to_vec(&Shown { thing, is_result: true, media_type, size }).unwrap()
+    }
+
+    #[test]
+    fn forms_of_one_thing_belong_together() {
+        let mut output = output(1000);
+        for (thing, text) in [(0, "a"), (0, "bc"), (1, "")] {
+            output.take(Kind::Shown, &shown(thing, text.len() as u64)).unwrap();
+            output.take(Kind::ShownContent, text.as_bytes()).unwrap();
+        }
+        let sizes: Vec<Vec<_>> = output
+            .shown
+            .iter()
+            .map(|it| it.forms.iter().map(|(_, it)| it.len()).collect())
+            .collect();
+        assert_eq!(sizes, [vec![1, 2], vec![0]]);
+    }
+
+    #[test]
+    fn a_runner_that_says_too_much_is_an_error() {
+        assert!(output(100).take(Kind::Shown, &shown(0, 1)).is_err());
+        assert!(output(1000).take(Kind::Shown, &shown(1, 1)).is_err());
+        assert!(output(1000).take(Kind::Shown, &shown(0, u64::MAX)).is_err());
+        assert!(output(1000).take(Kind::ShownContent, b"x").is_err());
+        assert!(output(1000).take(Kind::Ready, b"{}").is_err());
+        let mut short = output(1000);
+        short.take(Kind::Shown, &shown(0, 2)).unwrap();
+        assert!(short.take(Kind::Shown, &shown(1, 2)).is_err());
+        assert!(short.take(Kind::ShownContent, b"abc").is_err());
+        let mut background = output(0);
+        for _ in 0..10 {
+            background.take(Kind::Background, &[b'x'; 10_000]).unwrap();
+        }
+        assert_eq!(background.background.len(), MAX_BACKGROUND);
+    }
+}

@@ -1,0 +1,470 @@
+//! The task that holds a session's sandbox.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use isolator_runner::wire::{
+    self, Cell, CellEnded, Failed, FailedCause, Kernel, Kind, Opened, Read, Rewind, Rewound, Wanted,
+};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::exchange::{Broken, Signals, exchange};
+use super::files;
+use super::output::CellOutput;
+use super::{
+    CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, MAX_WAITING, OpenedSession,
+    Session, SessionError, SessionRequest, State,
+};
+use crate::pool::Shared;
+use crate::pool::admission::Admission;
+use crate::run::disks;
+use crate::run::outcome::Outcome;
+use crate::sandbox::{Armed, Paused, Sandbox};
+
+/// How long a session stays thawed after its last answer: the next cell of a conversation often follows at once, and thawing takes
+/// longer than most cells on some engines.
+const FREEZE_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a session stays thawed if its runner does not say that it rests.
+const LONGEST_UNREST: Duration = Duration::from_secs(20);
+
+/// How long a kernel may take to get ready: longer than the runner allows it.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// From the first byte sent to the start of a cell: its files, a checkpoint, a kernel that does not answer.
+const START_TIMEOUT: Duration = Duration::from_secs(35);
+
+/// How much longer than a cell's own time the server waits: it is interrupted, killed, undone and reported.
+const REPORT_GRACE: Duration = Duration::from_secs(15);
+
+/// How long listing and reading files and rewinding may take.
+pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Starts a session in a sandbox that can take a job.
+///
+/// # Errors
+///
+/// Why it does not start.
+pub(crate) async fn start(
+    mut sandbox: Sandbox<Armed>,
+    request: &SessionRequest,
+    wanted: Wanted,
+    shared: &Arc<Shared>,
+    admission: Admission,
+    abort: CancellationToken,
+) -> Result<Session, SessionError> {
+    let kernel = request.kernel.as_ref().map(|kernel| Kernel {
+        interpreter: kernel.interpreter,
+        argv: kernel.argv.clone(),
+        waiting: kernel.waiting.clone(),
+        env: kernel.env.clone(),
+        wanted,
+    });
+    let workdir = sandbox.spec.workdir.clone();
+    let checkpoints = request.checkpoints.min(sandbox.spec.limits.pids / 4);
+    let session = wire::Session { kernel, workdir, checkpoints };
+    let mut message = Vec::new();
+    wire::push_message(&mut message, Kind::Session, &session)
+        .map_err(|error| SessionError::Command(error.to_string()))?;
+    let opened =
+        exchange(&mut sandbox, message, None, OPEN_TIMEOUT, |(kind, payload), _| match kind {
+            Kind::Opened => parse::<Opened>(kind, &payload).map(|opened| Some(Ok(opened))),
+            Kind::Failed => parse::<Failed>(kind, &payload).map(|failed| Some(Err(failed))),
+            other => Err(unexpected(other)),
+        });
+    let opened = match opened.await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(failed)) => return Err(SessionError::Command(failed.message)),
+        Err(broken) => return Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
+    };
+    let image = sandbox.spec.image.digest.clone();
+    let limit = request.resources.memory.as_bytes();
+    let state = Arc::new(State {
+        end: CancellationToken::new(),
+        ended: watch::Sender::new(None),
+        interrupt: Notify::new(),
+        is_running: AtomicBool::new(false),
+        is_frozen: AtomicBool::new(false),
+        memory: AtomicU64::new(opened.memory.unwrap_or(0).min(limit)),
+    });
+    let (commands, received) = mpsc::channel(MAX_WAITING);
+    let task = Task {
+        shared: Arc::clone(shared),
+        admission,
+        abort,
+        state: Arc::clone(&state),
+        cells: 0,
+        is_resting: false,
+        memory_limit: limit,
+    };
+    shared.tasks.spawn(task.serve(Held::Awake(sandbox), received));
+    let interpreter = opened.interpreter.map(|name| name.chars().take(100).collect());
+    Ok(Session {
+        commands,
+        _end: state.end.clone().drop_guard(),
+        shared: state,
+        opened: OpenedSession { interpreter, preloaded: opened.preloaded },
+        image,
+    })
+}
+
+/// The sandbox of a session.
+enum Held {
+    Awake(Sandbox<Armed>),
+    Frozen(Sandbox<Paused>),
+}
+
+struct Task {
+    shared: Arc<Shared>,
+    admission: Admission,
+    abort: CancellationToken,
+    state: Arc<State>,
+    /// Cells so far.
+    cells: u32,
+    /// Whether the runner has said that the sandbox can be frozen.
+    is_resting: bool,
+    memory_limit: u64,
+}
+
+impl Task {
+    /// Serves the commands, until the session ends. The sandbox is removed then.
+    async fn serve(mut self, held: Held, mut commands: mpsc::Receiver<Command>) {
+        let end = self.state.end.clone();
+        let reason = tokio::select! {
+            biased;
+            () = end.cancelled() => EndReason::Closed,
+            reason = self.serve_until_it_ends(held, &mut commands) => reason,
+        };
+        // Those who wait are told by the end of the channels, and then look for the reason.
+        self.state.is_running.store(false, Ordering::Relaxed);
+        self.state.ended.send_replace(Some(reason));
+        drop(commands);
+    }
+
+    async fn serve_until_it_ends(
+        &mut self,
+        mut held: Held,
+        commands: &mut mpsc::Receiver<Command>,
+    ) -> EndReason {
+        loop {
+            let command = match self.next(&mut held, commands).await {
+                Ok(command) => command,
+                Err(reason) => return reason,
+            };
+            match self.freeze_or_obey(held, command).await {
+                Ok(next) => held = next,
+                Err(reason) => return reason,
+            }
+        }
+    }
+
+    /// The next command; `None` if it is time to freeze the sandbox.
+    async fn next(
+        &mut self,
+        held: &mut Held,
+        commands: &mut mpsc::Receiver<Command>,
+    ) -> Result<Option<Command>, EndReason> {
+        let is_awake = matches!(held, Held::Awake(_));
+        let connection = match held {
+            Held::Awake(sandbox) => &mut sandbox.connection,
+            Held::Frozen(sandbox) => &mut sandbox.connection,
+        };
+        let (_, mut receiver) = connection.split();
+        let since = Instant::now();
+        loop {
+            let freeze_after = if self.is_resting { FREEZE_AFTER } else { LONGEST_UNREST };
+            tokio::select! {
+                biased;
+                command = commands.recv() => {
+                    self.is_resting = false;
+                    return command.map(Some).ok_or(EndReason::Closed);
+                }
+                () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
+                frame = receiver.next() => match frame {
+                    Some(Ok((Kind::Resting, _))) => self.is_resting = true,
+                    Some(Ok((kind, _))) => return Err(EndReason::Lost(unexpected(kind))),
+                    Some(Err(error)) => return Err(EndReason::Lost(error.to_string())),
+                    None => {
+                        let why = "the sandbox has ended between two calls";
+                        return Err(EndReason::Lost(why.to_owned()));
+                    }
+                },
+                () = tokio::time::sleep_until(since + freeze_after), if is_awake => return Ok(None),
+            }
+        }
+    }
+
+    async fn freeze_or_obey(
+        &mut self,
+        held: Held,
+        command: Option<Command>,
+    ) -> Result<Held, EndReason> {
+        let is_frozen = matches!(held, Held::Frozen(_));
+        let Some(command) = command else {
+            let Held::Awake(sandbox) = held else { return Ok(held) };
+            let frozen = sandbox.pause().await;
+            let frozen = frozen.map_err(|error| EndReason::Lost(error.to_string()))?;
+            self.state.is_frozen.store(true, Ordering::Relaxed);
+            return Ok(Held::Frozen(frozen));
+        };
+        // Whoever does not wait anymore needs nothing. A cell has to wait for its turn, while the sandbox is left as it is.
+        let arrived = Instant::now();
+        let admitted = match &command {
+            Command::Cell { client, gone, .. } => tokio::select! {
+                biased;
+                () = gone.cancelled() => return Ok(held),
+                () = self.abort.cancelled() => return Err(EndReason::ServerStops),
+                admitted = self.admission.enter(client) => Some(admitted),
+            },
+            _ => None,
+        };
+        let admitted = match (admitted.transpose(), command) {
+            (Ok(admitted), command) => (admitted, command),
+            (Err(error), Command::Cell { answer, .. }) => {
+                // The receiver may be gone, which is fine.
+                let _ = answer.send(Err(error.into()));
+                return Ok(held);
+            }
+            (Err(_), _) => return Ok(held),
+        };
+        let (_admitted, command) = admitted;
+        let queue = arrived.elapsed();
+        let mut sandbox = match held {
+            Held::Awake(sandbox) => sandbox,
+            Held::Frozen(sandbox) => sandbox.begin_to_resume(&self.shared.makers),
+        };
+        self.state.is_frozen.store(false, Ordering::Relaxed);
+        let activity = Arc::clone(&self.shared.activity);
+        let abort = self.abort.clone();
+        let obeyed = async { self.obey(&mut sandbox, command, queue, is_frozen).await };
+        tokio::select! {
+            biased;
+            () = abort.cancelled() => return Err(EndReason::ServerStops),
+            obeyed = activity.during(obeyed) => obeyed?,
+        }
+        Ok(Held::Awake(sandbox))
+    }
+
+    async fn obey(
+        &mut self,
+        sandbox: &mut Sandbox<Armed>,
+        command: Command,
+        queue: Duration,
+        was_frozen: bool,
+    ) -> Result<(), EndReason> {
+        match command {
+            Command::Cell { request, gone, answer, .. } => {
+                self.state.is_running.store(true, Ordering::Relaxed);
+                let ran = self.cell(sandbox, &request, &gone, queue, was_frozen).await;
+                self.state.is_running.store(false, Ordering::Relaxed);
+                // An interruption that came too late is not for the next one.
+                let _ = futures_util::FutureExt::now_or_never(self.state.interrupt.notified());
+                let (outcome, end) = match ran {
+                    Ok(ran) => ran,
+                    Err(reason) => {
+                        let _ = answer.send(Err(SessionError::Ended(reason.clone())));
+                        return Err(reason);
+                    }
+                };
+                if let Some(reason) = end {
+                    self.state.ended.send_replace(Some(reason.clone()));
+                    let _ = answer.send(outcome);
+                    return Err(reason);
+                }
+                let _ = answer.send(outcome);
+                Ok(())
+            }
+            Command::Rewind { cells, answer } => {
+                let rewound = self.rewind(sandbox, cells).await;
+                finish(answer, rewound)
+            }
+            Command::List { answer } => {
+                let listed = files::list(sandbox).await;
+                finish(answer, listed)
+            }
+            Command::Read { path, offset, length, answer } => {
+                let read = files::read(sandbox, Read { path, offset, length }).await;
+                finish(answer, read)
+            }
+        }
+    }
+
+    /// Runs a cell. The outer error is a session that is gone without an outcome; with one, the reason comes beside it.
+    async fn cell(
+        &mut self,
+        sandbox: &mut Sandbox<Armed>,
+        request: &CellRequest,
+        gone: &CancellationToken,
+        queue: Duration,
+        was_frozen: bool,
+    ) -> Result<(Result<CellOutcome, SessionError>, Option<EndReason>), EndReason> {
+        // What only brings files is no cell.
+        let number = self.cells + u32::from(request.run != CellRun::Files);
+        let disks = disks(&sandbox.spec);
+        let cell = Cell {
+            number,
+            run: request.run.clone(),
+            disks: disks.clone(),
+            deadline: request.timeout,
+            output: request.output,
+            shown: request.shown,
+            files: request.files.clone(),
+            appended: request.appended.clone(),
+        };
+        let tar = request.workspace.tar();
+        let mut message = Vec::with_capacity(tar.len() + request.input.len() + 4096);
+        if let Err(error) = wire::push_message(&mut message, Kind::Cell, &cell) {
+            return Ok((Err(SessionError::Command(error.to_string())), None));
+        }
+        wire::push_bytes(&mut message, Kind::Tar, tar);
+        wire::push_bytes(&mut message, Kind::Stdin, &request.input);
+        message.extend_from_slice(&wire::header(Kind::Go, 0));
+        let sent = Instant::now();
+        let mut output = CellOutput::new(request);
+        let signals = Some(Signals { gone, interrupt: &self.state.interrupt });
+        let take = |(kind, payload): (Kind, Vec<u8>), timeout: &mut Duration| match kind {
+            Kind::CellEnded => Ok(Some(Ok(parse::<CellEnded>(kind, &payload)?))),
+            Kind::Failed => Ok(Some(Err(parse::<Failed>(kind, &payload)?))),
+            _ => {
+                output.take(kind, &payload).map_err(|error| error.to_string())?;
+                if kind == Kind::Started {
+                    *timeout = request.timeout + REPORT_GRACE;
+                }
+                Ok(None)
+            }
+        };
+        let ended = match exchange(sandbox, message, signals, START_TIMEOUT, take).await {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(Failed { cause, message })) => {
+                let error = match cause {
+                    FailedCause::WorkspaceFull | FailedCause::Workspace => {
+                        SessionError::Files(message)
+                    }
+                    FailedCause::Command | FailedCause::Protocol => SessionError::Command(message),
+                };
+                return Ok((Err(error), None));
+            }
+            Err(broken) => return Err(self.lost(sandbox, &broken, output.output.started).await),
+        };
+        self.cells = number;
+        let total = sent.elapsed();
+        let memory = ended.memory.unwrap_or(0).min(self.memory_limit);
+        self.state.memory.store(memory, Ordering::Relaxed);
+        let times = CellTimes {
+            queue,
+            was_frozen,
+            unpack: ended.exit.unpack,
+            begin: ended.exit.spawn,
+            total,
+        };
+        let CellOutput { output, shown, background, .. } = output;
+        let end = (!ended.is_alive).then(|| {
+            EndReason::ByProgram(
+                "a cell ended its interpreter, or what it started could not be ended".to_owned(),
+            )
+        });
+        let no_checkpoint = ended.no_checkpoint.map(|why| why.chars().take(200).collect());
+        let outcome = CellOutcome {
+            cell: number,
+            outcome: Outcome::from_exit(ended.exit, output, &disks),
+            end: ended.end,
+            shown,
+            shown_dropped: ended.shown_dropped,
+            undone: ended.undone,
+            no_checkpoint,
+            checkpoints: ended.checkpoints,
+            background,
+            background_dropped: ended.background_dropped,
+            is_alive: ended.is_alive,
+            times,
+        };
+        Ok((Ok(outcome), end))
+    }
+
+    async fn rewind(
+        &self,
+        sandbox: &mut Sandbox<Armed>,
+        cells: u32,
+    ) -> Result<Result<Rewound, SessionError>, EndReason> {
+        let message = message(Kind::Rewind, &Rewind { cells });
+        let rewound =
+            exchange(sandbox, message, None, SHORT_TIMEOUT, |(kind, payload), _| match kind {
+                Kind::Rewound => parse::<Rewound>(kind, &payload).map(Some),
+                other => Err(unexpected(other)),
+            });
+        match rewound.await {
+            Ok(rewound) if rewound.is_alive => Ok(Ok(rewound)),
+            Ok(_) => Err(EndReason::ByProgram("its checkpoints were gone".to_owned())),
+            Err(broken) => Err(EndReason::Lost(told(&broken))),
+        }
+    }
+
+    /// Why a session is gone whose stream is.
+    async fn lost(
+        &self,
+        sandbox: &mut Sandbox<Armed>,
+        broken: &Broken,
+        has_started: bool,
+    ) -> EndReason {
+        use crate::engine::SandboxState;
+        if !matches!(broken, Broken::Closed) || !has_started {
+            return EndReason::Lost(told(broken));
+        }
+        match sandbox.settled_state().await {
+            // The runner has ended, and with it the sandbox. Either the program killed it, or the kernel did because
+            // memory ran out.
+            Ok(SandboxState::Running | SandboxState::Ended) => EndReason::ByProgram(
+                "everything in its sandbox was killed, by the program or for want of memory"
+                    .to_owned(),
+            ),
+            Ok(state) => EndReason::Lost(format!("the sandbox is {state}")),
+            Err(error) => EndReason::Lost(error.to_string()),
+        }
+    }
+}
+
+/// Answers a command that does not end the session, unless that is gone.
+fn finish<T>(
+    answer: oneshot::Sender<Result<T, SessionError>>,
+    done: Result<Result<T, SessionError>, EndReason>,
+) -> Result<(), EndReason> {
+    let (answered, end) = match done {
+        Ok(answered) => (answered, Ok(())),
+        Err(reason) => (Err(SessionError::Ended(reason.clone())), Err(reason)),
+    };
+    // The receiver may be gone, which is fine.
+    let _ = answer.send(answered);
+    end
+}
+
+pub(super) fn message<T: serde::Serialize>(kind: Kind, body: &T) -> Vec<u8> {
+    let mut message = Vec::new();
+    // It is shorter than a frame may be: a path is the longest thing in it.
+    if let Err(error) = wire::push_message(&mut message, kind, body) {
+        tracing::error!(%error, "a message for a session could not be written");
+    }
+    message
+}
+
+pub(super) fn parse<T: serde::de::DeserializeOwned>(
+    kind: Kind,
+    payload: &[u8],
+) -> Result<T, String> {
+    wire::parse_message(kind, payload).map_err(|error| error.to_string())
+}
+
+pub(super) fn unexpected(kind: Kind) -> String {
+    format!("the runner sent an unexpected {kind:?} frame")
+}
+
+pub(super) fn told(broken: &Broken) -> String {
+    match broken {
+        Broken::Closed => "its runner has ended".to_owned(),
+        Broken::NotThawed(error) => format!("it could not be thawed: {error}"),
+        Broken::Protocol(error) => format!("its runner broke the protocol: {error}"),
+        Broken::Late => "its runner did not answer in time".to_owned(),
+    }
+}

@@ -1,0 +1,142 @@
+//! The runner of a session in a fake sandbox. It does what the code of a cell says.
+
+use std::time::Duration;
+
+use isolator_runner::wire::{
+    self, Cell, CellEnd, CellEnded, End, Exit, FrameDecoder, KillReason, Kind, Listed, Opened,
+    Rewind, Rewound, StreamCount,
+};
+use tokio::io::AsyncReadExt;
+
+use super::runner::{PIPE, Runner};
+
+impl Runner {
+    /// Serves a session until the stream ends or a cell ends it.
+    pub(super) async fn serve_session(mut self, mut decoder: FrameDecoder) -> std::io::Result<()> {
+        let opened = Opened {
+            interpreter: Some("Fake 1".to_owned()),
+            preloaded: true,
+            memory: Some(1 << 20),
+        };
+        self.send(Kind::Opened, &opened).await?;
+        self.write(&wire::header(Kind::Resting, 0)).await?;
+        let (mut cell, mut code) = (None::<Cell>, Vec::new());
+        loop {
+            let Some((kind, payload)) = self.next_frame(&mut decoder).await? else { return Ok(()) };
+            match kind {
+                Kind::Cell => cell = Some(wire::parse_message(kind, &payload).expect("a cell")),
+                Kind::Stdin => code.extend(payload),
+                Kind::Go => {
+                    let code = String::from_utf8(std::mem::take(&mut code)).expect("text");
+                    let cell = cell.take().expect("a cell comes before Go");
+                    self.thawed().await;
+                    if !self.cell(&cell, &code, &mut decoder).await? {
+                        return Ok(());
+                    }
+                }
+                Kind::Rewind => {
+                    let Rewind { cells } = wire::parse_message(kind, &payload).expect("a rewind");
+                    let rewound = Rewound { cells, checkpoints: 1, is_alive: cells < 5 };
+                    self.send(Kind::Rewound, &rewound).await?;
+                    self.write(&wire::header(Kind::Resting, 0)).await?;
+                }
+                Kind::List => {
+                    self.send(Kind::Listed, &Listed { more: false }).await?;
+                    self.write(&wire::header(Kind::Resting, 0)).await?;
+                }
+                // Too late for the cell that it was meant for.
+                Kind::Interrupt | Kind::Cancel | Kind::Tar => {}
+                other => panic!("no session takes {other:?}"),
+            }
+        }
+    }
+
+    async fn next_frame(
+        &mut self,
+        decoder: &mut FrameDecoder,
+    ) -> std::io::Result<Option<(Kind, Vec<u8>)>> {
+        let mut piece = vec![0; PIPE];
+        loop {
+            if let Some(frame) = decoder.next_frame().expect("frames of the server") {
+                return Ok(Some(frame));
+            }
+            let read = self.stream.read(&mut piece).await?;
+            if read == 0 {
+                return Ok(None);
+            }
+            decoder.feed(&piece[..read]);
+        }
+    }
+
+    /// Tells whether the session goes on.
+    async fn cell(
+        &mut self,
+        cell: &Cell,
+        code: &str,
+        decoder: &mut FrameDecoder,
+    ) -> std::io::Result<bool> {
+        self.record(|record| record.cell_runs = Some(true));
+        let (what, number) = code.split_once(' ').unwrap_or((code, "0"));
+        self.write(&wire::header(Kind::Started, 0)).await?;
+        self.print(Kind::Stdout, format!("cell {}", cell.number).as_bytes()).await?;
+        let mut ended = ended();
+        match what {
+            "sleep" => {
+                let time = Duration::from_millis(number.parse().expect("a number"));
+                tokio::select! {
+                    () = tokio::time::sleep(time) => {}
+                    frame = self.next_frame(decoder) => match frame?.map(|(kind, _)| kind) {
+                        Some(Kind::Cancel) => {
+                            ended.exit.killed = Some(KillReason::Cancelled);
+                            ended.exit.end = End::Signal(9);
+                            ended.undone = 1;
+                        }
+                        Some(Kind::Interrupt) => ended.end = Some(CellEnd::Interrupted),
+                        _ => return Ok(false),
+                    },
+                }
+            }
+            "end" => ended.is_alive = false,
+            "eof" => return Ok(false),
+            "silence" => std::future::pending().await,
+            "garbage" => self.write(&[0xff; 64]).await?,
+            "unexpected" => self.write(&wire::header(Kind::Ready, 0)).await?,
+            other => panic!("no cell does {other:?}"),
+        }
+        self.record(|record| record.cell_runs = Some(false));
+        self.send(Kind::CellEnded, &ended).await?;
+        if ended.is_alive {
+            self.write(&wire::header(Kind::Resting, 0)).await?;
+        }
+        Ok(ended.is_alive)
+    }
+}
+
+fn ended() -> CellEnded {
+    CellEnded {
+        exit: Exit {
+            end: End::Code(0),
+            killed: None,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            peak_memory: None,
+            oom_kills: 0,
+            refused_forks: 0,
+            full_disks: Vec::new(),
+            stdout: StreamCount::default(),
+            stderr: StreamCount::default(),
+            more_files: false,
+            unpack: Duration::ZERO,
+            spawn: Duration::ZERO,
+            preloaded: false,
+        },
+        end: Some(CellEnd::Ended),
+        undone: 0,
+        no_checkpoint: None,
+        checkpoints: 1,
+        is_alive: true,
+        memory: Some(2 << 20),
+        background_dropped: 0,
+        shown_dropped: 0,
+    }
+}

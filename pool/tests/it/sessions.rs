@@ -1,0 +1,243 @@
+//! Sessions: who holds the sandbox, when it is frozen, and what ends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolator_pool::OutputLimits;
+use isolator_pool::engine::Call;
+use isolator_pool::pool::Start;
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::pools::OpenReceipt;
+use isolator_pool::pool::session::{
+    CellEnd, CellOutcome, CellRequest, CellRun, EndReason, Session, SessionError, SessionRequest,
+};
+use isolator_pool::run::outcome::Status;
+use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use tokio::time::Instant;
+
+use crate::fake::{
+    Fault, POOL, Park, RESOURCES, Setup, World, ms, run_for, secs, settle, started, until,
+};
+
+async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
+    let request = SessionRequest { kernel: None, resources: RESOURCES, checkpoints: 2 };
+    let (session, receipt) =
+        world.open_session(POOL, &Client::host(), &request).await.expect("a session");
+    (Arc::new(session), receipt)
+}
+
+fn cell(code: &str) -> CellRequest {
+    CellRequest {
+        run: CellRun::Code { typescript: false },
+        workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
+        appended: Vec::new(),
+        input: code.as_bytes().to_vec(),
+        timeout: secs(10),
+        output: OutputLimits { head: 100, tail: 100, kill: 1000 },
+        shown: 1000,
+        files: None,
+        watch: None,
+    }
+}
+
+async fn run(session: &Session, code: &str) -> Result<CellOutcome, SessionError> {
+    session.run(&Client::host(), cell(code)).await
+}
+
+/// Runs a cell in a task of its own.
+fn spawn(
+    world: &World,
+    session: &Arc<Session>,
+    code: &'static str,
+) -> tokio::task::JoinHandle<Result<CellOutcome, SessionError>> {
+    let session = Arc::clone(session);
+    world.tasks.spawn(async move { run(&session, code).await })
+}
+
+#[tokio::test(start_paused = true)]
+async fn cells_share_a_sandbox_that_never_goes_back() {
+    let world = World::full(Setup::default()).await;
+    let (session, receipt) = open(&world).await;
+    assert_eq!(receipt.start, Start::Warm);
+    for number in 1..=3 {
+        let ran = run(&session, "sleep 5").await.unwrap();
+        assert_eq!(ran.cell, number);
+        assert_eq!(ran.outcome.stdout.head, format!("cell {number}").as_bytes());
+    }
+    assert_eq!(session.memory(), 2 << 20);
+    until("the pool has made another", || world.engine.live() == 3).await;
+    session.close();
+    assert_eq!(session.ended().await, EndReason::Closed);
+    assert!(matches!(run(&session, "sleep 5").await, Err(SessionError::Ended(EndReason::Closed))));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_rests_is_frozen_and_takes_no_slot() {
+    let setup = Setup { running: 1, ..Setup::default() };
+    let world = World::full(setup).await;
+    let (session, _) = open(&world).await;
+    assert!(!session.is_frozen());
+    tokio::time::sleep(ms(1500)).await;
+    assert!(session.is_frozen());
+    started(world.run(&run_for(5)).await);
+    let ran = run(&session, "sleep 5").await.unwrap();
+    assert!(ran.times.was_frozen);
+    assert!(!run(&session, "sleep 5").await.unwrap().times.was_frozen);
+    // While a cell runs, it takes the only slot.
+    let long = spawn(&world, &session, "sleep 2000");
+    tokio::time::sleep(ms(50)).await;
+    let began = Instant::now();
+    started(world.run(&run_for(5)).await);
+    assert!(began.elapsed() >= ms(1900));
+    assert!(long.await.unwrap().is_ok());
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_goes_away_takes_only_the_cell_along() {
+    let world = World::full(Setup::default()).await;
+    let (session, _) = open(&world).await;
+    let gone = tokio::time::timeout(ms(100), run(&session, "sleep 60000")).await;
+    assert!(gone.is_err());
+    let began = Instant::now();
+    assert_eq!(run(&session, "sleep 5").await.unwrap().cell, 2);
+    assert!(began.elapsed() < secs(1), "the first one was cancelled");
+    // One that waits for its turn is not run at all.
+    let long = spawn(&world, &session, "sleep 500");
+    settle().await;
+    assert!(tokio::time::timeout(ms(100), run(&session, "end")).await.is_err());
+    assert!(long.await.unwrap().is_ok());
+    assert_eq!(run(&session, "sleep 5").await.unwrap().cell, 4);
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interruption_reaches_the_cell_that_runs_and_no_later_one() {
+    let world = World::full(Setup::default()).await;
+    let (session, _) = open(&world).await;
+    assert!(!session.interrupt());
+    let long = spawn(&world, &session, "sleep 9000");
+    settle().await;
+    assert!(session.interrupt());
+    assert_eq!(long.await.unwrap().unwrap().end, Some(CellEnd::Interrupted));
+    let next = run(&session, "sleep 50").await.unwrap();
+    assert_eq!((next.end, next.outcome.status), (Some(CellEnd::Ended), Status::Success));
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_a_few_do_not_wait_for_one_session() {
+    let world = World::full(Setup { running: 20, queue: 20, ..Setup::default() }).await;
+    let (session, _) = open(&world).await;
+    let all: Vec<_> = (0..12).map(|_| spawn(&world, &session, "sleep 100")).collect();
+    let mut refused = 0;
+    for one in all {
+        match one.await.unwrap() {
+            Ok(_) => {}
+            Err(SessionError::Busy) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!((2..=4).contains(&refused), "{refused}");
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_end_has_its_reason_and_leaves_nothing() {
+    type Expected = fn(&EndReason) -> bool;
+    let cases: [(&str, Expected); 5] = [
+        ("end", |reason| matches!(reason, EndReason::ByProgram(_))),
+        ("eof", |reason| matches!(reason, EndReason::ByProgram(_))),
+        ("silence", |reason| matches!(reason, EndReason::Lost(why) if why.contains("in time"))),
+        ("garbage", |reason| matches!(reason, EndReason::Lost(why) if why.contains("protocol"))),
+        ("unexpected", |reason| matches!(reason, EndReason::Lost(why) if why.contains("protocol"))),
+    ];
+    for (code, expected) in cases {
+        let world = World::full(Setup::default()).await;
+        let (session, _) = open(&world).await;
+        let ran = run(&session, code).await;
+        match (code, ran) {
+            ("end", Ok(outcome)) => assert!(!outcome.is_alive),
+            (_, Err(SessionError::Ended(reason))) => assert!(expected(&reason), "{code}: {reason}"),
+            (_, other) => panic!("{code}: {other:?}"),
+        }
+        let reason = session.ended().await;
+        assert!(expected(&reason), "{code}: {reason}");
+        drop(session);
+        world.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_ends_or_can_not_be_frozen_or_thawed_ends_its_session() {
+    // A pool that makes sandboxes ahead would be hit by the faults.
+    let world = World::start(Setup { size: 0, ..Setup::default() });
+    let (frozen, _) = open(&world).await;
+    tokio::time::sleep(ms(1500)).await;
+    world.engine.fault(Call::Resume, Fault::Fail(1));
+    let lost = run(&frozen, "sleep 5").await;
+    assert!(matches!(lost, Err(SessionError::Ended(EndReason::Lost(_)))), "{lost:?}");
+
+    let (resting, _) = open(&world).await;
+    world.engine.fault(Call::Pause, Fault::Fail(1));
+    assert!(matches!(resting.ended().await, EndReason::Lost(_)));
+    drop((frozen, resting));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rewinding_is_told_and_one_that_fails_ends_the_session() {
+    let world = World::full(Setup::default()).await;
+    let (session, _) = open(&world).await;
+    assert_eq!(session.rewind(2).await.unwrap(), (2, 1));
+    assert_eq!(session.list().await.unwrap(), (Vec::new(), true));
+    assert!(matches!(session.rewind(5).await, Err(SessionError::Ended(EndReason::ByProgram(_)))));
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_opened_in_a_second_sandbox_if_the_first_has_ended() {
+    let world = World::start_with(Setup { size: 1, ..Setup::default() }, |engine| {
+        engine.park(Park::Dies(secs(3)));
+    });
+    world.fill().await;
+    world.engine.park(Park::Ready);
+    tokio::time::sleep(secs(4)).await;
+    let (session, _) = open(&world).await;
+    assert!(run(&session, "sleep 5").await.is_ok());
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pools_can_be_closed_at_each_moment_of_a_session() {
+    for moment in (0..3000).step_by(97) {
+        let world = World::full(Setup::default()).await;
+        world.engine.delay_all(ms(5));
+        let pools = Arc::clone(&world.pools);
+        let life = world.tasks.spawn(async move {
+            let request = SessionRequest { kernel: None, resources: RESOURCES, checkpoints: 2 };
+            let Ok((session, _)) = pools.open_session(POOL, &Client::host(), &request).await else {
+                return;
+            };
+            for _ in 0..3 {
+                if run(&session, "sleep 300").await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(ms(700)).await;
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(moment)).await;
+        world.close(secs(1)).await.unwrap();
+        life.await.unwrap();
+        tokio::time::sleep(secs(120)).await;
+        world.engine.assert_clean();
+        world.assert_clean().await;
+    }
+}
