@@ -125,6 +125,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(arguments) => commands::serve::serve(load()?, arguments).await,
         Command::Run(arguments) => commands::run::run(load()?, arguments).await,
+        Command::Session(arguments) => commands::session::session(load()?, arguments).await,
         Command::Doctor(arguments) => commands::doctor::doctor(load()?, arguments).await,
         Command::Image(command) => commands::image::image(load()?, command).await,
         Command::Bench(arguments) => commands::bench::bench(load()?, arguments).await,

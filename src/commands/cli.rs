@@ -14,7 +14,7 @@ use crate::commands::hosts::entry::server_name;
 use crate::config::EngineKind;
 use crate::duration;
 
-/// Runs code in a fresh, pre-warmed sandbox per request.
+/// Runs code in a fresh, pre-warmed sandbox per request or session.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 pub struct Cli {
@@ -38,6 +38,10 @@ pub enum Command {
     /// Run a program in a new sandbox; the exit code is the program's, 124 after a timeout, 125 if
     /// the sandbox failed
     Run(RunArguments),
+    /// Run cells of code one after the other in one sandbox: at a prompt, or from standard input, where lines
+    /// such as "# %%" ("// %%" in JavaScript) separate them. The exit code is 0, or that of the first cell that
+    /// failed in piped input
+    Session(SessionArguments),
     /// Check what is there and what is missing, and say how to fix it. The exit code is 0 if nothing
     /// is missing, and 1 otherwise
     Doctor(DoctorArguments),
@@ -140,6 +144,35 @@ pub struct RunArguments {
     /// Arguments of the program
     #[arg(last = true)]
     pub args: Vec<String>,
+}
+
+/// Arguments of `isolator session`.
+#[derive(Debug, Args)]
+pub struct SessionArguments {
+    /// Language of the cells
+    #[arg(default_value = "python")]
+    pub language: String,
+    /// A file or folder for the working directory, as PATH or NAME=PATH; can be given several times
+    #[arg(long = "file", value_name = "[NAME=]PATH")]
+    pub files: Vec<String>,
+    /// Longest run time of each cell, such as 500ms, 5s or 2m; a number without a unit is seconds
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// Read cells from standard input without a prompt, even from a terminal, and print one line of JSON for each
+    #[arg(long)]
+    pub json: bool,
+    /// Go on after a cell of piped input that failed
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Say nothing but errors on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Memory limit in MiB
+    #[arg(long, alias = "memory-mb", value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// CPU limit in cores
+    #[arg(long, value_name = "CORES")]
+    pub cpus: Option<f64>,
 }
 
 /// Arguments of `isolator bench`.

@@ -1,9 +1,19 @@
 //! The signals that ask a program to stop.
 
 use std::io;
+use std::process::ExitCode;
 
+use futures_util::FutureExt as _;
 use isolator_runner::inherited;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Added to the number of a signal that ended a program, as shells do.
+const SIGNALLED: i32 = 128;
+
+/// The exit code after a signal to this process.
+pub(super) fn stopped_by(signal: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX))
+}
 
 /// Listens for SIGTERM, SIGINT and SIGHUP from now on. The returned future waits for one of them and returns its
 /// number. The last two stay ignored if they are, as `nohup` asks for.
@@ -12,17 +22,57 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 ///
 /// When the signals can't be listened for.
 pub(super) fn stop_signal() -> io::Result<impl Future<Output = i32>> {
+    let mut interrupts = Interrupts::new()?;
+    let end = end_signal()?;
+    Ok(async move {
+        tokio::select! {
+            signal = end => signal,
+            () = interrupts.next() => SignalKind::interrupt().as_raw_value(),
+        }
+    })
+}
+
+/// The same for SIGTERM and SIGHUP alone.
+///
+/// # Errors
+///
+/// When the signals can't be listened for.
+pub(super) fn end_signal() -> io::Result<impl Future<Output = i32>> {
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = unless_ignored(SignalKind::interrupt())?;
     let mut hang_up = unless_ignored(SignalKind::hangup())?;
     Ok(async move {
         let kind = tokio::select! {
             _ = terminate.recv() => SignalKind::terminate(),
-            () = received(&mut interrupt) => SignalKind::interrupt(),
             () = received(&mut hang_up) => SignalKind::hangup(),
         };
         kind.as_raw_value()
     })
+}
+
+/// What comes when somebody presses Ctrl-C. It is listened for until this is dropped, and beyond.
+#[derive(Debug)]
+pub(super) struct Interrupts(Option<Signal>);
+
+impl Interrupts {
+    /// Listens from now on, unless SIGINT is ignored.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be listened for.
+    pub(super) fn new() -> io::Result<Self> {
+        unless_ignored(SignalKind::interrupt()).map(Self)
+    }
+
+    /// Waits for one.
+    pub(super) async fn next(&mut self) {
+        let Self(signal) = self;
+        received(signal).await;
+    }
+
+    /// Forgets one that came too late.
+    pub(super) fn forget(&mut self) {
+        let _ = self.next().now_or_never();
+    }
 }
 
 fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::commands::cli::RunArguments;
 use crate::commands::complain;
+use crate::commands::sent_files::name_and_path;
 use crate::config::Config;
 use crate::request::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
 use crate::request::understand::languages;
@@ -64,7 +65,7 @@ fn variable(text: &str) -> anyhow::Result<(String, String)> {
 }
 
 /// A number without a unit is seconds.
-fn with_unit(timeout: String) -> String {
+pub(in crate::commands) fn with_unit(timeout: String) -> String {
     match timeout.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds < 1e9 => format!("{}ms", (seconds * 1e3).ceil()),
         _ => timeout,
@@ -128,25 +129,6 @@ fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
     })
 }
 
-/// The name and the path of a file given as `PATH` or `NAME=PATH`. Both can contain `=`, so the first reading that leads
-/// to a file is taken.
-fn name_and_path(argument: &str) -> anyhow::Result<(String, PathBuf)> {
-    let exists = |path: &str| std::fs::symlink_metadata(path).is_ok();
-    let mut splits =
-        argument.match_indices('=').map(|(at, _)| (&argument[..at], &argument[at + 1..]));
-    let first = splits.clone().next();
-    let named = match (exists(argument), first) {
-        (false, Some(first)) => Some(splits.find(|(_, path)| exists(path)).unwrap_or(first)),
-        _ => None,
-    };
-    if let Some((name, path)) = named {
-        return Ok((name.to_owned(), PathBuf::from(path)));
-    }
-    let path = PathBuf::from(argument);
-    let name = path.file_name().context("--file needs the path of a file")?;
-    Ok((name.to_string_lossy().into_owned(), path))
-}
-
 fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
     let (name, path) = name_and_path(argument)?;
     let read = || {
@@ -155,6 +137,7 @@ fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
     };
     let content = read().with_context(|| format!("--file {argument}"))?;
     Ok(AdditionalFile {
+        append: false,
         filename: name,
         content: BASE64.encode(content),
         encoding: Encoding::Base64,
@@ -232,28 +215,6 @@ mod tests {
         ] {
             let error = InvalidArgument::new(field, message);
             assert_eq!(names.explain(&error).to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn the_path_of_a_file_can_contain_the_sign_between_name_and_path() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = folder.path().to_str().unwrap();
-        std::fs::create_dir(folder.path().join("year=2024")).unwrap();
-        for file in ["year=2024/p.csv", "q.csv"] {
-            std::fs::write(folder.path().join(file), "").unwrap();
-        }
-        for (argument, name, path) in [
-            (format!("{at}/year=2024/p.csv"), "p.csv", format!("{at}/year=2024/p.csv")),
-            (format!("a.csv={at}/year=2024/p.csv"), "a.csv", format!("{at}/year=2024/p.csv")),
-            (format!("month=5/a.csv={at}/q.csv"), "month=5/a.csv", format!("{at}/q.csv")),
-            (format!("a.csv={at}/q.csv"), "a.csv", format!("{at}/q.csv")),
-            (format!("{at}/q.csv"), "q.csv", format!("{at}/q.csv")),
-            // None of them is there, so the error is of the usual reading.
-            ("a=b=c".to_owned(), "a", "b=c".to_owned()),
-        ] {
-            let read = name_and_path(&argument).unwrap();
-            assert_eq!(read, (name.to_owned(), PathBuf::from(path)), "{argument}");
         }
     }
 

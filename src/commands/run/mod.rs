@@ -1,10 +1,9 @@
 //! `isolator run`: runs one program from the command line, in a sandbox made for it.
 
-mod input;
+pub(super) mod input;
 mod output;
 
 use std::pin::pin;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -13,7 +12,7 @@ use isolator_pool::pool::admission::Client;
 use crate::app::{App, PoolFill};
 use crate::commands::Work;
 use crate::commands::cli::RunArguments;
-use crate::commands::signals::stop_signal;
+use crate::commands::signals::{stop_signal, stopped_by};
 use crate::commands::steps::ensure_image;
 use crate::config::Config;
 use crate::request::pack;
@@ -21,9 +20,6 @@ use crate::request::resolve::{self, Request};
 use crate::request::snippets::Snippets;
 
 use output::Output;
-
-/// Added to the number of a signal that ended a program, as shells do.
-const SIGNALLED: i32 = 128;
 
 /// Runs the program, and passes on its output and its exit code.
 pub fn run(config: Config, command: RunArguments) -> Work {
@@ -71,9 +67,4 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         closed?;
         output.pass_on(outcome, &receipt, &config, &request)
     })
-}
-
-/// The exit code after a signal to this process.
-fn stopped_by(signal: i32) -> ExitCode {
-    ExitCode::from(u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX))
 }

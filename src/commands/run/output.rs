@@ -143,7 +143,7 @@ fn as_json(
     context: &Context<'_>,
     files: &[ChangedFile],
 ) -> serde_json::Result<String> {
-    let mut report = Report::new(outcome, receipt, context);
+    let mut report = Report::new(outcome, &receipt.unenforced, context);
     let of_file = |file: &ChangedFile| FileReport::named(file.path.clone(), file.size);
     report.files = files.iter().map(of_file).collect();
     let mut data = serde_json::to_value(report)?;
