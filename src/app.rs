@@ -213,10 +213,15 @@ pub fn engine_address(config: &Config) -> Result<EngineAddress, ConnectError> {
 
 /// Where the instances of one user register, so that the next one can remove what dead ones left behind.
 fn state_directory() -> Option<PathBuf> {
+    Some(user_state()?.join("instances"))
+}
+
+/// The directory of what commands remember for this user.
+pub(crate) fn user_state() -> Option<PathBuf> {
     let base = absolute("XDG_STATE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/state")))
         .or_else(|| absolute("XDG_RUNTIME_DIR"))?;
-    Some(base.join("isolator/instances"))
+    Some(base.join("isolator"))
 }
 
 /// The directory of the embedded engine's images.

@@ -33,7 +33,8 @@ impl Plan {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let waiting: usize = config.languages.values().map(|language| language.pool.size).sum();
-        let sandboxes = waiting + config.pools.admission.running + config.pools.refills;
+        let of_requests = config.pools.admission.running + config.pools.refills;
+        let sandboxes = waiting + of_requests + config.sessions.max;
         Self::within(limit, sandboxes, config.http.max_connections)
     }
 

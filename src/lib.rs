@@ -1,4 +1,4 @@
-//! Isolator: an MCP server that runs code in a fresh, pre-warmed sandbox per request.
+//! Isolator: an MCP server that runs code in a fresh, pre-warmed sandbox per request, or per session.
 //!
 //! # Layout
 //!
@@ -12,11 +12,13 @@
 //! - `descriptors` plans how many files the process can have open; `reread` notices changes of files.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
 //! - `result` turns the outcome of a run into an answer, and keeps what callers read later.
+//! - `sessions` keeps the sandboxes that live on between the calls of a client.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
 //!
 //! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::calls`, `request` resolves its
 //! arguments, `policy` checks the program, `isolator_pool` runs it in a sandbox, and `result` and
-//! `mcp::tool_result` write the answer. The crate `isolator_bench` measures all of this from outside.
+//! `mcp::tool_result` write the answer. A call that names a session takes it from `sessions`, and
+//! `request::in_session` resolves its arguments. The crate `isolator_bench` measures all of this from outside.
 
 pub mod app;
 pub mod commands;
@@ -31,4 +33,5 @@ pub mod policy;
 mod request;
 mod reread;
 mod result;
+mod sessions;
 mod transport;

@@ -67,6 +67,27 @@ pub(super) const KEEP_FOR: Duration = Duration::from_secs(10 * 60);
 /// Many hosts give up on a call after a minute.
 pub(super) const DETACH_AFTER: Duration = Duration::from_secs(45);
 
+/// Most are frozen, and cost only their memory.
+pub(super) const MAX_SESSIONS: usize = 32;
+
+/// A conversation that rests for longer is rarely taken up again.
+pub(super) const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// Longer ones mean "never" to people, and can't be counted by every clock.
+pub(super) const LONGEST_SESSION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// A working day.
+pub(super) const SESSION_MAX_AGE: Duration = Duration::from_secs(8 * 60 * 60);
+
+/// Sixteen sessions of the default size that use all of their memory, or a hundred of the usual ones.
+pub(super) const SESSIONS_MEMORY_MB: u64 = 4096;
+
+/// Agents go back a step or two. Each checkpoint is one of the 64 processes of a sandbox.
+pub(super) const CHECKPOINTS: u32 = 8;
+
+/// About a hundred cells of the usual size.
+pub(super) const JOURNAL_KB: usize = 256;
+
 /// A client that reads nothing for so long is gone.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -13,7 +13,7 @@ use super::language::{POOL_HOT, POOL_MAX_AGE, POOL_SIZE};
 use super::load::{built_in, raw};
 use super::raw::{
     RawConfig, RawEngine, RawHttp, RawImages, RawLanguage, RawLimits, RawPolicies, RawPolicy,
-    RawPool, RawPreload, RawRequests, RawResults, RawTestCode, RawTools,
+    RawPool, RawPreload, RawRequests, RawResults, RawSessions, RawTestCode, RawTools,
 };
 use super::shape::{Shape, configuration};
 use super::{Config, Language, Problem, language};
@@ -177,6 +177,7 @@ fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguag
         requests: requests(config),
         limits: limits(config, &raw.limits),
         results: results(config),
+        sessions: sessions(config),
         http: http(config, raw.http),
         policies: RawPolicies { folder: raw.policies.folder, apply: raw.policies.apply },
         tools: RawTools {
@@ -246,6 +247,19 @@ fn limits(config: &Config, raw: &RawLimits) -> RawLimits {
         max_output_kb: Some((limits.output.head + limits.output.tail) as u64 >> 10),
         kill_output_mb: Some(limits.output.kill >> 20),
         open_files: raw.open_files.or(Some(OPEN_FILES)),
+    }
+}
+
+fn sessions(config: &Config) -> RawSessions {
+    let sessions = &config.sessions;
+    RawSessions {
+        max: Some(sessions.max),
+        max_per_client: Some(sessions.max_per_client),
+        idle_timeout: Some(sessions.idle_timeout),
+        max_age: Some(sessions.max_age),
+        memory_mb: Some(sessions.memory.as_mib()),
+        checkpoints: Some(sessions.checkpoints),
+        journal_kb: Some(sessions.journal >> 10),
     }
 }
 

@@ -210,6 +210,7 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
         command,
         env,
         hints: hints(&raw, &at("hints"), check),
+        kernel: raw.preload.interpreter.map(interpreter),
         syntax: raw.syntax_check.as_ref().and_then(|raw| syntax::check(raw, &at, check)),
         sandbox,
         pool: pool(&raw.pool, &common.pool, &at("pool"), check),
@@ -292,6 +293,13 @@ fn sandbox(
     }
 }
 
+fn interpreter(raw: RawInterpreter) -> Interpreter {
+    match raw {
+        RawInterpreter::Python => Interpreter::Python,
+        RawInterpreter::Node => Interpreter::Node,
+    }
+}
+
 fn preload(
     raw: &RawPreload,
     command: &[CommandPart],
@@ -321,10 +329,7 @@ fn preload(
     }
     let default_file = default_file.to_owned();
     Some(Preload {
-        interpreter: match interpreter {
-            RawInterpreter::Python => Interpreter::Python,
-            RawInterpreter::Node => Interpreter::Node,
-        },
+        interpreter: self::interpreter(interpreter),
         argv: command_line(
             command,
             &default_file,

@@ -22,8 +22,10 @@ use isolator_pool::OutputLimits;
 use isolator_pool::engine::SandboxSpec;
 use isolator_pool::engine::images::PullPolicy;
 use isolator_pool::engine::limits::{ByteSize, CpuShare};
+use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::pools::PoolsLimits;
+use isolator_pool::pool::session::{KernelCommand, kernel_path};
 use isolator_pool::run::workspace::WorkspaceLimits;
 use regex::Regex;
 
@@ -64,6 +66,8 @@ pub struct Config {
     pub languages: BTreeMap<String, Arc<Language>>,
     /// What a run returns.
     pub results: ResultsConfig,
+    /// Sandboxes that live on between calls.
+    pub sessions: SessionsConfig,
     /// How clients reach `serve --http`.
     pub http: HttpConfig,
     /// What programs must not contain.
@@ -110,6 +114,25 @@ pub struct ResultsConfig {
     pub keep_for: Duration,
     /// How long a call waits for its program.
     pub detach_after: Duration,
+}
+
+/// Sandboxes that live on between calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionsConfig {
+    /// How many can be open; none if it is zero.
+    pub max: usize,
+    /// How many of them one client can have, if the server has several.
+    pub max_per_client: usize,
+    /// How long one can be unused.
+    pub idle_timeout: Duration,
+    /// How old one can get.
+    pub max_age: Duration,
+    /// Memory of all of them together.
+    pub memory: ByteSize,
+    /// How many cells of each can be rewound.
+    pub checkpoints: u32,
+    /// Bytes of what each was sent that are kept.
+    pub journal: usize,
 }
 
 /// How clients reach `serve --http`.
@@ -197,6 +220,8 @@ pub struct Language {
     pub hints: Vec<Hint>,
     /// How its programs are checked without running them, if that is configured.
     pub syntax: Option<SyntaxCheck>,
+    /// The interpreter that runs the cells of its sessions. Without one each cell is a program of its own.
+    pub kernel: Option<Interpreter>,
     /// Its sandboxes, without the image's digest.
     pub sandbox: SandboxSpec,
     /// Its pool.
@@ -207,6 +232,18 @@ impl Language {
     /// The command for a program of which `file` is the entrypoint and `sources` all files, in a sandbox with so much memory.
     pub fn argv(&self, file: &str, sources: &[String], memory: ByteSize) -> Vec<String> {
         command_line(&self.command, file, sources, memory)
+    }
+
+    /// How the kernel of a session is started in a sandbox with so much memory, if the language has one.
+    pub fn kernel_command(&self, memory: ByteSize) -> Option<KernelCommand> {
+        let interpreter = self.kernel?;
+        let argv = |file: &str| self.argv(file, std::slice::from_ref(&file.to_owned()), memory);
+        Some(KernelCommand {
+            interpreter,
+            argv: argv(kernel_path(interpreter)),
+            waiting: argv(&self.default_file),
+            env: self.env.clone(),
+        })
     }
 }
 

@@ -69,6 +69,9 @@ pub(super) struct RawConfig {
     /// What a run returns, and how long it is kept.
     #[serde(default)]
     pub(super) results: RawResults,
+    /// Sessions: sandboxes that live on between calls.
+    #[serde(default)]
+    pub(super) sessions: RawSessions,
     /// How clients reach `serve --http`.
     #[serde(default)]
     pub(super) http: RawHttp,
@@ -101,6 +104,33 @@ pub(super) struct RawResults {
     #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(super) detach_after: Option<Duration>,
+}
+
+/// Sessions: sandboxes that live on between calls, for one client each.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawSessions {
+    /// How many sessions can be open; 0: none, and their tools are not offered. Default: 32.
+    pub(super) max: Option<usize>,
+    /// How many of them one HTTP client can have. Default: three quarters.
+    pub(super) max_per_client: Option<usize>,
+    /// How long a session can be unused before it ends, unless its client asks for less. Default: "30m".
+    #[serde(default, with = "crate::duration::optional")]
+    #[schemars(schema_with = "duration")]
+    pub(super) idle_timeout: Option<Duration>,
+    /// The age at which a session ends, even if it is used. Default: "8h".
+    #[serde(default, with = "crate::duration::optional")]
+    #[schemars(schema_with = "duration")]
+    pub(super) max_age: Option<Duration>,
+    /// Memory of all sessions together, in MiB. If they take more, the one that was unused longest ends. Default: 4096.
+    #[serde(rename = "memoryMB")]
+    pub(super) memory_mb: Option<u64>,
+    /// How many cells of a Python session can be rewound; 0: none, and a cell that fails badly ends its session. Each
+    /// checkpoint is a process, which shares its memory. Default: 8.
+    pub(super) checkpoints: Option<u32>,
+    /// How much of what a session was sent is kept to be run again when it is lost, in KiB; 0: nothing. Default: 256.
+    #[serde(rename = "journalKB")]
+    pub(super) journal_kb: Option<usize>,
 }
 
 /// How clients reach `serve --http`.

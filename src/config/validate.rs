@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use isolator_pool::OutputLimits;
 use isolator_pool::engine::images::PullPolicy;
+use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::pool::admission::AdmissionLimits;
 use isolator_pool::pool::pools::PoolsLimits;
 use isolator_pool::run::workspace::WorkspaceLimits;
@@ -14,18 +15,20 @@ use isolator_pool::run::workspace::WorkspaceLimits;
 use super::check::Check;
 use super::common::Common;
 use super::defaults::{
-    DETACH_AFTER, DRAIN, IDLE_TIMEOUT, KEEP_ALIVE, KEEP_FOR, KEPT_OUTPUT_KB, KILL_OUTPUT_MB,
-    LEAST_IN_FLIGHT_MB, MAX_CONNECTIONS, MAX_CPU, MAX_FILES, MAX_FILES_KB, MAX_IN_FLIGHT_MB,
-    MAX_MEMORY, MAX_OUTPUT_KB, MAX_QUEUE, MAX_REFILLS, MAX_RUNNING, MAX_TIMEOUT, PROMPTS,
-    QUEUE_TIMEOUT, REFILLS, RETURNED_FILES_KB, TEST_CODE_LANGUAGE, TIMEOUT_S, WRITE_TIMEOUT,
+    CHECKPOINTS, DETACH_AFTER, DRAIN, IDLE_TIMEOUT, JOURNAL_KB, KEEP_ALIVE, KEEP_FOR,
+    KEPT_OUTPUT_KB, KILL_OUTPUT_MB, LEAST_IN_FLIGHT_MB, LONGEST_SESSION, MAX_CONNECTIONS, MAX_CPU,
+    MAX_FILES, MAX_FILES_KB, MAX_IN_FLIGHT_MB, MAX_MEMORY, MAX_OUTPUT_KB, MAX_QUEUE, MAX_REFILLS,
+    MAX_RUNNING, MAX_SESSIONS, MAX_TIMEOUT, PROMPTS, QUEUE_TIMEOUT, REFILLS, RETURNED_FILES_KB,
+    SESSION_IDLE_TIMEOUT, SESSION_MAX_AGE, SESSIONS_MEMORY_MB, TEST_CODE_LANGUAGE, TIMEOUT_S,
+    WRITE_TIMEOUT,
 };
 use super::raw::{
     RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawRequests, RawResults,
-    RawTestCode,
+    RawSessions, RawTestCode,
 };
 use super::{
     Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
-    Settings, TlsConfig, language,
+    SessionsConfig, Settings, TlsConfig, language,
 };
 use crate::policy::{LanguageFiles, Policies};
 
@@ -69,6 +72,7 @@ pub(super) fn validate(
         limits,
         languages,
         results: results(&raw.results, &mut check),
+        sessions: sessions(&raw.sessions, &mut check),
         http: http(&raw.http, directory, &mut check),
         policies,
         test_code,
@@ -144,6 +148,36 @@ fn results(raw: &RawResults, check: &mut Check) -> ResultsConfig {
         output: usize::try_from(output).unwrap_or(usize::MAX),
         keep_for: check.duration("results.keepFor", keep_for, KEEP_FOR),
         detach_after: check.duration("results.detachAfter", detach_after, DETACH_AFTER),
+    }
+}
+
+fn sessions(raw: &RawSessions, check: &mut Check) -> SessionsConfig {
+    let RawSessions {
+        max,
+        max_per_client,
+        idle_timeout,
+        max_age,
+        memory_mb,
+        checkpoints,
+        journal_kb,
+    } = *raw;
+    let max = check.within("sessions.max", max.unwrap_or(MAX_SESSIONS), 0, 10_000, MAX_SESSIONS);
+    let share = three_quarters(max.max(1));
+    let of_one = max_per_client.unwrap_or(share);
+    let memory = memory_mb.unwrap_or(SESSIONS_MEMORY_MB);
+    let memory = check.within("sessions.memoryMB", memory, 1, 1 << 30, SESSIONS_MEMORY_MB);
+    let journal = journal_kb.unwrap_or(JOURNAL_KB);
+    let checkpoints = checkpoints.unwrap_or(CHECKPOINTS);
+    SessionsConfig {
+        max,
+        max_per_client: check.within("sessions.maxPerClient", of_one, 1, max.max(1), share),
+        idle_timeout: check
+            .duration("sessions.idleTimeout", idle_timeout, SESSION_IDLE_TIMEOUT)
+            .min(LONGEST_SESSION),
+        max_age: check.duration("sessions.maxAge", max_age, SESSION_MAX_AGE).min(LONGEST_SESSION),
+        memory: ByteSize::mib(memory),
+        checkpoints: check.within("sessions.checkpoints", checkpoints, 0, 64, CHECKPOINTS),
+        journal: check.within("sessions.journalKB", journal, 0, 1 << 16, JOURNAL_KB) * 1024,
     }
 }
 

@@ -10,5 +10,6 @@ pub(crate) mod list_changes;
 pub(crate) mod progress;
 pub(crate) mod resources;
 pub(crate) mod server;
+mod session_answers;
 pub(crate) mod tool_result;
 pub(crate) mod tools;

@@ -32,6 +32,7 @@ use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
 use crate::request::understand::given::{Given, Object};
 use crate::result::kept::{self, ReadError};
+use crate::sessions::Sessions;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
@@ -80,12 +81,19 @@ impl Server {
     /// A server on running pools, for one client or for several.
     pub(crate) fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
         let snippets = Arc::new(Snippets::new(&config));
-        let calls =
-            Calls::new(Arc::clone(&config), Arc::clone(&snippets), Arc::clone(&pools), clients);
+        let has_one = clients == Clients::One;
+        let sessions = Sessions::new(config.sessions, has_one, Arc::clone(&pools));
+        let calls = Calls::new(
+            Arc::clone(&config),
+            Arc::clone(&snippets),
+            Arc::clone(&pools),
+            sessions.clone(),
+            clients,
+        );
         Self {
             tools: tools::all(&config, &snippets).into(),
             changes: Changes::new(Arc::clone(&snippets)),
-            resources: Resources::new(Arc::clone(&config), Arc::clone(&snippets), pools),
+            resources: Resources::new(Arc::clone(&config), Arc::clone(&snippets), pools, sessions),
             calls,
             config,
             snippets,
@@ -196,7 +204,7 @@ impl ServerHandler for Server {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = &request.uri;
         if !uri.starts_with(kept::PREFIX) {
-            return self.resources.read(uri).await.map(Into::into);
+            return self.resources.read(uri, &caller(&context).client).await.map(Into::into);
         }
         let data = Some(json!({ "uri": uri }));
         let part = self.calls.read(&caller(&context).client, uri);

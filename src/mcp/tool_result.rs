@@ -14,7 +14,8 @@ use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, Resou
 use serde::Serialize;
 use serde_json::json;
 
-use crate::mcp::tools::{EXECUTE_CODE, GET_RESULT};
+use crate::config::Config;
+use crate::mcp::tools::{EXECUTE_CODE, GET_RESULT, RUN_COMMAND};
 use crate::request::arguments::InvalidArgument;
 use crate::request::syntax;
 use crate::request::wanted_files::Wanted;
@@ -34,9 +35,27 @@ pub(crate) async fn of_run(
     notes: Vec<String>,
     (results, client): (&Results, &Client),
 ) -> CallToolResult {
+    let unenforced = &receipt.unenforced;
+    let describe = |outcome: &Outcome| Report::new(outcome, unenforced, context);
+    let keep = (results, client);
+    let (report, attachments) =
+        assemble(&mut outcome, describe, wanted, notes, keep, context.config).await;
+    let result = of_report(&report, attachments);
+    with_receipt(result, &ReceiptReport::new(&outcome, receipt))
+}
+
+/// The report of a run, and what comes with it. What is too long for the answer is kept for the client.
+pub(super) async fn assemble(
+    outcome: &mut Outcome,
+    describe: impl FnOnce(&Outcome) -> Report,
+    wanted: &Wanted,
+    notes: Vec<String>,
+    (results, client): (&Results, &Client),
+    config: &Config,
+) -> (Report, Vec<ContentBlock>) {
     let mut long = BTreeMap::new();
     for (name, stream) in [(STDOUT, &mut outcome.stdout), (STDERR, &mut outcome.stderr)] {
-        let limits = context.config.limits.output;
+        let limits = config.limits.output;
         let short = stream.shortened(limits.head, limits.tail);
         let is_longer = short.dropped > stream.dropped;
         let whole = mem::replace(stream, short);
@@ -52,7 +71,7 @@ pub(crate) async fn of_run(
     let kept = (!items.is_empty()).then(|| results.keep(client, items)).transpose();
     let base = kept.as_ref().ok().and_then(Option::as_deref);
     let returned = left.returned(base);
-    let mut report = Report::new(&outcome, receipt, context);
+    let mut report = describe(outcome);
     report.notes.splice(..0, notes);
     report.files = returned.files;
     report.notes.extend(returned.notes);
@@ -66,8 +85,7 @@ pub(crate) async fn of_run(
         report.stdout_uri = stdout.then(|| format!("{base}{STDOUT}"));
         report.stderr_uri = stderr.then(|| format!("{base}{STDERR}"));
     }
-    let result = of_report(&report, returned.attachments.into_iter().map(block).collect());
-    with_receipt(result, &ReceiptReport::new(&outcome, receipt))
+    (report, returned.attachments.into_iter().map(block).collect())
 }
 
 /// The files that a program left. Pictures are decoded where that keeps nobody waiting.
@@ -85,7 +103,7 @@ async fn sorted(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> LeftF
 /// Where an answer has its receipt. Models don't read it there.
 const RECEIPT: &str = "isolator/receipt";
 
-fn with_receipt(mut result: CallToolResult, receipt: &ReceiptReport) -> CallToolResult {
+pub(super) fn with_receipt(mut result: CallToolResult, receipt: &impl Serialize) -> CallToolResult {
     match serde_json::to_value(receipt) {
         Ok(receipt) => {
             let meta = result.meta.get_or_insert_default();
@@ -97,7 +115,7 @@ fn with_receipt(mut result: CallToolResult, receipt: &ReceiptReport) -> CallTool
 }
 
 /// An attachment in the protocol's form.
-fn block(attachment: Attachment) -> ContentBlock {
+pub(super) fn block(attachment: Attachment) -> ContentBlock {
     match attachment {
         Attachment::Picture { base64, media_type } => ContentBlock::image(base64, media_type),
         Attachment::Text { text, uri, media_type } => {
@@ -194,7 +212,7 @@ pub(crate) fn sandbox_fault(error: &ExecuteError, when_busy: Option<&str>) -> Ca
 /// it instead of showing it to the model.
 pub(crate) fn invalid_arguments(tool: &str, error: &InvalidArgument) -> CallToolResult {
     let report = Report::invalid(error);
-    if [EXECUTE_CODE, GET_RESULT].contains(&tool) {
+    if [EXECUTE_CODE, GET_RESULT, RUN_COMMAND].contains(&tool) {
         return of_report(&report, Vec::new());
     }
     let mut result = failure(report.to_text());
@@ -236,7 +254,7 @@ pub(crate) fn for_version(
     result
 }
 
-fn failure(text: impl Into<String>) -> CallToolResult {
+pub(super) fn failure(text: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(text)])
 }
 

@@ -52,11 +52,19 @@ pub(crate) struct TestCode {
     pub memory_limit_mb: Option<u64>,
 }
 
+mod sessions;
+
+pub(crate) use sessions::{CloseSession, InterruptSession, OpenSession, RewindSession, RunCommand};
+
 /// Arguments of `execute_code`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Arguments {
-    /// Language of entrypoint_code. Required unless snippet_name is given.
+    /// Handle from open_session: the code runs there as the next cell. Default: a new sandbox.
+    #[serde(default)]
+    #[schemars(with = "String")]
+    pub session: Option<String>,
+    /// Language of entrypoint_code. Required unless session or snippet_name is given.
     #[serde(default)]
     #[schemars(with = "String")]
     pub language: Option<String>,
@@ -70,7 +78,7 @@ pub(crate) struct Arguments {
     #[schemars(with = "String")]
     pub entrypoint_filename: Option<String>,
     /// More files for the working directory: modules that the program imports, data that it reads. Each is an object
-    /// with filename, content, and for binary files encoding "base64".
+    /// with filename, content, for binary files encoding "base64", and append.
     #[serde(default)]
     pub additional_files: Vec<AdditionalFile>,
     /// Name of a stored program to run instead of entrypoint_code.
@@ -120,7 +128,7 @@ pub(crate) struct GetResult {
 }
 
 /// A file that comes with the program.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub(crate) struct AdditionalFile {
@@ -131,6 +139,9 @@ pub(crate) struct AdditionalFile {
     /// How content is written: "utf-8" as it is, "base64" for binary files.
     #[serde(default)]
     pub encoding: Encoding,
+    /// In a session: whether content is added to the end of the file.
+    #[serde(default)]
+    pub append: bool,
 }
 
 /// How a file's content is written.

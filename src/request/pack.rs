@@ -61,15 +61,15 @@ pub(super) fn pack(
     for (index, file) in additional.into_iter().enumerate() {
         let at = format!("additional_files[{index}]");
         let content_field = format!("{at}.content");
-        let content = match file.encoding {
-            Encoding::Utf8 => file.content.into_bytes(),
-            Encoding::Base64 => BASE64.decode(file.content.trim()).map_err(|error| {
-                InvalidArgument::new(&content_field, format!("this is not base64: {error}"))
-            })?,
-        };
+        if file.append {
+            let message =
+                "needs a session: a new sandbox has no file to which something can be added";
+            return Err(InvalidArgument::new(format!("{at}.append"), message));
+        }
+        let (name, content) = content(file, &at)?;
         let copy = is_checked.then(|| content.clone());
         let name = builder
-            .add(&file.filename, content)
+            .add(&name, content)
             .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
         if let Some(content) = copy {
             unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });
@@ -79,6 +79,24 @@ pub(super) fn pack(
         }
     }
     Ok(Packed { file_name, sources, workspace: builder.build(), unchecked })
+}
+
+/// A file's name and the bytes in it. `at` is its place among the arguments.
+///
+/// # Errors
+///
+/// When it is not written as it says.
+pub(super) fn content(
+    file: AdditionalFile,
+    at: &str,
+) -> Result<(String, Vec<u8>), InvalidArgument> {
+    let content = match file.encoding {
+        Encoding::Utf8 => file.content.into_bytes(),
+        Encoding::Base64 => BASE64.decode(file.content.trim()).map_err(|error| {
+            InvalidArgument::new(format!("{at}.content"), format!("this is not base64: {error}"))
+        })?,
+    };
+    Ok((file.filename, content))
 }
 
 /// Refuses what would fill the sandbox's memory: it holds files and standard input, and the program needs some, too.
@@ -114,7 +132,7 @@ fn file_error(name_field: &str, content_field: &str, error: &FileError) -> Inval
 
 /// Whether a file is a source of the same program as the entrypoint. Test files are not: compilers that take
 /// lists of sources refuse them.
-fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
+pub(super) fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
     let (name, entrypoint) = (Path::new(name), Path::new(entrypoint));
     let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {
         return false;

@@ -10,7 +10,7 @@ use crate::config::{Config, Language};
 use crate::policy::SourceFile;
 use crate::request::arguments::{Arguments, InvalidArgument, TestCode, required};
 use crate::request::limits::{cpu, cpu_seconds, memory, timeout};
-use crate::request::pack::{Entrypoint, Packed, pack, refuse_more_than_memory};
+use crate::request::pack::{Entrypoint, Packed, is_source_beside, pack, refuse_more_than_memory};
 use crate::request::snippets::Snippets;
 use crate::request::understand;
 use crate::request::wanted_files::Wanted;
@@ -204,12 +204,19 @@ pub(crate) fn language(name: &str, config: &Config) -> Result<Arc<Language>, Inv
     })
 }
 
+/// The sources among the files of a program, of which the first is its entrypoint.
+pub(crate) fn sources(names: &[String], language: &Language) -> Vec<String> {
+    let is_source =
+        |name: &&String| **name == names[0] || is_source_beside(name, &names[0], language);
+    names.iter().filter(is_source).cloned().collect()
+}
+
 fn names(config: &Config) -> String {
     config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 
 /// Checks the program's arguments, and returns its variables: the language's and the request's.
-fn arguments_and_variables(
+pub(super) fn arguments_and_variables(
     arguments: &Arguments,
     language: &Language,
 ) -> Result<BTreeMap<String, String>, InvalidArgument> {
@@ -240,7 +247,7 @@ fn arguments_and_variables(
     Ok(env)
 }
 
-fn refuse_unusable(field: &str, text: &str) -> Result<(), InvalidArgument> {
+pub(super) fn refuse_unusable(field: &str, text: &str) -> Result<(), InvalidArgument> {
     if text.contains('\0') {
         return Err(InvalidArgument::new(field, "contains a NUL character"));
     }

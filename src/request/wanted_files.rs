@@ -94,6 +94,11 @@ impl Wanted {
         Ok(Self { patterns, most })
     }
 
+    /// Only pictures.
+    pub(crate) const fn none(most: u64) -> Self {
+        Self { patterns: Vec::new(), most }
+    }
+
     /// The same for the sandbox.
     pub(crate) fn to_sandbox(&self) -> WantedFiles {
         let globs = self.patterns.iter().flat_map(Pattern::globs).collect();

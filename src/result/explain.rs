@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use isolator_pool::engine::limits::{LimitKind, Resources};
-use isolator_pool::pool::pools::Receipt;
 use isolator_pool::run::outcome::{End, Outcome, Status};
 use memchr::memmem;
 
@@ -88,17 +87,16 @@ fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
 }
 
 /// Says which limits a program ran without, if it was without some.
-pub(crate) fn without_limits(receipt: &Receipt) -> Option<String> {
-    let kinds = LimitKind::list(&receipt.unenforced);
-    let is_any = !receipt.unenforced.is_empty();
-    is_any.then(|| {
+pub(crate) fn without_limits(unenforced: &[LimitKind]) -> Option<String> {
+    let kinds = LimitKind::list(unenforced);
+    (!unenforced.is_empty()).then(|| {
         format!("the program ran without a limit of {kinds}: this server can't enforce it")
     })
 }
 
 /// What the author of a program should know, besides why it failed.
-pub(crate) fn notes(outcome: &Outcome, receipt: &Receipt) -> Vec<String> {
-    let mut notes: Vec<_> = without_limits(receipt).into_iter().collect();
+pub(crate) fn notes(outcome: &Outcome, unenforced: &[LimitKind]) -> Vec<String> {
+    let mut notes: Vec<_> = without_limits(unenforced).into_iter().collect();
     if outcome.status == Status::Success && outcome.oom_kills > 0 {
         notes.push(format!(
             "{} process(es) of the program were killed because the memory limit was reached",

@@ -152,15 +152,63 @@ fn whole_characters(text: &str, start: usize, end: usize) -> (usize, usize) {
     (start, end)
 }
 
+/// A part that was read of something longer, without half a character at its end. `address` is that of the whole.
+///
+/// # Errors
+///
+/// When the range begins after the end.
+pub(crate) fn part_of(
+    mut content: Vec<u8>,
+    total: u64,
+    range: &Range,
+    address: &str,
+    media_type: String,
+) -> Result<Part, ReadError> {
+    let offset = range.offset;
+    if offset > total {
+        return Err(ReadError::Range(format!(
+            "offset: {offset} is past the end, which is at {total}"
+        )));
+    }
+    let cut = match std::str::from_utf8(&content) {
+        // Only the last character is not whole.
+        Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
+        _ => content.len(),
+    };
+    let end = offset + cut as u64;
+    let is_last = end >= total || cut == 0;
+    if !is_last {
+        content.truncate(cut);
+    }
+    let content = match String::from_utf8(content) {
+        Ok(text) => PartContent::Text(text),
+        Err(error) => PartContent::Base64(BASE64.encode(error.as_bytes())),
+    };
+    let next = (!is_last).then(|| format!("{address}?offset={end}"));
+    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    Ok(Part { content, media_type, offset: number(offset), total: number(total), next })
+}
+
 /// A range in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Range {
-    offset: u64,
+pub(crate) struct Range {
+    /// Where it begins.
+    pub offset: u64,
     length: u64,
 }
 
 impl Range {
-    fn parse(query: &str) -> Result<Self, ReadError> {
+    /// How many bytes are read at most.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.length.min(MAX_READ)
+    }
+
+    /// Reads it from the query of an address.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub(crate) fn parse(query: &str) -> Result<Self, ReadError> {
         let mut range = Self { offset: 0, length: MAX_READ };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -1,5 +1,6 @@
 //! Turns the outcome of a run into its answer, and keeps what callers read later.
 
+pub(crate) mod cell;
 pub(crate) mod detached;
 pub(crate) mod explain;
 pub(crate) mod files;

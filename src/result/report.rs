@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use isolator_pool::engine::limits::LimitKind;
 use isolator_pool::pool::pools::Receipt;
 use isolator_pool::run::outcome::{End, Outcome, Status};
 use schemars::JsonSchema;
@@ -10,6 +11,7 @@ use serde::Serialize;
 use crate::duration;
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::InvalidArgument;
+use crate::result::cell::{self, ShownReport};
 use crate::result::explain::{self, Context};
 use crate::result::files::{self, FileReport};
 use crate::result::so_far::SoFar;
@@ -17,9 +19,7 @@ use crate::result::so_far::SoFar;
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
-    /// success, error, timeout, out_of_memory, killed or output_limit; refused: the operator forbids
-    /// something in the program, and it was not run; running: pass handle to get_result to fetch the result;
-    /// invalid_arguments: the program was not run, because of the argument in field.
+    /// What became of the program. It was not run after refused, invalid_arguments and session_gone.
     pub status: ReportStatus,
     /// Exit code of the program, unless a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,41 +37,62 @@ pub(crate) struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub field: Option<String>,
-    /// The first violations of what the operator forbids.
+    /// What the operator forbids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
     /// Other remarks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Standard output. Bytes that are not UTF-8 are replaced.
+    /// Standard output.
     pub stdout: String,
-    /// Standard error. Bytes that are not UTF-8 are replaced.
+    /// Standard error.
     pub stderr: String,
-    /// Bytes of standard output that are missing from its middle, or from its beginning while the program is
-    /// running.
+    /// Bytes that are missing in stdout.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stdout_missing_bytes: u64,
-    /// The same for standard error.
+    /// Bytes that are missing in stderr.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_missing_bytes: u64,
-    /// User and system time of the program, in milliseconds.
+    /// CPU time in milliseconds.
     pub cpu_ms: f64,
-    /// Highest memory use of the sandbox in bytes, including its files, if the kernel reports it.
+    /// Highest memory use of the sandbox, including its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub peak_memory_bytes: Option<u64>,
-    /// Where all of standard output can be read for a while, if it is longer than the part here.
+    /// Where all of stdout can be read for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub stdout_uri: Option<String>,
-    /// Where all of standard error can be read for a while, if it is longer than the part here.
+    /// Where all of stderr can be read for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub stderr_uri: Option<String>,
-    /// Files that the program created or changed in its working directory.
+    /// Files that it created or changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileReport>,
-    /// Pass it to get_result to fetch the result of a program that is still running.
+    /// In a session: number of the cell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32")]
+    pub cell: Option<u32>,
+    /// In a session: the value of the cell's last expression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub result: Option<String>,
+    /// In a session: what the cell showed, in all its forms.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown: Vec<ShownReport>,
+    /// In a session: whether the cell was undone; variables are as before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undone: bool,
+    /// In a session: what processes of earlier cells printed since the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub background_output: Option<String>,
+    /// In a session: when it ends if it is not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub expires_at: Option<String>,
+    /// After running: pass it to get_result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub handle: Option<String>,
@@ -92,6 +113,7 @@ pub(crate) enum ReportStatus {
     Refused,
     Running,
     InvalidArguments,
+    SessionGone,
 }
 
 impl From<Status> for ReportStatus {
@@ -120,6 +142,7 @@ impl ReportStatus {
             Self::Refused => "refused",
             Self::Running => "running",
             Self::InvalidArguments => "invalid_arguments",
+            Self::SessionGone => "session_gone",
         }
     }
 }
@@ -162,7 +185,7 @@ pub(crate) struct Stages {
 
 impl Report {
     /// Describes a run.
-    pub(crate) fn new(outcome: &Outcome, receipt: &Receipt, context: &Context<'_>) -> Self {
+    pub(crate) fn new(outcome: &Outcome, unenforced: &[LimitKind], context: &Context<'_>) -> Self {
         let (exit_code, signal) = match outcome.end {
             Some(End::Code(code)) => (Some(code), None),
             Some(End::Signal(signal)) => (None, Some(signal)),
@@ -175,7 +198,7 @@ impl Report {
             message: explain::cause(outcome, context),
             field: None,
             violations: Vec::new(),
-            notes: explain::notes(outcome, receipt),
+            notes: explain::notes(outcome, unenforced),
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
             stdout_missing_bytes: outcome.stdout.dropped,
@@ -185,6 +208,12 @@ impl Report {
             stdout_uri: None,
             stderr_uri: None,
             files: Vec::new(),
+            cell: None,
+            result: None,
+            shown: Vec::new(),
+            undone: false,
+            background_output: None,
+            expires_at: None,
             handle: None,
         }
     }
@@ -200,7 +229,8 @@ impl Report {
 
     /// Describes a detached program that was ended.
     pub(crate) fn ended_without_result() -> Self {
-        let message = "the program was ended before it had a result; its sandbox is gone";
+        let message = "the program was ended before it had a result; its sandbox is gone, or it was a cell of a session, which \
+                       goes on without it";
         Self::without_run(ReportStatus::Killed, message.to_owned())
     }
 
@@ -246,6 +276,12 @@ impl Report {
             stdout_uri: None,
             stderr_uri: None,
             files: Vec::new(),
+            cell: None,
+            result: None,
+            shown: Vec::new(),
+            undone: false,
+            background_output: None,
+            expires_at: None,
             handle: None,
         }
     }
@@ -288,6 +324,9 @@ impl Report {
 
     /// What else the model should know: the files, where more can be read, and the notes.
     fn more_sections(&self) -> impl Iterator<Item = String> {
+        let shown = cell::as_text(&self.shown).into_iter();
+        let background =
+            self.background_output.iter().map(|text| format!("--- background output ---\n{text}"));
         let files = (!self.files.is_empty()).then(|| files::as_text(&self.files));
         let uris = [("stdout", &self.stdout_uri), ("stderr", &self.stderr_uri)];
         let uris = uris.into_iter().filter_map(|(stream, uri)| {
@@ -295,7 +334,7 @@ impl Report {
         });
         let notes: Vec<_> = uris.chain(self.notes.iter().cloned()).collect();
         let notes = (!notes.is_empty()).then(|| format!("--- notes ---\n{}", notes.join("\n")));
-        files.into_iter().chain(notes)
+        shown.chain(background).chain(files).chain(notes).collect::<Vec<_>>().into_iter()
     }
 }
 
@@ -359,6 +398,12 @@ mod tests {
             stdout_uri: None,
             stderr_uri: None,
             files: Vec::new(),
+            cell: None,
+            result: None,
+            shown: Vec::new(),
+            undone: false,
+            background_output: None,
+            expires_at: None,
             handle: None,
         }
     }
@@ -439,6 +484,7 @@ mod tests {
             ReportStatus::Refused,
             ReportStatus::Running,
             ReportStatus::InvalidArguments,
+            ReportStatus::SessionGone,
         ];
         let names = statuses.map(ReportStatus::as_str);
         assert_eq!(schema["properties"]["status"]["enum"], serde_json::json!(names));

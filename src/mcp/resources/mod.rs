@@ -4,9 +4,11 @@
 
 mod languages;
 mod pool;
+mod sessions;
 
 use std::sync::Arc;
 
+use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
@@ -20,6 +22,7 @@ use crate::config::Config;
 use crate::request::snippets::{Listed, Snippet, SnippetError, Snippets};
 use crate::result::kept::{self, Part, PartContent};
 use crate::result::media_type;
+use crate::sessions::Sessions;
 
 const LANGUAGES: &str = "isolator://languages";
 const POOL: &str = "isolator://pool";
@@ -37,6 +40,7 @@ pub(crate) struct Resources {
     config: Arc<Config>,
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
+    sessions: Sessions,
 }
 
 /// What an address means.
@@ -64,8 +68,17 @@ pub(crate) fn of_snippet(name: &str) -> String {
 
 impl Resources {
     /// The resources of a configuration and its pools.
-    pub(crate) fn new(config: Arc<Config>, snippets: Arc<Snippets>, pools: Arc<Pools>) -> Self {
-        Self { config, snippets, pools }
+    pub(crate) fn new(
+        config: Arc<Config>,
+        snippets: Arc<Snippets>,
+        pools: Arc<Pools>,
+        sessions: Sessions,
+    ) -> Self {
+        Self { config, snippets, pools, sessions }
+    }
+
+    fn has_sessions(&self) -> bool {
+        self.config.sessions.max > 0
     }
 
     /// All that have a fixed address, always in the same order.
@@ -86,7 +99,15 @@ impl Resources {
                 .with_mime_type(media_type::of_text(&snippet.file_name))
         };
         let snippets = self.snippets.list().into_iter().map(snippet);
-        [languages, pool].into_iter().chain(snippets).collect()
+        let sessions = self.has_sessions().then(|| {
+            Resource::new(sessions::SESSIONS, "sessions")
+                .with_title("Sessions")
+                .with_description(
+                    "Your sessions: when each ends, whether something runs in it, and its files.",
+                )
+                .with_mime_type(JSON)
+        });
+        [languages, pool].into_iter().chain(sessions).chain(snippets).collect()
     }
 
     /// Those whose address has a variable.
@@ -102,7 +123,14 @@ impl Resources {
                 "What a program left: a file, or output too long for the answer. The answer has the \
                  addresses. They expire, and only its caller can use them.",
             );
-        vec![snippets, results]
+        let files = self.has_sessions().then(|| {
+            ResourceTemplate::new(sessions::TEMPLATE, "session_file")
+                .with_title("File of a session")
+                .with_description(
+                    "A file in the working directory of a session, whole or in part; without a path, the list of them.",
+                )
+        });
+        [snippets, results].into_iter().chain(files).collect()
     }
 
     /// What is at an address.
@@ -110,10 +138,18 @@ impl Resources {
     /// # Errors
     ///
     /// A message for the caller, if nothing is there or it can't be read.
-    pub(crate) async fn read(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+    pub(crate) async fn read(
+        &self,
+        uri: &str,
+        client: &Client,
+    ) -> Result<ReadResourceResult, ErrorData> {
+        if sessions::is_one(uri) && self.has_sessions() {
+            let contents = sessions::read(&self.sessions, client, uri).await?;
+            return Ok(ReadResourceResult::new(vec![contents]));
+        }
         let (text, mime_type) = match Address::parse(uri) {
             Some(Address::Languages) => (as_json(&languages::of(&self.config, &self.pools))?, JSON),
-            Some(Address::Pool) => (as_json(&pool::of(&self.pools))?, JSON),
+            Some(Address::Pool) => (as_json(&pool::of(&self.pools, &self.sessions))?, JSON),
             Some(Address::Snippet(name)) => {
                 let snippet = self.snippet(uri, name)?;
                 let mime_type = media_type::of_text(&snippet.file_name);
@@ -140,6 +176,11 @@ impl Resources {
                 Err(error) => Err(not_found(uri, &error)),
             },
             Some(Address::Languages | Address::Pool) => {
+                let message =
+                    format!("changes of {uri} are not announced: read it when you need it");
+                Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))
+            }
+            None if sessions::is_one(uri) && self.has_sessions() => {
                 let message =
                     format!("changes of {uri} are not announced: read it when you need it");
                 Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))

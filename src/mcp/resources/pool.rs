@@ -6,6 +6,8 @@ use isolator_pool::pool::PoolStatus;
 use isolator_pool::pool::pools::Pools;
 use serde::Serialize;
 
+use crate::sessions::{SessionCounts, Sessions};
+
 #[derive(Serialize)]
 pub(super) struct Status<'a> {
     /// Programs that run, of all languages and clients.
@@ -14,6 +16,8 @@ pub(super) struct Status<'a> {
     waiting: usize,
     /// Used sandboxes that are not removed yet.
     leaving: usize,
+    /// Of all clients.
+    sessions: SessionCounts,
     pools: BTreeMap<&'a str, OnePool>,
 }
 
@@ -53,12 +57,12 @@ struct Preload {
 }
 
 /// Nothing here tells a client what the programs of others import.
-pub(super) fn of(pools: &Pools) -> Status<'_> {
+pub(super) fn of<'a>(pools: &'a Pools, sessions: &Sessions) -> Status<'a> {
     let (running, waiting) = pools.load();
     let leaving = pools.leaving();
     let one = |(name, status)| (name, OnePool::new(status, pools.image(name)));
     let pools = pools.status().into_iter().map(one).collect();
-    Status { running, waiting, leaving, pools }
+    Status { running, waiting, leaving, sessions: sessions.counts(), pools }
 }
 
 impl OnePool {

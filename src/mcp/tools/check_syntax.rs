@@ -28,7 +28,7 @@ pub(super) fn check_syntax(config: &Config) -> Tool {
         .with_title("Check syntax")
         .with_raw_output_schema(object(output))
         .with_annotations(
-            ToolAnnotations::with_title("Check syntax")
+            ToolAnnotations::new()
                 .read_only(true)
                 .destructive(false)
                 .idempotent(true)

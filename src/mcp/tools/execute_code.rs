@@ -11,7 +11,7 @@ use crate::request::arguments::Arguments;
 use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
 
-use super::{object, plain_schema};
+use super::{answer_schema, object, plain_schema};
 
 /// The tool's name.
 pub(crate) const EXECUTE_CODE: &str = "execute_code";
@@ -20,9 +20,9 @@ pub(crate) const EXECUTE_CODE: &str = "execute_code";
 pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
     Tool::new(EXECUTE_CODE, description(config), input_schema(config, snippets))
         .with_title("Execute code")
-        .with_raw_output_schema(object(plain_schema::<Report>()))
+        .with_raw_output_schema(object(answer_schema::<Report>()))
         .with_annotations(
-            ToolAnnotations::with_title("Execute code")
+            ToolAnnotations::new()
                 .read_only(true)
                 .destructive(false)
                 .idempotent(false)
@@ -35,7 +35,7 @@ fn description(config: &Config) -> String {
         "Runs a program in a new, empty sandbox without network and returns its standard output, \
          standard error and exit status. Print results. Files that it creates in its working directory are \
          listed; pictures come back as images, and files that match output_files come back, too. All \
-         else is gone after the call. Nothing can be installed.",
+         else is gone after the call, unless it runs in a session. Nothing can be installed.",
     );
     for language in config.languages.values() {
         text.push_str(&format!("\n- {}", language.name));

@@ -3,11 +3,10 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::json;
 
-use super::{object, plain_schema};
+use super::{like_execute_code, object, plain_schema};
 use crate::config::Config;
 use crate::duration;
 use crate::request::arguments::GetResult;
-use crate::result::report::Report;
 
 /// The tool's name.
 pub(crate) const GET_RESULT: &str = "get_result";
@@ -17,7 +16,7 @@ pub(super) fn get_result(config: &Config) -> Tool {
     let wait = duration::shown(config.results.detach_after);
     let keep = duration::shown(config.results.keep_for);
     let description = format!(
-        "Returns the result of a program for which execute_code returned a handle because it ran longer \
+        "Returns the result of a program for which execute_code or run_command returned a handle because it ran longer \
          than {wait}. Waits for up to {wait}; if the program is still running, call it again. A handle is \
          valid for at least {keep} after the program's end."
     );
@@ -25,9 +24,9 @@ pub(super) fn get_result(config: &Config) -> Tool {
     input["required"] = json!(["handle"]);
     Tool::new(GET_RESULT, description, object(input))
         .with_title("Get the result of a long run")
-        .with_raw_output_schema(object(plain_schema::<Report>()))
+        .with_raw_output_schema(object(like_execute_code(json!({}))))
         .with_annotations(
-            ToolAnnotations::with_title("Get the result of a long run")
+            ToolAnnotations::new()
                 .read_only(true)
                 .destructive(false)
                 .idempotent(true)

@@ -3,6 +3,7 @@
 mod check_syntax;
 mod execute_code;
 mod get_result;
+mod sessions;
 mod test_code;
 
 use std::sync::Arc;
@@ -14,19 +15,27 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::mcp::icon::icons;
 use crate::request::snippets::Snippets;
-use crate::result::report::ReportStatus;
 
 pub(crate) use check_syntax::CHECK_SYNTAX;
 pub(crate) use execute_code::EXECUTE_CODE;
 pub(crate) use get_result::GET_RESULT;
+pub(crate) use sessions::{
+    CLOSE_SESSION, INTERRUPT_SESSION, OPEN_SESSION, REWIND_SESSION, RUN_COMMAND,
+};
 pub(crate) use test_code::{TEST_CODE, Tested};
 
 /// Instructions for the model, sent once. Hosts cut them at 2 KB.
 pub(crate) fn instructions(config: &Config) -> String {
+    let kept = if config.sessions.max > 0 {
+        "for work in several steps, open_session gives you one in which files, and in most languages variables, live on. \
+         Without it nothing is kept between calls, so"
+    } else {
+        "nothing is kept between calls, so"
+    };
     format!(
         "Runs programs in {} and returns what they print. Use it to compute, to analyse data and \
          to try code instead of guessing. Every call runs in a new sandbox without network; \
-         nothing is kept between calls, so send everything that a program needs with the call, \
+         {kept} send everything that a program needs with the call, \
          and print everything that you want to know. Pictures come back as images.",
         config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
     )
@@ -38,6 +47,9 @@ pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
         vec![execute_code::execute_code(config, snippets), check_syntax::check_syntax(config)];
     if config.detaches() {
         tools.push(get_result::get_result(config));
+    }
+    if config.sessions.max > 0 {
+        tools.extend(sessions::all(config));
     }
     if let Some(language) = &config.test_code {
         tools.push(test_code::test_code(config, language));
@@ -60,6 +72,41 @@ fn plain_schema<T: JsonSchema>() -> Value {
     schema
 }
 
+/// The schema of answers. Every conversation pays for it, so it only names what is in the objects of lists.
+fn answer_schema<T: JsonSchema>() -> Value {
+    let mut schema = plain_schema::<T>();
+    let properties = schema["properties"].as_object_mut();
+    for property in properties.into_iter().flatten().map(|(_, property)| property) {
+        if let Some(property) = property.as_object_mut() {
+            property.remove("minimum");
+        }
+        let parts = property.get_mut("items").and_then(|items| items.get_mut("properties"));
+        for part in parts.and_then(Value::as_object_mut).into_iter().flatten().map(|(_, part)| part)
+        {
+            if let Some(part) = part.as_object_mut() {
+                part.retain(|keyword, _| ["items", "type"].contains(&keyword.as_str()));
+            }
+        }
+        if let Some(items) = property.get_mut("items").and_then(Value::as_object_mut) {
+            items.remove("description");
+        }
+    }
+    schema
+}
+
+/// What a schema of answers has besides what `execute_code` describes.
+fn like_execute_code(more: Value) -> Value {
+    let mut schema = json!({ "type": "object", "properties": {
+        "status": { "type": "string", "description": "This and all else as of execute_code." },
+        "stdout": { "type": "string", "description": "Standard output." },
+        "stderr": { "type": "string", "description": "Standard error." },
+    }});
+    if let (Some(all), Value::Object(more)) = (schema["properties"].as_object_mut(), more) {
+        all.extend(more);
+    }
+    schema
+}
+
 fn simplify(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     schema.retain(|keyword, _| KEYWORDS.contains(&keyword.as_str()));
@@ -68,14 +115,8 @@ fn simplify(schema: &mut Value) {
     schema.get_mut("items").into_iter().for_each(simplify);
 }
 
-/// Adds what an answer to invalid arguments has to the schema of a tool's answers. It has nothing else of them.
+/// Admits answers to invalid arguments, which have nothing of what a tool's other answers have: a status, the field and a message.
 fn admit_invalid_arguments(schema: &mut Value) {
-    let text = |description: &str| json!({ "type": "string", "description": description });
-    let mut status = text("Only there if an argument can't be used.");
-    status["enum"] = json!([ReportStatus::InvalidArguments]);
-    schema["properties"]["status"] = status;
-    schema["properties"]["field"] = text("The argument that can't be used.");
-    schema["properties"]["message"] = text("What is wrong with it, and what would be right.");
     if let Some(schema) = schema.as_object_mut() {
         schema.remove("required");
     }
@@ -104,12 +145,15 @@ mod tests {
         "policies": {"apply": {"python": ["strict"]}}}"#;
 
     #[test]
-    fn test_code_is_there_only_where_it_was_asked_for() {
+    fn tools_are_there_only_where_they_are_of_use() {
         let names =
             |text: &str| tools(text).iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
-        assert_eq!(names("{}"), [EXECUTE_CODE, CHECK_SYNTAX, GET_RESULT]);
-        assert_eq!(names(ALL), [EXECUTE_CODE, CHECK_SYNTAX, GET_RESULT, TEST_CODE]);
-        let never = r#"{"results": {"detachAfter": "1h"}}"#;
+        let of_sessions =
+            [OPEN_SESSION, RUN_COMMAND, REWIND_SESSION, INTERRUPT_SESSION, CLOSE_SESSION];
+        let usual = [&[EXECUTE_CODE, CHECK_SYNTAX, GET_RESULT][..], &of_sessions].concat();
+        assert_eq!(names("{}"), usual);
+        assert_eq!(names(ALL), [&usual[..], &[TEST_CODE]].concat());
+        let never = r#"{"results": {"detachAfter": "1h"}, "sessions": {"max": 0}}"#;
         assert_eq!(names(never), [EXECUTE_CODE, CHECK_SYNTAX]);
     }
 

@@ -134,7 +134,7 @@ impl Tested {
 
     /// The answer to a program that ran.
     pub(crate) fn executed(outcome: &Outcome, receipt: &Receipt, mut notes: Vec<String>) -> Self {
-        notes.extend(explain::without_limits(receipt));
+        notes.extend(explain::without_limits(&receipt.unenforced));
         Self::Executed {
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
@@ -168,7 +168,7 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
         .with_title("Test code")
         .with_raw_output_schema(object(output))
         .with_annotations(
-            ToolAnnotations::with_title("Test code")
+            ToolAnnotations::new()
                 .read_only(true)
                 .destructive(false)
                 .idempotent(false)

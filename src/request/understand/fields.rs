@@ -7,7 +7,8 @@ use super::given::{Given, Object};
 use super::notes::Notes;
 use super::values;
 use crate::request::arguments::{
-    Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, shortened,
+    Arguments, CheckSyntax, CloseSession, GetResult, InterruptSession, InvalidArgument,
+    OpenSession, RewindSession, RunCommand, TestCode, shortened,
 };
 
 /// Longest name that is compared with others, in bytes.
@@ -89,8 +90,37 @@ const NAME_OF_LANGUAGE: &str = "give the name of one language as a string";
 const TIMEOUT: &[&str] =
     &["timelimit", "timeoutms", "timeouts", "timeoutsec", "timeoutsecs", "timeoutseconds"];
 
+const SESSION: Field = field(
+    "session",
+    Kind::Name,
+    &["handle", "sessionhandle", "sessionid"],
+    "give the handle that open_session returned, as a string",
+);
+const STDIN: Field = field(
+    "stdin",
+    Kind::Text,
+    &["input", "inputdata", "standardinput", "stdininput"],
+    "give the program's standard input as a string",
+);
+const ENV: Field = field(
+    "env",
+    Kind::Variables,
+    &["environ", "environment", "environmentvariables", "envvars", "variables"],
+    "give a list of strings, such as [\"MODE=fast\"]",
+);
+const MEMORY: Field =
+    field("memory_mb", Kind::Mebibytes, &["memorylimitmb", "memorymib", "memmb"], MEBIBYTES);
+const CORES: Field = field(
+    "cpus",
+    Kind::Number,
+    &["cores", "cpu", "cpucores", "cpucount"],
+    "give a number of cores, such as 0.5",
+);
+const FILES: &str = "give a list of objects with filename and content";
+
 impl Tool for Arguments {
     const FIELDS: &'static [Field] = &[
+        SESSION,
         field("language", Kind::Language, LANGUAGE, NAME_OF_LANGUAGE),
         field(
             "entrypoint_code",
@@ -104,12 +134,7 @@ impl Tool for Arguments {
             &["entrypointfile", "filename", "mainfile"],
             "give a file name as a string",
         ),
-        field(
-            "additional_files",
-            Kind::Files,
-            &["extrafiles", "files", "inputfiles"],
-            "give a list of objects with filename and content",
-        ),
+        field("additional_files", Kind::Files, &["extrafiles", "files", "inputfiles"], FILES),
         field("snippet_name", Kind::Name, &["snippetid"], "give the name of a snippet as a string"),
         field(
             "output_files",
@@ -123,26 +148,11 @@ impl Tool for Arguments {
             &["argument", "arguments", "argv", "cliargs", "commandlineargs"],
             "give a list of strings, such as [\"-n\", \"5\"]",
         ),
-        field(
-            "stdin",
-            Kind::Text,
-            &["input", "inputdata", "standardinput", "stdininput"],
-            "give the program's standard input as a string",
-        ),
-        field(
-            "env",
-            Kind::Variables,
-            &["environ", "environment", "environmentvariables", "envvars", "variables"],
-            "give a list of strings, such as [\"MODE=fast\"]",
-        ),
+        STDIN,
+        ENV,
         field("timeout", Kind::Duration, TIMEOUT, DURATION),
-        field("memory_mb", Kind::Mebibytes, &["memorylimitmb", "memorymib", "memmb"], MEBIBYTES),
-        field(
-            "cpus",
-            Kind::Number,
-            &["cores", "cpu", "cpucores", "cpucount"],
-            "give a number of cores, such as 0.5",
-        ),
+        MEMORY,
+        CORES,
     ];
 }
 
@@ -166,6 +176,7 @@ pub(super) const FILE: &[Field] = &[
         &["contentencoding"],
         "use utf-8 for text, or base64 for binary files",
     ),
+    field("append", Kind::Switch, &["appends", "isappended"], "give true or false"),
 ];
 
 const CODE: &[&str] = &[
@@ -216,6 +227,63 @@ impl Tool for GetResult {
         ),
         field("cancel", Kind::Switch, &["abort", "kill", "stop"], "give true or false"),
     ];
+}
+
+impl Tool for OpenSession {
+    const FIELDS: &'static [Field] = &[
+        field("language", Kind::Language, LANGUAGE, NAME_OF_LANGUAGE),
+        field("files", Kind::Files, &["additionalfiles", "inputfiles"], FILES),
+        MEMORY,
+        CORES,
+        field("idle_timeout", Kind::Duration, &["timeout", "ttl"], DURATION),
+        field(
+            "replay",
+            Kind::Name,
+            &["replayof", "replaysession"],
+            "give the handle of an earlier session, as a string",
+        ),
+    ];
+}
+
+impl Tool for RunCommand {
+    const FIELDS: &'static [Field] = &[
+        SESSION,
+        field(
+            "command",
+            Kind::Text,
+            &["cmd", "commandline", "script", "shell"],
+            "give the shell command as a string",
+        ),
+        field(
+            "cwd",
+            Kind::Name,
+            &["directory", "folder", "workdir", "workingdirectory"],
+            "give a folder as a string",
+        ),
+        STDIN,
+        ENV,
+        field("timeout", Kind::Duration, TIMEOUT, DURATION),
+    ];
+}
+
+impl Tool for RewindSession {
+    const FIELDS: &'static [Field] = &[
+        SESSION,
+        field(
+            "cells",
+            Kind::Whole,
+            &["count", "n", "number", "steps"],
+            "give a whole number of cells, such as 1",
+        ),
+    ];
+}
+
+impl Tool for InterruptSession {
+    const FIELDS: &'static [Field] = &[SESSION];
+}
+
+impl Tool for CloseSession {
+    const FIELDS: &'static [Field] = &[SESSION];
 }
 
 /// Brings the fields of an object into their form. `at` is the path of the object, with a dot at its end.

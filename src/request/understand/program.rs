@@ -40,8 +40,10 @@ pub(super) fn understand(
     config: &Config,
     notes: &mut Notes,
 ) -> Result<(), InvalidArgument> {
-    let Some(code) = table.iter().find(|field| field.kind == Kind::Code) else { return Ok(()) };
     let mut reader = Reader { table, languages: &config.languages, notes };
+    let Some(code) = table.iter().find(|field| field.kind == Kind::Code) else {
+        return if reader.takes(Kind::Language) { reader.language_as_given(given) } else { Ok(()) };
+    };
     let is_snippet = given.contains_key(SNIPPET);
     // Callers that have to send every field send an empty one.
     if is_snippet && given.get(code.name).is_some_and(|code| code == "") {
@@ -90,7 +92,7 @@ impl Reader<'_> {
             return Ok(());
         };
         if !self.table.iter().any(|field| field.name == FILE_NAME) {
-            if !TYPESCRIPT.contains(&extension.as_str()) {
+            if !TYPESCRIPT.contains(&extension.as_str()) || !self.takes(Kind::Code) {
                 return Ok(());
             }
             let message = format!(

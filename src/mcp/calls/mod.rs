@@ -1,5 +1,7 @@
 //! The calls of the tools: what each tool does, from its arguments to its answer. Independent of the transport.
 
+mod sessions;
+
 use std::sync::Arc;
 
 use isolator_pool::pool::admission::Client;
@@ -12,7 +14,10 @@ use serde_json::Value;
 use crate::config::{Config, Language, ResultsConfig};
 use crate::mcp::budget::Budget;
 use crate::mcp::tool_result;
-use crate::mcp::tools::{self, CHECK_SYNTAX, EXECUTE_CODE, GET_RESULT, TEST_CODE, Tested};
+use crate::mcp::tools::{
+    self, CHECK_SYNTAX, CLOSE_SESSION, EXECUTE_CODE, GET_RESULT, INTERRUPT_SESSION, OPEN_SESSION,
+    REWIND_SESSION, RUN_COMMAND, TEST_CODE, Tested,
+};
 use crate::request::arguments::{
     Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
 };
@@ -26,6 +31,7 @@ use crate::result::handles::Capacity;
 use crate::result::kept::{self, Part, ReadError, Results};
 use crate::result::report::Report;
 use crate::result::so_far::SoFar;
+use crate::sessions::Sessions;
 
 /// What calls need; cheap to clone.
 #[derive(Clone)]
@@ -36,6 +42,7 @@ pub(crate) struct Calls {
     in_flight: Budget,
     results: Arc<Results>,
     detached: Arc<Detached<Answer>>,
+    sessions: Sessions,
 }
 
 /// How many clients a server has.
@@ -82,6 +89,7 @@ impl Calls {
         config: Arc<Config>,
         snippets: Arc<Snippets>,
         pools: Arc<Pools>,
+        sessions: Sessions,
         clients: Clients,
     ) -> Self {
         let of_one = |all: usize| match clients {
@@ -103,6 +111,7 @@ impl Calls {
             snippets,
             in_flight: Budget::new(in_flight, of_one(in_flight)),
             results: Arc::new(Results::new(kept, keep_for)),
+            sessions,
             detached: Arc::new(detached),
             config,
             pools,
@@ -116,14 +125,20 @@ impl Calls {
     /// When there is no such tool. Any other failure is an answer, because hosts show those to their model.
     pub(crate) async fn call(&self, name: &str, arguments: Given, call: Call) -> Answer {
         let answer = match (name, &self.config.test_code) {
-            (EXECUTE_CODE, _) if call.waits_for_the_end => {
-                let Call { client, progress, .. } = call;
-                self.execute_code(arguments, &client, progress).await
+            (EXECUTE_CODE | RUN_COMMAND, _) if name == EXECUTE_CODE || self.has_sessions() => {
+                self.execute(name == RUN_COMMAND, arguments, call).await
             }
-            (EXECUTE_CODE, _) => self.execute_or_detach(arguments, call).await,
             (GET_RESULT, _) => self.get_result(arguments, call).await,
             (CHECK_SYNTAX, _) => self.check_syntax(arguments, call).await,
             (TEST_CODE, Some(language)) => self.test_code(arguments, call, language).await,
+            (OPEN_SESSION, _) if self.has_sessions() => self.open_session(arguments, call).await,
+            (REWIND_SESSION, _) if self.has_sessions() => {
+                self.rewind_session(arguments, call).await
+            }
+            (INTERRUPT_SESSION, _) if self.has_sessions() => {
+                self.interrupt_session(arguments, &call)
+            }
+            (CLOSE_SESSION, _) if self.has_sessions() => self.close_session(arguments, &call),
             _ => {
                 let tools = tools::all(&self.config, &self.snippets);
                 let names: Vec<_> = tools.iter().map(|tool| &*tool.name).collect();
@@ -147,8 +162,11 @@ impl Calls {
 
     /// Runs a program. A long run is detached before its caller gives up, even if the caller follows its progress: many
     /// hosts ask for progress and wait no longer for it.
-    async fn execute_or_detach(&self, arguments: Given, call: Call) -> Answer {
-        let Call { client, progress, .. } = call;
+    async fn execute(&self, is_command: bool, arguments: Given, call: Call) -> Answer {
+        let Call { client, progress, waits_for_the_end } = call;
+        if waits_for_the_end {
+            return self.run(is_command, arguments, &client, progress).await;
+        }
         let so_far = Arc::new(SoFar::default());
         let watch = {
             let so_far = Arc::clone(&so_far);
@@ -160,8 +178,24 @@ impl Calls {
             })
         };
         let (calls, caller) = (self.clone(), client.clone());
-        let run = async move { calls.execute_code(arguments, &caller, Some(watch)).await };
+        let run = async move { calls.run(is_command, arguments, &caller, Some(watch)).await };
         self.answer(self.detached.run_or_detach(&client, so_far, run).await)
+    }
+
+    async fn run(
+        &self,
+        is_command: bool,
+        arguments: Given,
+        client: &Client,
+        watch: Option<Watch>,
+    ) -> Answer {
+        if is_command {
+            return self.run_command(arguments, client, watch).await;
+        }
+        match self.named_session(&arguments) {
+            Some(session) => self.run_cell(&session, arguments, client, watch).await,
+            None => self.execute_code(arguments, client, watch).await,
+        }
     }
 
     async fn get_result(&self, arguments: Given, Call { client, .. }: Call) -> Answer {

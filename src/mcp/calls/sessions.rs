@@ -1,0 +1,442 @@
+//! The calls of sessions.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::session::{CellEnd, CellOutcome, SessionError};
+use isolator_pool::run::output::Watch;
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{Answer, Call, Calls};
+use crate::duration;
+use crate::mcp::{session_answers, tool_result};
+use crate::request::arguments::{
+    Arguments, CloseSession, InterruptSession, InvalidArgument, OpenSession, RewindSession,
+    RunCommand, required,
+};
+use crate::request::in_session::{self, Cell, Opening};
+use crate::request::understand::{self, given::Given};
+use crate::result::explain::Context;
+use crate::result::report::Report;
+use crate::sessions::journal::{Entry, EntryEnd, SentFile, Step};
+use crate::sessions::{InUse, NoSession, Sessions};
+
+/// What the argument of each tool is.
+const HANDLE: &str = "the handle that open_session returned";
+
+/// How long a step that was interrupted can run at least when it is run again.
+const LEAST_TIME: Duration = Duration::from_secs(1);
+
+/// Names under which callers give the handle.
+const SESSION_NAMES: [&str; 4] = ["session", "session_id", "sessionId", "session_handle"];
+
+/// What was run again in a new session.
+#[derive(Debug, Default, Serialize)]
+struct Replayed {
+    /// Steps that were run.
+    steps: u32,
+    /// Steps that failed this time, with the beginning of what they printed.
+    failed: Vec<String>,
+    /// Steps that are not remembered anymore.
+    forgotten: u32,
+    /// Steps that were not run, because the call would have taken too long.
+    not_run: u32,
+}
+
+/// A session whose handle its client does not have yet. It ends if the client goes away before.
+struct Unanswered<'a> {
+    sessions: &'a Sessions,
+    session: InUse,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            // An error means that it has ended by itself.
+            let _ = self.sessions.close(&self.session.client, &self.session.id);
+        }
+    }
+}
+
+impl Calls {
+    /// Whether sessions are offered.
+    pub(super) fn has_sessions(&self) -> bool {
+        self.config.sessions.max > 0
+    }
+
+    /// The handle of the session that a call of `execute_code` names, if it names one. It says what the language is, so it is looked
+    /// for before the arguments are read.
+    pub(super) fn named_session(&self, arguments: &Given) -> Option<String> {
+        let Given::Object(given) = arguments else { return None };
+        let named = SESSION_NAMES.iter().find_map(|name| given.get(*name));
+        match named {
+            Some(Given::String(handle)) if !handle.trim().is_empty() => {
+                Some(handle.trim().to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// Opens a session.
+    pub(super) async fn open_session(&self, arguments: Given, call: Call) -> Answer {
+        let Call { client, progress, .. } = call;
+        let (arguments, notes) = understand::read::<OpenSession>(arguments, &self.config)?;
+        let mut share = self.in_flight.share(&client);
+        let weight = arguments.files.iter().map(|file| file.content.len()).sum();
+        if !share.grow(weight) {
+            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+        }
+        let replay = arguments.replay.clone();
+        let Opening { wish, first } =
+            in_session::opening(arguments, &self.config).map_err(|error| notes.explain(error))?;
+        let mut steps = VecDeque::new();
+        let mut replayed = None;
+        if let Some(handle) = replay {
+            let (language, journal) = self
+                .sessions
+                .journal(&client, &handle)
+                .ok_or_else(|| InvalidArgument::new("replay", session_answers::unknown(&handle)))?;
+            if language != wish.language.name {
+                let message =
+                    format!("that session's language is {language}: open one in the same language");
+                return Err(InvalidArgument::new("replay", message));
+            }
+            let again = journal.entries().filter(|entry| entry.end == EntryEnd::Ran).cloned();
+            steps.extend(again);
+            replayed = Some(Replayed { forgotten: journal.missing(), ..Replayed::default() });
+        }
+        let (session, receipt) = match self.sessions.open(&client, wish).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                return Ok(session_answers::not_opened(&error, self.pools.advice_when_busy()));
+            }
+        };
+        let mut unanswered = Unanswered { sessions: &self.sessions, session, is_answered: false };
+        let session = &unanswered.session;
+        if let Some(first) = first
+            && let Err(answer) = self.first_files(session, first, &client).await
+        {
+            // Without its files it is not what was asked for.
+            return answer;
+        }
+        if let Some(replayed) = &mut replayed {
+            self.replay(session, steps, replayed, &client, progress).await?;
+        }
+        let limits = json!({
+            "memory_mb": session.resources.memory.as_mib(),
+            "cpus": session.resources.cpu.as_cores(),
+            "max_timeout": duration::shown(self.config.limits.max_timeout),
+            "idle_timeout": duration::shown(session.idle_timeout),
+            "max_age": duration::shown(self.config.sessions.max_age),
+        });
+        let mut answer = json!({
+            "session": session.id,
+            "language": session.language.name,
+            "expires_at": session.expires_at(),
+            "limits": limits,
+        });
+        if let Some(interpreter) = &session.session.opened().interpreter {
+            answer["interpreter"] = json!(interpreter);
+        }
+        if let Some(replayed) = replayed {
+            answer["replayed"] = json!(replayed);
+        }
+        let notes = notes.into_texts();
+        if !notes.is_empty() {
+            answer["notes"] = json!(notes);
+        }
+        let receipt = session_answers::open_receipt(session, &receipt);
+        unanswered.is_answered = true;
+        Ok(tool_result::with_receipt(tool_result::of_data(&answer), &receipt))
+    }
+
+    /// Writes the files that come with a new session. The error is the answer to the call.
+    async fn first_files(
+        &self,
+        session: &InUse,
+        first: Cell,
+        client: &Client,
+    ) -> Result<(), Answer> {
+        let found = self.config.policies.check(&session.language.name, first.unchecked).await;
+        if !found.is_empty() {
+            return Err(Ok(tool_result::of_report(&Report::refused(found), Vec::new())));
+        }
+        let entry = entry_of(0, &first.step, &first.files, first.run.timeout, EntryEnd::Ran);
+        match session.session.run(client, first.run).await {
+            Ok(_) => {
+                self.sessions.note(session, |journal| journal.add(entry));
+                Ok(())
+            }
+            Err(error) => Err(Ok(session_answers::failed(&error, session))),
+        }
+    }
+
+    /// Runs the steps of a journal in a new session.
+    async fn replay(
+        &self,
+        session: &InUse,
+        steps: VecDeque<Entry>,
+        replayed: &mut Replayed,
+        client: &Client,
+        watch: Option<Watch>,
+    ) -> Result<(), InvalidArgument> {
+        const MAX_TOLD: usize = 20;
+        // Whoever waits longer for an answer is told by then.
+        let until = Instant::now() + self.config.results.detach_after;
+        for Entry { cell: number, step, files, timeout, .. } in steps {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                replayed.not_run += 1;
+                continue;
+            }
+            let timeout = timeout.min(left);
+            let (language, resources) = (&session.language, session.resources);
+            let cell = in_session::again(step, files, timeout, language, resources, &self.config)?;
+            let found = self.config.policies.check(&language.name, cell.unchecked.clone()).await;
+            replayed.steps += 1;
+            let failure = if found.is_empty() {
+                let ran = self.run_step(session, cell, client, watch.clone()).await;
+                match ran {
+                    Ok(outcome) => failure_of(&outcome),
+                    Err(error) => Some(error.to_string()),
+                }
+            } else {
+                Some("the operator forbids something in it".to_owned())
+            };
+            if let Some(failure) = failure
+                && replayed.failed.len() < MAX_TOLD
+            {
+                replayed.failed.push(format!("cell {number}: {failure}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a cell, and notes it in the journal.
+    async fn run_step(
+        &self,
+        session: &InUse,
+        cell: Cell,
+        client: &Client,
+        watch: Option<Watch>,
+    ) -> Result<CellOutcome, SessionError> {
+        let Cell { mut run, step, files, .. } = cell;
+        let timeout = run.timeout;
+        let is_code = matches!(step, Step::Code { .. });
+        run.watch = watch;
+        // If nobody waits for the answer anymore the cell is undone, and it is not known how far it came.
+        let entry = Some(entry_of(0, &step, &files, timeout, EntryEnd::Undone));
+        let mut noted = Noted { sessions: &self.sessions, session, entry };
+        let ran = session.session.run(client, run).await;
+        let entry = noted.entry.take();
+        self.sessions.keep_to_memory();
+        let outcome = match ran {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                // Otherwise it did not run.
+                if matches!(error, SessionError::Ended(_)) {
+                    noted.entry = entry;
+                }
+                return Err(error);
+            }
+        };
+        if let Some(mut entry) = entry {
+            entry.cell = outcome.cell;
+            if outcome.end == Some(CellEnd::Interrupted) {
+                // It would go on for as long as it could, if nobody interrupts it the next time.
+                entry.timeout = outcome.outcome.wall.max(LEAST_TIME);
+            }
+            // What has ended its session would end the next one, too.
+            let is_undone = (outcome.undone > 0 && is_code) || !outcome.is_alive;
+            entry.end = if is_undone { EntryEnd::Undone } else { EntryEnd::Ran };
+            self.sessions.note(session, |journal| {
+                if outcome.undone > 1 {
+                    journal.undo(outcome.undone - 1);
+                }
+                journal.add(entry);
+            });
+        }
+        self.sessions.count_undone(outcome.undone);
+        Ok(outcome)
+    }
+
+    /// Runs a cell of code.
+    pub(super) async fn run_cell(
+        &self,
+        handle: &str,
+        mut arguments: Given,
+        client: &Client,
+        watch: Option<Watch>,
+    ) -> Answer {
+        if !self.has_sessions() {
+            return Err(InvalidArgument::new("session", "this server offers no sessions"));
+        }
+        let session = match self.sessions.take(client, handle) {
+            Ok(session) => session,
+            Err(none) => return Ok(session_answers::none(handle, &none)),
+        };
+        if let Given::Object(given) = &mut arguments {
+            let language = || Given::String(session.language.name.clone());
+            given.entry("language".to_owned()).or_insert_with(language);
+        }
+        let (arguments, notes) = understand::read::<Arguments>(arguments, &self.config)?;
+        let mut share = self.in_flight.share(client);
+        if !share.grow(arguments.weight()) {
+            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+        }
+        let cell = in_session::cell(arguments, &session.language, session.resources, &self.config)
+            .map_err(|error| notes.explain(error))?;
+        self.finish(&session, cell, notes.into_texts(), client, watch).await
+    }
+
+    /// Runs a shell command.
+    pub(super) async fn run_command(
+        &self,
+        arguments: Given,
+        client: &Client,
+        watch: Option<Watch>,
+    ) -> Answer {
+        let (arguments, notes) = understand::read::<RunCommand>(arguments, &self.config)?;
+        let handle = required(arguments.session.clone(), "session", HANDLE)?;
+        let session = match self.sessions.take(client, &handle) {
+            Ok(session) => session,
+            Err(none) => return Ok(session_answers::none(&handle, &none)),
+        };
+        let mut share = self.in_flight.share(client);
+        let texts = [&arguments.command, &arguments.stdin].into_iter().flatten();
+        if !share.grow(texts.map(String::len).sum()) {
+            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+        }
+        let cell = in_session::command(arguments, &session.language, &self.config)
+            .map_err(|error| notes.explain(error))?;
+        self.finish(&session, cell, notes.into_texts(), client, watch).await
+    }
+
+    async fn finish(
+        &self,
+        session: &InUse,
+        mut cell: Cell,
+        notes: Vec<String>,
+        client: &Client,
+        watch: Option<Watch>,
+    ) -> Answer {
+        let unchecked = std::mem::take(&mut cell.unchecked);
+        let found = self.config.policies.check(&session.language.name, unchecked).await;
+        if !found.is_empty() {
+            let report = Report { notes, ..Report::refused(found) };
+            return Ok(tool_result::of_report(&report, Vec::new()));
+        }
+        let (advice, wanted) = (cell.advice.take(), cell.wanted.clone());
+        let timeout = cell.run.timeout;
+        let outcome = match self.run_step(session, cell, client, watch).await {
+            Ok(outcome) => outcome,
+            Err(error) => return Ok(session_answers::failed(&error, session)),
+        };
+        let context = Context {
+            config: &self.config,
+            language: &session.language,
+            timeout,
+            resources: session.resources,
+            advice: advice.as_deref(),
+        };
+        let unenforced = self.pools.unenforced();
+        let keep = (&*self.results, client);
+        Ok(session_answers::of_cell(outcome, session, &unenforced, &context, &wanted, notes, keep)
+            .await)
+    }
+
+    /// Undoes cells.
+    pub(super) async fn rewind_session(&self, arguments: Given, call: Call) -> Answer {
+        let client = call.client;
+        let (RewindSession { session, cells }, _) = understand::read(arguments, &self.config)?;
+        let handle = required(session, "session", HANDLE)?;
+        let cells = match cells.map(u32::try_from) {
+            Some(Ok(cells @ 1..)) => cells,
+            Some(_) => return Err(InvalidArgument::new("cells", "must be a whole number from 1")),
+            None => {
+                return Err(InvalidArgument::new(
+                    "cells",
+                    "is required: how many cells to undo, at least 1",
+                ));
+            }
+        };
+        let session = match self.sessions.take(&client, &handle) {
+            Ok(session) => session,
+            Err(none) => return Ok(session_answers::none(&handle, &none)),
+        };
+        let (undone, left) = match session.session.rewind(cells).await {
+            Ok(rewound) => rewound,
+            Err(error) => return Ok(session_answers::failed(&error, &session)),
+        };
+        if undone == 0 {
+            let message = session_answers::no_such_checkpoint(&session, cells, left);
+            return Err(InvalidArgument::new("cells", message));
+        }
+        self.sessions.note(&session, |journal| journal.undo(undone));
+        self.sessions.count_undone(undone);
+        let expires_at = session.expires_at();
+        let answer =
+            json!({ "undone_cells": undone, "can_rewind": left, "expires_at": expires_at });
+        Ok(tool_result::of_data(&answer))
+    }
+
+    /// Interrupts what runs.
+    pub(super) fn interrupt_session(&self, arguments: Given, call: &Call) -> Answer {
+        let (InterruptSession { session }, _) = understand::read(arguments, &self.config)?;
+        let handle = required(session, "session", HANDLE)?;
+        Ok(match self.sessions.take(&call.client, &handle) {
+            Ok(session) => {
+                tool_result::of_data(&json!({ "interrupted": session.session.interrupt() }))
+            }
+            Err(none) => session_answers::none(&handle, &none),
+        })
+    }
+
+    /// Ends a session. One that has ended is closed, too.
+    pub(super) fn close_session(&self, arguments: Given, call: &Call) -> Answer {
+        let (CloseSession { session }, _) = understand::read(arguments, &self.config)?;
+        let handle = required(session, "session", HANDLE)?;
+        Ok(match self.sessions.close(&call.client, &handle) {
+            Ok(()) => tool_result::of_data(&json!({ "closed": true })),
+            Err(NoSession::Gone(_)) => tool_result::of_data(&json!({ "closed": false })),
+            Err(none @ NoSession::Unknown) => session_answers::none(&handle, &none),
+        })
+    }
+}
+
+/// A cell that runs and is noted when its caller goes away.
+struct Noted<'a> {
+    sessions: &'a Sessions,
+    session: &'a InUse,
+    entry: Option<Entry>,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            self.sessions.note(self.session, |journal| journal.add(entry));
+        }
+    }
+}
+
+fn entry_of(cell: u32, step: &Step, files: &[SentFile], timeout: Duration, end: EntryEnd) -> Entry {
+    Entry { cell, step: step.clone(), files: files.to_vec(), timeout, end }
+}
+
+/// What is said of a step that failed when it was run again.
+fn failure_of(outcome: &CellOutcome) -> Option<String> {
+    const LONGEST: usize = 200;
+    use isolator_pool::run::outcome::Status;
+    let status = outcome.outcome.status;
+    (status != Status::Success).then(|| {
+        let printed = outcome.outcome.stderr.to_bytes();
+        let printed = String::from_utf8_lossy(&printed);
+        let last = printed.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let last: String = last.chars().take(LONGEST).collect();
+        format!("{}: {last}", status.as_str())
+    })
+}

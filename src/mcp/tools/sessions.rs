@@ -1,0 +1,143 @@
+//! The tools of sessions.
+//!
+//! Every conversation pays for their schemas, so those of answers name only what comes after success. An answer that failed has a
+//! status and a message beside its text.
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::{like_execute_code, object, plain_schema};
+use crate::config::Config;
+use crate::duration;
+use crate::request::arguments::{
+    CloseSession, InterruptSession, OpenSession, RewindSession, RunCommand,
+};
+
+/// The tool that opens a session.
+pub(crate) const OPEN_SESSION: &str = "open_session";
+
+/// The tool that runs a shell command in a session.
+pub(crate) const RUN_COMMAND: &str = "run_command";
+
+/// The tool that undoes cells.
+pub(crate) const REWIND_SESSION: &str = "rewind_session";
+
+/// The tool that interrupts the running cell.
+pub(crate) const INTERRUPT_SESSION: &str = "interrupt_session";
+
+/// The tool that ends a session.
+pub(crate) const CLOSE_SESSION: &str = "close_session";
+
+/// All of them.
+pub(super) fn all(config: &Config) -> [Tool; 5] {
+    [open_session(config), run_command(), rewind_session(), interrupt_session(), close_session()]
+}
+
+fn open_session(config: &Config) -> Tool {
+    let with_state = config.languages.values().filter(|language| language.kernel.is_some());
+    let with_state =
+        with_state.map(|language| language.name.clone()).collect::<Vec<_>>().join(" and ");
+    let idle = duration::shown(config.sessions.idle_timeout);
+    let state = if with_state.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "In {with_state} variables live on, too, and the value of a cell's last expression is returned. "
+        )
+    };
+    let description = format!(
+        "Opens a sandbox that lives on between calls, for work in several steps. Pass its handle as session to execute_code, which \
+         then runs the code there as the next cell, and to run_command. Files live on. {state}A Python cell that hangs, crashes or \
+         runs out of memory is undone. A session ends if it is not used for {idle}."
+    );
+    let mut input = plain_schema::<OpenSession>();
+    input["required"] = json!(["language"]);
+    input["properties"]["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
+    input["properties"]["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
+    let output = json!({ "type": "object", "properties": {
+        "session": text("The handle."),
+        "language": text("Language of its cells."),
+        "interpreter": text("What runs them, if variables live on."),
+        "expires_at": text("When it ends if it is not used."),
+        "limits": { "type": "object", "description": "What it can use.", "properties": {
+            "memory_mb": { "type": "integer" },
+            "cpus": { "type": "number" },
+            "idle_timeout": { "type": "string" },
+            "max_timeout": { "type": "string" },
+            "max_age": { "type": "string" },
+        }},
+        "replayed": { "type": "object", "description": "What was run again.", "properties": {
+            "steps": { "type": "integer" },
+            "failed": { "type": "array", "items": { "type": "string" } },
+            "forgotten": { "type": "integer" },
+            "not_run": { "type": "integer" },
+        }},
+    }});
+    tool(OPEN_SESSION, "Open a session", &description, input, output, false)
+}
+
+fn run_command() -> Tool {
+    let mut input = plain_schema::<RunCommand>();
+    input["required"] = json!(["session", "command"]);
+    let handle = text("After running: pass it to get_result.");
+    let output = like_execute_code(json!({ "handle": handle }));
+    let description = "Runs a shell command in a session's sandbox, in its working directory. Processes that it leaves in the \
+                       background live on.";
+    tool(RUN_COMMAND, "Run a command", description, input, output, false)
+}
+
+fn rewind_session() -> Tool {
+    let mut input = plain_schema::<RewindSession>();
+    input["required"] = json!(["session", "cells"]);
+    let output = json!({ "type": "object", "properties": {
+        "undone_cells": { "type": "integer", "description": "How many cells were undone." },
+        "can_rewind": { "type": "integer", "description": "How many more can be." },
+        "expires_at": text("When the session ends if it is not used."),
+    }});
+    let description = "Undoes the last cells of a Python session: variables are as before them. Files are not undone.";
+    tool(REWIND_SESSION, "Rewind a session", description, input, output, false)
+}
+
+fn interrupt_session() -> Tool {
+    let mut input = plain_schema::<InterruptSession>();
+    input["required"] = json!(["session"]);
+    let output = json!({ "type": "object", "properties": {
+        "interrupted": { "type": "boolean", "description": "Whether something was running." },
+    }});
+    let description = "Interrupts the cell or command that is running in a session, as Ctrl-C does. What it did until then stays.";
+    tool(INTERRUPT_SESSION, "Interrupt a session", description, input, output, false)
+}
+
+fn close_session() -> Tool {
+    let mut input = plain_schema::<CloseSession>();
+    input["required"] = json!(["session"]);
+    let output = json!({ "type": "object", "properties": {
+        "closed": { "type": "boolean", "description": "Whether it was open." },
+    }});
+    let description = "Ends a session and removes its sandbox with everything in it.";
+    tool(CLOSE_SESSION, "Close a session", description, input, output, true)
+}
+
+fn text(description: &str) -> Value {
+    json!({ "type": "string", "description": description })
+}
+
+fn tool(
+    name: &'static str,
+    title: &'static str,
+    description: &str,
+    input: Value,
+    output: Value,
+    is_destructive: bool,
+) -> Tool {
+    Tool::new(name, description.to_owned(), object(input))
+        .with_title(title)
+        .with_raw_output_schema(object(output))
+        .with_annotations(
+            ToolAnnotations::new()
+                .read_only(false)
+                .destructive(is_destructive)
+                .idempotent(name == CLOSE_SESSION)
+                .open_world(false),
+        )
+}

@@ -1,0 +1,213 @@
+//! What the answer to a cell has that the answer to a program has not.
+
+use isolator_pool::pool::session::{CellEnd, CellOutcome, ShownThing};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::result::files::{Attachment, FileReport};
+use crate::result::forms::{Form, Room};
+use crate::result::report::{Report, text};
+
+/// Longest text of one form in the data, in bytes. A model gets only plain text.
+const MAX_FORM: usize = 128 * 1024;
+
+/// Longest plain text of everything that is shown, for the model.
+const MAX_TEXT: usize = 32 * 1024;
+
+/// The forms that are written as text in the data, by their media types.
+const PLAIN: &str = "text/plain";
+
+/// Something that a cell has shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct ShownReport {
+    /// Whether it is the value of the last expression.
+    pub is_result: bool,
+    /// Media types of all its forms. Pictures are beside the text of the answer, in the same order.
+    pub media_types: Vec<String>,
+    /// As plain text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub text: Option<String>,
+    /// As HTML.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub html: Option<String>,
+    /// As Markdown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub markdown: Option<String>,
+    /// As LaTeX.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub latex: Option<String>,
+    /// As JSON, written as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub json: Option<String>,
+    /// As SVG.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub svg: Option<String>,
+}
+
+/// What a cell has shown: for the data, and the pictures. To decode them can take a second.
+pub(crate) fn shown(things: Vec<ShownThing>) -> (Vec<ShownReport>, Vec<Attachment>) {
+    let (mut reports, mut pictures, mut room) = (Vec::new(), Vec::new(), Room::default());
+    for (number, ShownThing { is_result, forms }) in things.into_iter().enumerate() {
+        let mut report = ShownReport { is_result, ..ShownReport::default() };
+        for (media_type, content) in forms {
+            let place = match media_type.as_str() {
+                PLAIN => Some(&mut report.text),
+                "text/html" => Some(&mut report.html),
+                "text/markdown" => Some(&mut report.markdown),
+                "text/latex" => Some(&mut report.latex),
+                "application/json" => Some(&mut report.json),
+                "image/svg+xml" => Some(&mut report.svg),
+                _ => None,
+            };
+            match place {
+                Some(place) if content.len() <= MAX_FORM => *place = Some(text(&content)),
+                Some(_) => continue,
+                None => {
+                    let seen = room.look(&content);
+                    if !seen.is_picture() {
+                        continue;
+                    }
+                    let mut file =
+                        FileReport::named(format!("shown/{number}"), content.len() as u64);
+                    file.media_type = Some(media_type.clone());
+                    let form = room.form(&seen, &content);
+                    if !matches!(form, Form::Picture(_)) {
+                        continue;
+                    }
+                    pictures.extend(form.attachment(&file));
+                }
+            }
+            report.media_types.push(media_type);
+        }
+        reports.push(report);
+    }
+    (reports, pictures)
+}
+
+/// Adds to the report of a program what only cells have.
+pub(crate) fn complete(report: &mut Report, cell: &CellOutcome, things: Vec<ShownReport>) {
+    report.cell = Some(cell.cell);
+    report.undone = cell.undone > 0;
+    report.result =
+        things.iter().rev().find(|thing| thing.is_result).and_then(|it| it.text.clone());
+    report.shown = things;
+    if !cell.background.is_empty() {
+        report.background_output = Some(text(&cell.background));
+    }
+    report.message = message(report.message.take(), cell);
+    if cell.shown_dropped > 0 {
+        let note = format!(
+            "{} of the things that the cell showed are too large to be returned, in one form or in all",
+            cell.shown_dropped
+        );
+        report.notes.push(note);
+    }
+    if cell.background_dropped > 0 {
+        let note =
+            format!("{} bytes of the background output are missing", cell.background_dropped);
+        report.notes.push(note);
+    }
+    if let Some(why) = cell.no_checkpoint.as_ref().filter(|_| cell.is_alive) {
+        report.notes.push(format!("there is no checkpoint before this cell, because {why}"));
+    }
+}
+
+/// The cause of a failure, and what it means for the session.
+fn message(cause: Option<String>, cell: &CellOutcome) -> Option<String> {
+    let state = match (cell.is_alive, cell.undone, cell.end) {
+        (false, ..) => Some(
+            "the session has ended with it, because there was no checkpoint to go back to; open_session with replay runs \
+             its cells again"
+                .to_owned(),
+        ),
+        (true, 0, Some(CellEnd::Interrupted)) => {
+            Some("it was interrupted; what it did until then stays".to_owned())
+        }
+        (true, 0, Some(CellEnd::Exited)) if cause.is_some() => {
+            Some("the session goes on, with its variables".to_owned())
+        }
+        (true, 0, _) => None,
+        (true, 1, _) => {
+            Some("the cell was undone: variables are as before it, files are not".to_owned())
+        }
+        (true, cells, _) => Some(format!(
+            "the last {cells} cells were undone, because there was no newer checkpoint: variables are as before them, files are \
+             not"
+        )),
+    };
+    // Without a checkpoint it is not killed if it can be interrupted.
+    let cause = match cell.end {
+        Some(CellEnd::Interrupted) => cause.map(|cause| cause.replacen(" and killed;", ";", 1)),
+        _ => cause,
+    };
+    match (cause, state) {
+        (Some(cause), Some(state)) => Some(format!("{cause}; {state}")),
+        (cause, state) => cause.or(state),
+    }
+}
+
+/// The text that tells a model what a cell has shown. Its pictures are beside it.
+pub(crate) fn as_text(things: &[ShownReport]) -> Vec<String> {
+    let (mut sections, mut left) = (Vec::new(), MAX_TEXT);
+    for thing in things {
+        let is_picture =
+            thing.media_types.iter().any(|it| it.starts_with("image/") && it != "image/svg+xml");
+        let best = [&thing.text, &thing.markdown, &thing.html].into_iter().flatten().next();
+        let Some(text) = best.filter(|_| !is_picture) else { continue };
+        let end = text.floor_char_boundary(text.len().min(left));
+        left -= end;
+        let rest = if end < text.len() { "\n[... the rest is in the data ...]" } else { "" };
+        let title = if thing.is_result { "result" } else { "shown" };
+        sections.push(format!("--- {title} ---\n{}{rest}", &text[..end]));
+    }
+    sections
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::pictures::tests::picture;
+
+    fn thing(is_result: bool, forms: &[(&str, &[u8])]) -> ShownThing {
+        let forms =
+            forms.iter().map(|(media_type, content)| ((*media_type).to_owned(), content.to_vec()));
+        ShownThing { is_result, forms: forms.collect() }
+    }
+
+    #[test]
+    fn tables_are_text_for_the_model_and_html_in_the_data() {
+        let (reports, pictures) =
+            shown(vec![thing(true, &[("text/plain", b"   a"), ("text/html", b"<table>")])]);
+        assert!(pictures.is_empty());
+        assert_eq!(reports[0].html.as_deref(), Some("<table>"));
+        assert_eq!(as_text(&reports), ["--- result ---\n   a"]);
+    }
+
+    #[test]
+    fn pictures_come_as_pictures_if_they_are_some() {
+        let png = picture();
+        let forms: [(&str, &[u8]); 2] = [("text/plain", b"<Figure>"), ("image/png", &png)];
+        let (reports, pictures) =
+            shown(vec![thing(false, &forms), thing(false, &[("image/png", b"no")])]);
+        assert_eq!(pictures.len(), 1);
+        assert_eq!(reports[0].media_types, ["text/plain", "image/png"]);
+        assert!(reports[1].media_types.is_empty());
+        assert!(as_text(&reports).is_empty());
+    }
+
+    #[test]
+    fn a_long_value_is_cut_for_the_model() {
+        let long = "ü".repeat(MAX_TEXT);
+        let (reports, _) = shown(vec![thing(true, &[("text/plain", long.as_bytes())])]);
+        let text = as_text(&reports).remove(0);
+        assert!(text.len() < MAX_TEXT + 100 && text.ends_with("is in the data ...]"));
+        assert_eq!(reports[0].text.as_ref().map(String::len), Some(2 * MAX_TEXT));
+    }
+}

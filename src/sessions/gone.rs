@@ -1,0 +1,142 @@
+//! Sessions that are gone: why, and what they had run. A client that uses one is told, so that it can go on from there.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::session::EndReason;
+use tokio::time::Instant;
+
+use crate::duration;
+use crate::sessions::journal::Journal;
+
+/// Most that are remembered, of one client and of all together, and how many bytes their journals may have together.
+const MAX_OF_ONE: usize = 128;
+const MAX: usize = 1024;
+const MAX_BYTES: usize = 32 << 20;
+
+/// How long one is remembered.
+const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Why a session is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It was not used for so long.
+    Idle(Duration),
+    /// It has reached its greatest age.
+    TooOld(Duration),
+    /// Its client opened another, and can have only so many.
+    TooManyOfClient(usize),
+    /// Another session was opened, and there can be only so many.
+    TooMany(usize),
+    /// All sessions together took more memory than they may have, in MiB.
+    Memory(u64),
+    /// It ended in another way.
+    Ended(EndReason),
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Idle(time) => write!(f, "it was not used for {}", duration::shown(*time)),
+            Self::TooOld(age) => {
+                write!(f, "it had reached the greatest age of a session, {}", duration::shown(*age))
+            }
+            Self::TooManyOfClient(most) => write!(
+                f,
+                "you opened another session and can have {most}, so the one that was unused longest was ended"
+            ),
+            Self::TooMany(most) => write!(
+                f,
+                "this server can have {most} sessions, and another one was opened, so one that was unused long was ended"
+            ),
+            Self::Memory(mb) => write!(
+                f,
+                "the sessions of this server took more than {mb} MiB together, so the one that was unused longest was \
+                 ended"
+            ),
+            Self::Ended(reason) => reason.fmt(f),
+        }
+    }
+}
+
+/// A session that is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Gone {
+    /// Its handle.
+    pub id: String,
+    /// Whose it was.
+    pub client: Client,
+    /// The name of its language.
+    pub language: String,
+    /// Why.
+    pub why: Why,
+    /// What it had run.
+    pub journal: Journal,
+    /// Since when.
+    pub since: Instant,
+}
+
+/// The sessions that are gone, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Graveyard(VecDeque<Gone>);
+
+impl Graveyard {
+    /// Remembers one. Older ones make room for it, first of the same client.
+    pub(super) fn add(&mut self, gone: Gone) {
+        let Self(all) = self;
+        let client = gone.client.clone();
+        all.push_back(gone);
+        all.retain(|gone| gone.since.elapsed() < REMEMBERED);
+        let is_own = |gone: &Gone| gone.client == client;
+        while all.iter().filter(|gone| is_own(gone)).count() > MAX_OF_ONE
+            && let Some(oldest) = all.iter().position(is_own)
+        {
+            all.remove(oldest);
+        }
+        while all.len() > MAX
+            || all.iter().map(|gone| gone.journal.weight()).sum::<usize>() > MAX_BYTES
+        {
+            all.pop_front();
+        }
+    }
+
+    /// The one that had this handle.
+    pub(super) fn of(&mut self, id: &str) -> Option<&mut Gone> {
+        self.0.iter_mut().rev().find(|gone| gone.id == id)
+    }
+
+    /// The one of a client that had this handle.
+    pub(super) fn find(&self, client: &Client, id: &str) -> Option<&Gone> {
+        self.0.iter().find(|gone| gone.id == id && gone.client == *client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gone(client: &Client, id: String) -> Gone {
+        Gone {
+            id,
+            client: client.clone(),
+            language: "python".to_owned(),
+            why: Why::Idle(Duration::from_secs(60)),
+            journal: Journal::new(0),
+            since: Instant::now(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_takes_room_only_from_itself_and_sees_only_its_own() {
+        let (one, other) = (Client::named("one"), Client::named("other"));
+        let mut graveyard = Graveyard::default();
+        graveyard.add(gone(&other, "theirs".to_owned()));
+        for number in 0..=MAX_OF_ONE {
+            graveyard.add(gone(&one, number.to_string()));
+        }
+        assert!(graveyard.find(&one, "0").is_none() && graveyard.find(&one, "1").is_some());
+        assert!(graveyard.find(&other, "theirs").is_some());
+        assert!(graveyard.find(&one, "theirs").is_none());
+    }
+}

@@ -1,0 +1,217 @@
+//! The journal of a session: what it was sent, so that it can be run again when the session is lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Something that a session has run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Number of the cell.
+    pub cell: u32,
+    /// What it was.
+    pub step: Step,
+    /// The files that came with it.
+    pub files: Vec<SentFile>,
+    /// How long it could run.
+    pub timeout: Duration,
+    /// What became of it.
+    pub end: EntryEnd,
+}
+
+/// What was run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Code, with the name of its file if it has one.
+    Code {
+        /// The code.
+        code: String,
+        /// The name.
+        file_name: Option<String>,
+        /// What a program was given.
+        given: Given,
+    },
+    /// Only its files.
+    Files,
+    /// A shell command.
+    Command {
+        /// The command.
+        command: String,
+        /// Where it ran.
+        cwd: String,
+        /// What it was given.
+        given: Given,
+    },
+}
+
+/// What a program was given beside its files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Variables that its caller has set.
+    pub env: BTreeMap<String, String>,
+    /// Its standard input.
+    pub stdin: String,
+}
+
+impl Given {
+    fn weight(&self) -> usize {
+        let args = self.args.iter().map(String::len);
+        let env = self.env.iter().map(|(name, value)| name.len() + value.len());
+        args.chain(env).map(|length| length + OVERHEAD).sum::<usize>() + self.stdin.len()
+    }
+}
+
+/// A file that came with a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SentFile {
+    /// Its path below the working directory.
+    pub name: String,
+    /// What was in it.
+    pub content: Vec<u8>,
+    /// Whether it was added to what was there.
+    pub append: bool,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EntryEnd {
+    /// It ran, and what it did stayed.
+    Ran,
+    /// What it did to variables is undone, or it was the end of the session.
+    Undone,
+}
+
+/// What a part of an entry takes besides its content, in bytes.
+const OVERHEAD: usize = 200;
+
+impl Entry {
+    /// Bytes that it holds.
+    fn weight(&self) -> usize {
+        let step = match &self.step {
+            Step::Code { code, file_name, given } => {
+                code.len() + file_name.as_ref().map_or(0, String::len) + given.weight()
+            }
+            Step::Command { command, cwd, given } => command.len() + cwd.len() + given.weight(),
+            Step::Files => 0,
+        };
+        let files = self.files.iter().map(|file| file.name.len() + file.content.len() + OVERHEAD);
+        OVERHEAD + step + files.sum::<usize>()
+    }
+
+    /// Its text, as its author wrote it.
+    pub(crate) fn text(&self) -> &str {
+        match &self.step {
+            Step::Code { code, .. } => code,
+            Step::Command { command, .. } => command,
+            Step::Files => "",
+        }
+    }
+}
+
+/// The last steps of a session, as many as there is room for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Journal {
+    most: usize,
+    weight: usize,
+    entries: VecDeque<Entry>,
+    /// Older ones that are not there anymore.
+    missing: u32,
+}
+
+impl Journal {
+    /// An empty one that holds up to so many bytes.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// Adds a step. The oldest ones make room for it.
+    pub(crate) fn add(&mut self, entry: Entry) {
+        self.weight += entry.weight();
+        self.entries.push_back(entry);
+        while self.weight > self.most
+            && let Some(oldest) = self.entries.pop_front()
+        {
+            self.weight -= oldest.weight();
+            self.missing += 1;
+        }
+    }
+
+    /// Marks the last so many cells of code as undone.
+    pub(crate) fn undo(&mut self, cells: u32) {
+        let is_code = |entry: &&mut Entry| {
+            matches!(entry.step, Step::Code { .. }) && entry.end == EntryEnd::Ran
+        };
+        let last = self.entries.iter_mut().rev().filter(is_code);
+        for entry in last.take(usize::try_from(cells).unwrap_or(usize::MAX)) {
+            entry.end = EntryEnd::Undone;
+        }
+    }
+
+    /// The steps, the oldest first.
+    pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// How many steps came before the oldest and are not there anymore.
+    pub(crate) fn missing(&self) -> u32 {
+        self.missing
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(number: u32, length: usize) -> Entry {
+        let code = "x".repeat(length);
+        let step = Step::Code { code, file_name: None, given: Given::default() };
+        Entry {
+            cell: number,
+            step,
+            files: Vec::new(),
+            timeout: Duration::from_secs(1),
+            end: EntryEnd::Ran,
+        }
+    }
+
+    fn numbers(journal: &Journal) -> Vec<u32> {
+        journal.entries().map(|entry| entry.cell).collect()
+    }
+
+    #[test]
+    fn the_oldest_steps_make_room() {
+        let mut journal = Journal::new(2500);
+        for number in 1..=3 {
+            journal.add(cell(number, 1000));
+        }
+        assert_eq!(numbers(&journal), [2, 3]);
+        assert_eq!((journal.missing(), journal.weight()), (1, 2400));
+        journal.add(cell(4, 5000));
+        assert_eq!((numbers(&journal), journal.missing(), journal.weight()), (vec![], 4, 0));
+    }
+
+    #[test]
+    fn the_last_cells_that_ran_are_undone_and_no_command() {
+        let mut journal = Journal::new(100_000);
+        for number in 1..=4 {
+            journal.add(cell(number, 1));
+        }
+        let (command, cwd, given) = ("ls".to_owned(), String::new(), Given::default());
+        let step = Step::Command { command, cwd, given };
+        journal.add(Entry { step, ..cell(5, 0) });
+        journal.undo(1);
+        journal.undo(2);
+        let undone: Vec<_> =
+            journal.entries().filter(|it| it.end == EntryEnd::Undone).map(|it| it.cell).collect();
+        assert_eq!(undone, [2, 3, 4]);
+    }
+}
