@@ -156,7 +156,11 @@ async fn wrong_types_and_unknown_names_are_refused() {
             "did you mean `entrypoint_code`?",
         ),
         (with(json!({ "memory": 64 })), "memory", "did you mean `memory_mb`?"),
-        (with(json!({ "cwd": "/" })), "cwd", "there is no such argument; there are: language, "),
+        (
+            with(json!({ "cwd": "/" })),
+            "cwd",
+            "there is no such argument; there are: session, language, ",
+        ),
     ])
     .await;
 }

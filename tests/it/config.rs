@@ -235,7 +235,13 @@ fn man_writes_a_page_for_each_command() {
     let mut names: Vec<_> =
         pages.map(|page| page.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    for name in ["isolator.1", "isolator-serve.1", "isolator-config-check.1", "isolator-gc.1"] {
+    for name in [
+        "isolator.1",
+        "isolator-serve.1",
+        "isolator-config-check.1",
+        "isolator-gc.1",
+        "isolator-session.1",
+    ] {
         assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
     }
     for name in names {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name a library. Everything else is written in our own types.
-const LIBRARIES: [(&str, &[&str]); 8] = [
+const LIBRARIES: [(&str, &[&str]); 9] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve.rs", "bench/src/"]),
     ("axum", &["src/transport/http/"]),
     ("tower_http", &["src/transport/http/"]),
@@ -14,6 +14,7 @@ const LIBRARIES: [(&str, &[&str]); 8] = [
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
     ("libcontainer", &["pool/src/engine/embedded/"]),
     ("plotters", &["bench/src/"]),
+    ("rustyline", &["src/commands/session/prompt.rs"]),
     ("reqwest", &["pool/src/engine/store/registry/"]),
 ];
 
@@ -27,6 +28,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "mcp",
             "result",
             "request",
+            "sessions",
             "app",
             "images",
             "descriptors",

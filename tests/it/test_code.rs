@@ -17,7 +17,7 @@ async fn test(server: &Server, arguments: Value) -> Value {
 async fn it_is_there_only_where_the_operator_wants_it() {
     let server = Server::with("python", json!({ "pool": { "size": 0 } })).await;
     let names: Vec<_> = server.tools.iter().map(|tool| &*tool.name).collect();
-    assert_eq!(names, ["execute_code", "check_syntax", "get_result"]);
+    assert!(!names.contains(&"test_code"), "{names:?}");
     let error = server.call_raw("test_code", json!({ "code": "" })).await;
     assert_eq!(error.data.unwrap()["field"], "name");
     server.stop().await;

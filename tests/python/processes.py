@@ -43,3 +43,62 @@ def cpu_seconds(pid):
 def _stat(pid):
     """What follows the name, which may have blanks."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def all_pids():
+    """Every process that there is."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def pss(pid):
+    """Its memory in KiB, of which what it shares with others counts in parts."""
+    return int(re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)[1])
+
+
+def namespace(pid, kind):
+    """The namespace that it is in, such as that for "pid" or "net"; None when there is no such process."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
+    except OSError:
+        return None
+
+
+def open_paths(pid):
+    """What its descriptors are open for, as it calls them itself."""
+    found = []
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(entry.path))
+    return found
+
+
+def cpu_groups(pid):
+    """The folders of its control groups that count CPU time, of both versions where there are both.
+
+    The topmost group is left out, which counts everything.
+    """
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    roots = {}
+    for mount in mounts:
+        kind, options = mount[mount.index("-") + 1], mount[-1].split(",")
+        if kind == "cgroup2":
+            roots[""] = mount[4]
+        elif kind == "cgroup" and "cpuacct" in options:
+            roots["cpuacct"] = mount[4]
+    found = set()
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if path != "/":
+                found |= {Path(roots[name] + path) for name in controllers.split(",") if name in roots}
+    return found
+
+
+def group_cpu_us(group):
+    """The CPU time in microseconds that a control group and those below it have used; None where it is not counted."""
+    for file, field, unit in (("cpuacct.usage", r"(\d+)", 1000), ("cpu.stat", r"usage_usec (\d+)", 1)):
+        with suppress(OSError):
+            if counted := re.search(field, (group / file).read_text()):
+                return int(counted[1]) // unit
+    return None

@@ -208,7 +208,7 @@ TOLD = [
     Told("two names for one thing", with_(code="print(1)"), "entrypoint_code", "give it once, as entrypoint_code"),
     Told("a letter too few", {"language": "python", "entrypoint_cod": ""}, "entrypoint_cod", "`entrypoint_code`?"),
     Told("memory in no unit", with_(memory=64), "memory", "did you mean `memory_mb`?"),
-    Told("what is nowhere", with_(packages=["numpy"]), "packages", "there is no such argument; there are: language, "),
+    Told("what is nowhere", with_(packages=["numpy"]), "packages", "there is no such argument; there are: session, language, "),
     Told("milliseconds for seconds", with_(timeout=5000), "timeout", "(timeout: 5000 was taken as 1h 23m 20s)"),
     Told("a time in words", with_(timeout="five minutes"), "timeout", 'such as "500ms", "5s" or "2m"'),
     Told("months", with_(timeout="5M"), "timeout", '"5M" is not a duration: write m for minutes'),

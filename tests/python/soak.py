@@ -227,22 +227,15 @@ async def soak(options, folder, log):
 
 def machine():
     """What a server could have left of itself on the machine."""
-    pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    pids = processes.all_pids()
     return {
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
         "zombies": [processes.state(pid) for pid in pids].count("Z"),
-        "networks": len({_network(pid) for pid in pids} - {None}),
+        # Those that nobody is in are kept by mounts.
+        "networks": len({processes.namespace(pid, "net") for pid in pids} - {None}),
         "sandboxes": len(list(engine.all_processes())),
         "groups": sum(len(folders) for _, folders, _ in os.walk("/sys/fs/cgroup")),
     }
-
-
-def _network(pid):
-    """Which network namespace it is in; those that nobody is in are kept by mounts."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/net")
-    except OSError:
-        return None
 
 
 def duration(text):

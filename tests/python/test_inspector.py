@@ -13,6 +13,8 @@ pytestmark = pytest.mark.any_engine
 
 ERAS = ["legacy", "modern"]
 
+SESSION_TOOLS = ["open_session", "run_command", "rewind_session", "interrupt_session", "close_session"]
+
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
@@ -64,7 +66,7 @@ async def inspect(reached, era, *arguments, code=0):
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_schemas_suit_every_host(reached, era):
     tools = (await inspect(reached, era, "--method", "tools/list", "--strict"))["tools"]
-    assert [tool["name"] for tool in tools] == ["execute_code", "check_syntax", "get_result", "test_code"]
+    assert [tool["name"] for tool in tools] == ["execute_code", "check_syntax", "get_result", *SESSION_TOOLS, "test_code"]
     assert "\n- greet: Greets" in tools[0]["inputSchema"]["properties"]["snippet_name"]["description"]
 
 
@@ -82,7 +84,7 @@ async def test_tools_are_called(reached, era):
 @pytest.mark.parametrize("era", ERAS)
 async def test_resources_are_listed_and_read(reached, era):
     listed = (await inspect(reached, era, "--method", "resources/list"))["resources"]
-    expected = ["isolator://languages", "isolator://pool", "snippet://greet"]
+    expected = ["isolator://languages", "isolator://pool", "isolator://sessions", "snippet://greet"]
     assert [resource["uri"] for resource in listed] == expected
     templates = await inspect(reached, era, "--method", "resources/templates/list")
     assert templates["resourceTemplates"][0]["uriTemplate"] == "snippet://{name}"

@@ -11,6 +11,8 @@ pytestmark = [pytest.mark.any_engine, pytest.mark.every_server]
 
 INVALID_PARAMS = -32602
 
+SESSION_TOOLS = ["open_session", "run_command", "rewind_session", "interrupt_session", "close_session"]
+
 
 async def test_both_eras_of_the_protocol_are_spoken(server):
     expected = {"auto": "2026-07-28", "legacy": "2025-11-25"}
@@ -23,10 +25,13 @@ async def test_both_eras_of_the_protocol_are_spoken(server):
 async def test_the_server_and_its_tools_say_what_they_are(server):
     tools = (await server.client.list_tools()).tools
     assert server.client.server_info.title == "Isolator"
-    assert [tool.title for tool in tools] == ["Execute code", "Check syntax", "Get the result of a long run"]
+    usual = ["Execute code", "Check syntax", "Get the result of a long run"]
+    of_sessions = ["Open a session", "Run a command", "Rewind a session", "Interrupt a session", "Close a session"]
+    assert [tool.title for tool in tools] == usual + of_sessions
     for tool in tools:
         # Whatever a program does, it does to its own sandbox.
-        assert tool.annotations.read_only_hint and not tool.annotations.destructive_hint
+        assert tool.annotations.read_only_hint == (tool.title in usual)
+        assert tool.annotations.destructive_hint == (tool.name == "close_session")
         assert not tool.annotations.open_world_hint
     for shown in [server.client.server_info, *tools]:
         (icon,) = shown.icons
@@ -46,7 +51,7 @@ async def test_changes_are_announced_and_prompts_are_not(server):
 
 async def test_the_tools_have_valid_schemas(server):
     tools = (await server.client.list_tools()).tools
-    assert [tool.name for tool in tools] == ["execute_code", "check_syntax", "get_result"]
+    assert [tool.name for tool in tools] == ["execute_code", "check_syntax", "get_result", *SESSION_TOOLS]
     for tool in tools:
         for schema in (tool.input_schema, tool.output_schema):
             jsonschema.Draft202012Validator.check_schema(schema)

@@ -22,13 +22,14 @@ INTERNAL_ERROR, INVALID_PARAMS = -32603, -32602
 
 async def test_all_resources_are_listed_with_their_types(server):
     resources = (await server.client.list_resources()).resources
-    expected = {"isolator://languages": "application/json", "isolator://pool": "application/json"}
+    expected = {f"isolator://{name}": "application/json" for name in ["languages", "pool", "sessions"]}
     expected |= {f"snippet://{name}": TYPES[path.suffix] for name, path in SNIPPETS.items()}
     assert {resource.uri: resource.mime_type for resource in resources} == expected
     assert all(resource.description for resource in resources)
-    template, results = (await server.client.list_resource_templates()).resource_templates
+    template, results, files = (await server.client.list_resource_templates()).resource_templates
     assert template.uri_template == TEMPLATE
     assert results.uri_template.startswith("isolator://runs/")
+    assert files.uri_template.startswith("isolator://sessions/")
 
 
 async def test_what_is_listed_can_be_read(server):

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.any_engine
 KEYWORDS = {"type", "enum", "minimum", "maximum", "items", "properties", "required", "description"}
 TYPES = {"object", "array", "string", "integer", "number", "boolean"}
 
+SESSION_TOOLS = ["open_session", "run_command", "rewind_session", "interrupt_session", "close_session"]
+
 
 @pytest.fixture(scope="module")
 async def tools(anyio_backend, tmp_path_factory):
@@ -29,7 +31,7 @@ async def tools(anyio_backend, tmp_path_factory):
     config = configuration(folder, tools={"testCode": {"enabled": True}}, pool={"size": 0, "hot": 0})
     async with isolator(folder, "stdio-auto", config) as server:
         tools = (await server.client.list_tools()).tools
-    assert [tool.name for tool in tools] == ["execute_code", "check_syntax", "get_result", "test_code"]
+    assert [tool.name for tool in tools] == ["execute_code", "check_syntax", "get_result", *SESSION_TOOLS, "test_code"]
     return tools
 
 

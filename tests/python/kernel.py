@@ -1,0 +1,274 @@
+"""A runner that talks to the kernel of a Python session, without a sandbox around it."""
+
+import array
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from processes import children
+
+KERNEL = Path(__file__).parents[2] / "runner/session/kernel.py"
+PYTHON = os.environ.get("ISOLATOR_TEST_KERNEL_PYTHON", sys.executable)
+HOW = ["ended", "failed", "interrupted", "exited"]
+WITHIN_S = 20
+PR_SET_CHILD_SUBREAPER = 36
+# An interpreter that has imported modules before it was told of the kernel. Like that of a sandbox, it looks for none beside it.
+WAITING = """
+import sys
+kernel, channel, *modules = sys.argv[1:]
+sys.path.pop(0)
+for name in modules:
+    __import__(name)
+sys.argv[:] = [kernel, channel]
+with open(kernel) as file:
+    code = compile(file.read(), kernel, "exec")
+exec(code, {"__name__": "__main__", "__file__": kernel, "__builtins__": __builtins__})
+"""
+
+
+@dataclass
+class Cell:
+    """What became of a cell."""
+
+    checkpoint: bool
+    why_not: str
+    how: str = ""
+    code: int = 0
+    error: str = ""
+    out: str = ""
+    err: str = ""
+    # The value of the last expression, and what was shown, each as a dictionary of its forms.
+    value: dict = None
+    shown: list = field(default_factory=list)
+
+    @property
+    def text(self):
+        return self.value["text/plain"].decode() if self.value else None
+
+
+def ended(cell):
+    """The cell, if it came to its end."""
+    assert (cell.how, cell.code, cell.error) == ("ended", 0, ""), cell.err
+    return cell
+
+
+class Gone(Exception):
+    """The process that ran a cell is gone."""
+
+
+class Channel:
+    def __init__(self, end):
+        self.socket = end
+        self.buffer = b""
+
+    def send(self, kind, payload=b"", descriptors=()):
+        message = kind + struct.pack(">I", len(payload)) + payload
+        extra = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        sent = self.socket.sendmsg([message], extra)
+        if sent < len(message):
+            # The other end may be gone after it has read everything.
+            self.socket.sendall(message[sent:])
+
+    def take(self):
+        """The next message that is in the buffer, or None."""
+        if len(self.buffer) < 5:
+            return None
+        (length,) = struct.unpack(">I", self.buffer[1:5])
+        if len(self.buffer) < 5 + length:
+            return None
+        kind, payload = self.buffer[:1], self.buffer[5 : 5 + length]
+        self.buffer = self.buffer[5 + length :]
+        return kind, payload
+
+    def fill(self):
+        data = self.socket.recv(1 << 20)
+        if not data:
+            raise Gone
+        self.buffer += data
+
+
+class Runner:
+    """Starts a kernel, and keeps the channels of its checkpoints, the newest last. `preloaded` are modules that it has before."""
+
+    def __init__(self, folder, env=(), preloaded=()):
+        # As for process 1 of a sandbox, what loses its parent becomes a child of this one.
+        self.others = set(children(os.getpid()))
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ours, theirs = socket.socketpair()
+        self.channels = [Channel(ours)]
+        self.number, self.kept = 0, []
+        env = {**os.environ, "ISOLATOR_SECRET": "x", "LC_ALL": "C.UTF-8", **dict(env)}
+        program = ["-c", WAITING] if preloaded else []
+        with theirs:
+            self.process = subprocess.Popen(
+                [PYTHON, *program, str(KERNEL), str(theirs.fileno()), *preloaded],
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        # Of each process that has run cells.
+        self.pids = [self.process.pid]
+        kind, self.version = self._message(self.channels[0])
+        assert kind == b"r"
+
+    def _message(self, channel, within=WITHIN_S):
+        until = time.monotonic() + within
+        while (message := channel.take()) is None:
+            assert select.select([channel.socket], [], [], until - time.monotonic())[0], "no message came"
+            channel.fill()
+        return message
+
+    def start(self, code, checkpoint=False):
+        """Starts a cell. Returns a function that waits for its end."""
+        self.number += 1
+        streams = [os.pipe(), os.pipe()]
+        fresh_ours, fresh_theirs = socket.socketpair()
+        payload = struct.pack(">IB", self.number, checkpoint) + code.encode()
+        self.channels[-1].send(b"C", payload, [streams[0][1], streams[1][1], fresh_theirs.fileno()])
+        for _, end in streams:
+            os.close(end)
+        fresh_theirs.close()
+        has_checkpoint, why_not = self._split(fresh_ours, b"s")
+        cell, channel = Cell(has_checkpoint, why_not), self.channels[-1]
+        reads = [end for end, _ in streams]
+        return lambda within=WITHIN_S: self._finish(cell, channel, reads, within)
+
+    def prepare(self):
+        """Has the checkpoint of the next cell made ahead. Returns why there is none, and nothing if there is one."""
+        ours, theirs = socket.socketpair()
+        self.channels[-1].send(b"P", descriptors=[theirs.fileno()])
+        theirs.close()
+        has_checkpoint, why_not = self._split(ours, b"p")
+        assert has_checkpoint == (why_not == "")
+        return why_not
+
+    def _split(self, end, expected):
+        """Waits for the process that runs the next cell. Returns whether it is a new one, or else why not."""
+        fresh, old = Channel(end), self.channels[-1]
+        until = time.monotonic() + WITHIN_S
+        channel = None
+        while channel is None:
+            ready = select.select([old.socket, fresh.socket], [], [], until - time.monotonic())[0]
+            assert ready, "the cell did not start"
+            for one in [fresh, old]:
+                if one.socket in ready:
+                    with contextlib.suppress(Gone):
+                        one.fill()
+                if one.buffer:
+                    channel = one
+        kind, payload = self._message(channel)
+        assert kind == expected, (kind, payload)
+        assert (channel is fresh) == (payload[0] == 1)
+        if channel is fresh:
+            self.channels.append(fresh)
+            (pid,) = children(self.pids[-1])
+            self.pids.append(pid)
+        else:
+            end.close()
+        return channel is fresh, payload[1:].decode()
+
+    def _finish(self, cell, channel, reads, within):
+        texts, until = {end: b"" for end in reads}, time.monotonic() + within
+
+        def read(wait):
+            ready = select.select([*texts, *([channel.socket] if wait else [])], [], [], wait)[0]
+            for end in ready:
+                if end is channel.socket:
+                    continue
+                data = os.read(end, 1 << 16)
+                texts[end] += data
+                if not data:
+                    finished[end] = texts.pop(end)
+            return ready
+
+        finished = {}
+        try:
+            while True:
+                message = channel.take()
+                if message is None:
+                    left = until - time.monotonic()
+                    assert left > 0, "the cell did not end"
+                    if channel.socket in read(left):
+                        channel.fill()
+                    continue
+                kind, payload = message
+                if kind == b"d":
+                    forms = self._forms(payload[1:])
+                    if payload[0]:
+                        assert cell.value is None
+                        cell.value = forms
+                    else:
+                        cell.shown.append(forms)
+                    continue
+                assert kind == b"e", (kind, payload)
+                cell.how, (cell.code,) = HOW[payload[0]], struct.unpack(">i", payload[1:5])
+                cell.error = payload[5:].decode()
+                break
+        finally:
+            while texts and read(0):
+                pass
+            finished.update(texts)
+            cell.out, cell.err = (finished[end].decode(errors="replace") for end in reads)
+            # Background threads print into the pipes until the next cell.
+            self._close_kept()
+            self.kept = reads
+        return cell
+
+    @staticmethod
+    def _forms(rest):
+        forms = {}
+        while rest:
+            (length,) = struct.unpack(">H", rest[:2])
+            kind, rest = rest[2 : 2 + length].decode(), rest[2 + length :]
+            (length,) = struct.unpack(">I", rest[:4])
+            forms[kind], rest = rest[4 : 4 + length], rest[4 + length :]
+        return forms
+
+    def run(self, code, checkpoint=False, within=WITHIN_S):
+        return self.start(code, checkpoint)(within)
+
+    def undo(self):
+        """Ends the process that ran the last cell, and resumes its checkpoint."""
+        pid = self.pids.pop()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self.channels.pop().socket.close()
+        self.channels[-1].send(b"R")
+
+    def interrupt(self):
+        os.kill(self.pids[-1], signal.SIGINT)
+
+    def _close_kept(self):
+        for end in self.kept:
+            os.close(end)
+        self.kept = []
+
+    def close(self):
+        """Closes all channels. Nothing is left then."""
+        for channel in self.channels:
+            channel.socket.close()
+        self._close_kept()
+        try:
+            code = self.process.wait(WITHIN_S)
+            until = time.monotonic() + WITHIN_S
+            while left := set(children(os.getpid())) - self.others:
+                assert time.monotonic() < until, f"processes are left: {left}"
+                for pid in left:
+                    os.waitpid(pid, os.WNOHANG)
+                time.sleep(0.001)
+        finally:
+            for pid in set(children(os.getpid())) - self.others:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        return code

@@ -1,0 +1,338 @@
+"""Random sequences of cells in sessions, held against a model of what the variables must be.
+
+The model is Python itself: what a cell does runs here, too, and its end, which may be bad, only in the session. A cell that
+timed out, ran out of memory, killed its interpreter or was cancelled leaves the variables as they were before it. An exception,
+an interruption too, leaves what was done before it. Files stay as they are in either case. All of it follows from a seed.
+"""
+
+import argparse
+import copy
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import sessions
+from server import WAITS
+from sessions import Answer, Session
+
+SEQUENCES = 300
+STEPS = 24
+AT_ONCE = 2
+
+# The longest that a cell may take that has to time out, and the longest wait until one runs that is cancelled or interrupted.
+SHORT = "1s"
+RUNS_WITHIN_S = 30
+
+MEMORY_MB = 256
+CHECKPOINTS = 8
+SETTINGS = {"sessions": {"max": 64, "maxPerClient": 64, "checkpoints": CHECKPOINTS}}
+
+FILE = "log.txt"
+
+SETUP = """\
+class Counter:
+    def __init__(self):
+        self.at = 0
+    def next(self):
+        self.at += 1
+        return self.at
+def step(x, by=1):
+    return x + by
+def bump():
+    global n
+    n += 1
+n, items, table, blob, counter = 0, [], {}, b"", Counter()
+alias = items
+dice = __import__("random").Random(7)
+"""
+
+STATE = """\
+[n, items, sorted(table.items()), alias is items, alias, len(blob), counter.at, step(0), \
+dice.getstate()[1][-1], dice.getstate()[1][0]]"""
+LOOK = f"print(__import__('json').dumps([{STATE}, open({FILE!r}).read()]))"
+
+EFFECTS = [
+    "n += {k}",
+    "n = step(n)",
+    "bump()",
+    "n = dice.randrange(1000)",
+    "items.append({k})",
+    "items.append(counter.next())",
+    "items[:] = items[{k} % 3:]",
+    "items = list(items)",
+    "alias = items",
+    "table[{k}] = table.get({k}, 0) + n",
+    "table.pop({k}, None)",
+    "blob = bytes({k} << 16)",
+    "def step(x, by={k}): return x + by",
+]
+
+ENDLESS = ["while True: pass", "__import__('time').sleep(600)"]
+DEAF = """\
+while True:
+    try: __import__('time').sleep(600)
+    except BaseException: pass"""
+
+# The end of a cell, by its kind: the code, and what must be said of it.
+ENDS = {
+    "good": ([""], "success"),
+    "exception": (["raise ValueError({k})", "1 / 0", "undefined_name", "def broken(:"], "error"),
+    "exit": (["raise SystemExit({k})"], None),
+    "timeout": ([*ENDLESS, DEAF], "timeout"),
+    "memory": (["hoard = []\nwhile True: hoard.append(b'x' * (1 << 24))"], "out_of_memory"),
+    "_exit": (["__import__('os')._exit({k})"], None),
+    "crash": (["__import__('ctypes').string_at(0)", "__import__('os').abort()"], "error"),
+    "killed": (["__import__('os').kill(__import__('os').getpid(), 9)"], None),
+    "cancelled": (ENDLESS, None),
+    "interrupted": (ENDLESS, "error"),
+}
+UNDONE = {"timeout", "memory", "_exit", "crash", "killed", "cancelled"}
+# Code that is no Python runs not at all.
+NO_PYTHON = "def broken(:"
+
+WEIGHTS = {"good": 10, "exception": 4, "exit": 1, "timeout": 2, "memory": 1, "_exit": 2, "crash": 2, "killed": 1,
+           "cancelled": 2, "interrupted": 2, "rewind": 5, "look": 8}
+
+
+class Step(NamedTuple):
+    kind: str
+    # What the cell does before its end, and the end.
+    effects: str = ""
+    end: str = ""
+    cells: int = 0
+
+    def code(self, number):
+        if self.kind == "look":
+            return LOOK
+        runs = "print('runs', flush=True)" if self.kind in ("cancelled", "interrupted") else ""
+        return "\n".join(filter(None, [wrote(number), self.effects, runs, self.end]))
+
+
+class Difference(Exception):
+    """A session is not as the model says."""
+
+
+def wrote(number):
+    """What notes in a file that a cell ran."""
+    return f"with open({FILE!r}, 'a') as file: file.write('{number} ')"
+
+
+def sequence(seed):
+    """The steps that follow from a seed."""
+    dice = random.Random(seed)
+    steps = []
+    for _ in range(STEPS):
+        (kind,) = dice.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))
+        if kind == "rewind":
+            steps.append(Step(kind, cells=dice.choice([1, 1, 2, 3, 5])))
+        elif kind == "look":
+            steps.append(Step(kind))
+        else:
+            effects = "\n".join(dice.choice(EFFECTS).format(k=dice.randrange(9)) for _ in range(dice.randrange(4)))
+            steps.append(Step(kind, effects, dice.choice(ENDS[kind][0]).format(k=dice.randrange(1, 9))))
+    return [*steps, Step("look")]
+
+
+class Model:
+    """What the variables and the file must be."""
+
+    def __init__(self):
+        self.variables = {}
+        exec(SETUP, self.variables)
+        self.written = ""
+        # The variables before each cell that was not undone; before the first there are none.
+        self.past = [None]
+        # So many checkpoints can't have been given up.
+        self.sure = 1
+
+    def begin(self, step, number):
+        """A cell runs, and may be undone."""
+        if step.kind == "look":
+            self._keep(self._copy())
+            return
+        if step.end == NO_PYTHON:
+            self._keep(self._copy())
+            return
+        self.written += f"{number} "
+        before = self._copy()
+        if step.kind in UNDONE:
+            if step.kind == "memory":
+                self.sure = 0
+            return
+        exec(step.effects, self.variables)
+        self._keep(before)
+
+    def _keep(self, before):
+        self.past.append(before)
+        self.sure = min(self.sure + 1, CHECKPOINTS)
+
+    def may_rewind(self, cells):
+        """Whether rewinding so far has to work, or may, or must not."""
+        # Before the first cell there is no model.
+        if cells >= len(self.past):
+            return False
+        return True if cells <= self.sure else None
+
+    def rewind(self, cells):
+        before = self.past[-cells]
+        del self.past[-cells:]
+        self.sure = max(self.sure - cells, 0)
+        # Functions look up their variables here, so it stays the same dictionary.
+        self.variables.clear()
+        self.variables.update(before)
+
+    def state(self):
+        return json.loads(json.dumps([eval(STATE, self.variables), self.written]))
+
+    def _copy(self):
+        builtins = self.variables.pop("__builtins__", None)
+        copied = copy.deepcopy(self.variables)
+        self.variables["__builtins__"] = builtins
+        return copied | {"__builtins__": builtins}
+
+
+class Run:
+    """One sequence in one session, and everything that was sent and answered."""
+
+    def __init__(self, session):
+        self.session = session
+        self.model = Model()
+        self.told = []
+
+    async def take(self, number, step):
+        if step.kind == "rewind":
+            await self.rewind(step)
+            return
+        self.told.append({"kind": step.kind, "cell": step.code(number), "answer": None})
+        answer = await self.send(number, step)
+        self.told[-1]["answer"] = str(answer)
+        self.model.begin(step, number)
+        if answer is None:
+            return
+        if not answer.ran:
+            raise Difference(f"the cell was not run: {answer}")
+        said = ENDS[step.kind][1] if step.kind in ENDS else "success"
+        if said is not None and answer.status != said:
+            raise Difference(f"the status is {answer.status!r}, and must be {said!r}: {answer}")
+        if answer.undone != (step.kind in UNDONE):
+            raise Difference(f"the answer says {'that' if answer.undone else 'nothing of that'} the cell was undone: {answer}")
+        if step.kind == "look":
+            found, expected = json.loads(answer.stdout), self.model.state()
+            if found != expected:
+                raise Difference(f"the state is {found}, and must be {expected}")
+
+    async def rewind(self, step):
+        # Never to where nothing was defined.
+        cells = step.cells if step.cells < len(self.model.past) else CHECKPOINTS + len(self.model.past) + 1
+        answer = await self.session.rewind(cells)
+        self.told.append({"kind": "rewind", "cells": cells, "answer": str(answer)})
+        must = self.model.may_rewind(cells)
+        if must is not None and must == answer.is_error:
+            raise Difference(f"rewinding by {cells} {'must' if must else 'must not'} work: {answer}")
+        if not answer.is_error:
+            self.model.rewind(cells)
+
+    async def send(self, number, step):
+        """Sends a cell. Returns the answer, if one comes."""
+        arguments = {"timeout": SHORT} if step.kind == "timeout" else {}
+        if step.kind not in ("cancelled", "interrupted"):
+            return await self.session.cell(step.code(number), **arguments)
+        runs = anyio.Event()
+        answers = []
+
+        async def listen(progress, total, message):
+            if "runs" in (message or ""):
+                runs.set()
+
+        async def ask():
+            cell = {"session": self.session.id, "entrypoint_code": step.code(number)}
+            answers.append(Answer(
+                await self.session.client.call_tool("execute_code", cell, progress_callback=listen, meta=WAITS)
+            ))
+
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(ask)
+            with anyio.fail_after(RUNS_WITHIN_S):
+                await runs.wait()
+            if step.kind == "cancelled":
+                calls.cancel_scope.cancel()
+            else:
+                await self.session.interrupt()
+        return answers[0] if answers else None
+
+
+async def run(client, seed):
+    """Runs the sequence of a seed. Returns nothing if all is as the model says, or else everything that is known."""
+    session = await Session.open(client, memory_mb=MEMORY_MB)
+    it = Run(session)
+    steps = sequence(seed)
+    try:
+        first = await session.cell(f"{SETUP}\nopen({FILE!r}, 'w').close()")
+        if first.status != "success":
+            raise Difference(f"the first cell: {first}")
+        for number, step in enumerate(steps, 1):
+            await it.take(number, step)
+    except (Exception, BaseExceptionGroup) as error:
+        return {"seed": seed, "step": len(it.told), "what": what(error), "steps": it.told}
+    await session.close()
+    return None
+
+
+def what(error):
+    """An exception in words, and those that it groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(what, error.exceptions))
+    return f"{type(error).__name__}: {error}"
+
+
+async def run_many(client, seeds, at_once):
+    """Runs sequences, so many at a time. Returns the first of them that differs."""
+    waiting = list(enumerate(seeds))[::-1]
+    differing = {}
+
+    async def work():
+        # What comes behind one that differs is not looked at.
+        while waiting and not differing:
+            number, seed = waiting.pop()
+            if (found := await run(client, seed)) is not None:
+                differing[number] = found
+            print(".", end="", flush=True)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(at_once):
+            tasks.start_soon(work)
+    return differing[min(differing)] if differing else None
+
+
+async def check(options):
+    seeds = [options.only] if options.only else [f"{options.seed}/{number}" for number in range(options.sequences)]
+    with tempfile.TemporaryDirectory() as folder:
+        async with sessions.clients(Path(folder), options.transport, 1, **SETTINGS) as (_, [client]):
+            assert await sessions.has_sessions(client), "this server has no sessions"
+            return await run_many(client, seeds, options.at_once)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--sequences", type=int, default=SEQUENCES)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    parser.add_argument("--only", metavar="SEED/NUMBER", help="this sequence alone")
+    parser.add_argument("--transport", choices=["stdio", "http"], default="stdio")
+    parser.add_argument("--report", type=Path, default=Path("sessions_model.json"), help="where the first that differs is written")
+    options = parser.parse_args()
+    print(f"{options.sequences} sequences of {STEPS} steps, seed {options.seed}")
+    found = anyio.run(check, options)
+    print()
+    if found:
+        sessions.save(options.report, found)
+        sys.exit(f"step {found['step']}: {found['what']}\nall of it is in {options.report}\n"
+                 f"repeat it: scripts/python tests/python/sessions_model.py --only {found['seed']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""What becomes of a session when a cell fails badly, is interrupted, cancelled, or rewound."""
+
+import json
+import time
+
+import anyio
+import pytest
+from by_hand import CLIENT, MODERN, by_hand, cancel, request
+from server import KINDS, configuration, listening
+from session_calls import Tools, opened, serving
+from test_http import Connection, place
+
+# Cells that fail badly: how they are called, and what is told of them.
+BAD = {
+    "timeout": ("x = 2\nwhile True: pass", {"timeout": "1s"}, "timeout", "still running after 1s"),
+    "memory": ("x = 2\nheap = []\nwhile True: heap.append(bytearray(1 << 22))", {}, "out_of_memory", "memory"),
+    "exit": ("x = 2\nimport os; os._exit(3)", {}, "error", "exit code 3"),
+    "crash": ("x = 2\nimport ctypes; ctypes.string_at(0)", {}, "error", "SIGSEGV"),
+    "kill": ("x = 2\nimport os, signal; os.kill(os.getpid(), signal.SIGKILL)", {}, "error", "SIGKILL"),
+    "output": ("x = 2\nwhile True: print('y' * 100_000)", {"timeout": "40s"}, "output_limit", "it printed more than"),
+}
+UNDONE = "the cell was undone: variables are as before it, files are not"
+THREAD = "import threading, time\nthread = threading.Thread(target=time.sleep, args=(1000,), daemon=True)\nthread.start()"
+
+# In JavaScript.
+FOREVER = "await new Promise((end) => setTimeout(end, 100_000))"
+
+POOL = {"size": 0, "hot": 0}
+
+
+@pytest.fixture
+async def tools(server):
+    return await Tools.of(server.client)
+
+
+@pytest.mark.parametrize("how", BAD)
+async def test_a_cell_that_fails_badly_costs_only_itself(tools, how):
+    code, arguments, status, said = BAD[how]
+    async with opened(tools, memory_mb=128) as session:
+        await session.cell("x = 1")
+        data = await session.cell(f"open('kept', 'w').write('kept')\n{code}", status, **arguments)
+        assert data["undone"] and said in data["message"] and UNDONE in data["message"], data
+        assert data["cell"] == 2 and "expires_at" in data and "notes" not in data
+        assert await session.value("x, open('kept').read()") == "(1, 'kept')"
+        # And it can be rewound as if the cell had not been.
+        assert (await session.rewind(1))["undone_cells"] == 1
+
+
+@pytest.mark.parametrize("how", ["memory", "exit", "crash"])
+async def test_without_a_checkpoint_more_cells_are_undone(tools, how):
+    code, arguments, status, _ = BAD[how]
+    async with opened(tools, memory_mb=128) as session:
+        await session.cell("x = 1")
+        await session.cell(f"x = 3\n{THREAD}")
+        data = await session.cell("x = 4")
+        assert data["notes"] == ["there is no checkpoint before this cell, because threads are running"]
+        data = await session.cell(code, status, **arguments)
+        assert data["undone"] and "the last 3 cells were undone" in data["message"], data
+        assert await session.value("x") == "1"
+
+
+async def test_without_a_checkpoint_what_can_be_interrupted_keeps_its_state(tools):
+    async with opened(tools) as session:
+        await session.cell(THREAD)
+        for code, arguments, status, _ in [BAD["timeout"], BAD["output"]]:
+            data = await session.cell(code, status, **arguments)
+            assert "undone" not in data and "what it did until then stays" in data["message"], data
+            assert await session.value("x") == "2"
+            await session.cell("x = 1")
+        # What can't be is undone with the cells before it, to the last checkpoint.
+        await session.cell("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)")
+        data = await session.cell("while True: pass", "timeout", timeout="1s")
+        assert data["undone"] and "cells were undone" in data["message"], data
+        assert "NameError" in (await session.cell("x", "error"))["stderr"]
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_where_there_are_no_checkpoints_the_session_ends_and_says_so(tmp_path, language):
+    config = configuration(tmp_path, sessions={"checkpoints": 0}, pool=POOL)
+    loops, waits, exits, counts = {
+        "python": ("while True: pass", "import time; time.sleep(100)", "import os; os._exit(3)", "x = 1"),
+        "javascript": ("while (true);", FOREVER, "process.reallyExit(3)", "let x = 1"),
+    }[language]
+    async with serving(tmp_path, config) as (_, tools), opened(tools, language) as session:
+        data = await session.cell(counts)
+        assert "notes" not in data
+        for code in (loops, waits):
+            data = await session.cell(code, "timeout", timeout="1s")
+            assert "undone" not in data and "interrupted" in data["message"], data
+            assert await session.value("x") == "1"
+        await tools.refuses("rewind_session", "cells", session=session.id, cells=1)
+        data = await session.cell(exits, "error")
+        assert data["exit_code"] == 3 and "the session has ended with it" in data["message"], data
+        assert "replay" in data["message"] and "undone" not in data and "expires_at" not in data
+        gone = await tools.is_gone(session.id, "its program has ended it")
+        assert [step["code"] for step in gone["journal"]] == [counts, loops, "x", waits, "x", exits]
+        assert [step["state"] for step in gone["journal"]] == ["ran"] * 5 + ["undone"]
+        # Or it would be the end of every session that comes after.
+        async with opened(tools, language, replay=session.id) as again:
+            assert again.opened["replayed"]["steps"] == 5
+            assert await again.value("x") == "1"
+
+
+async def test_a_session_is_rewound_as_far_as_there_are_checkpoints(tools):
+    async with opened(tools) as session:
+        await tools.refuses("rewind_session", "cells", "no cell can be rewound", session=session.id, cells=1)
+        await session.cell("x = []")
+        for number in range(12):
+            await session.cell(f"x.append({number})")
+        await session.command("echo a file > kept")
+        assert await session.rewind(3) | {"expires_at": 0} == {"undone_cells": 3, "can_rewind": 5, "expires_at": 0}
+        assert await session.value("x") == str(list(range(9)))
+        assert (await session.rewind(1))["can_rewind"] == 5
+        await tools.refuses("rewind_session", "cells", "up to the last 5", session=session.id, cells=6)
+        assert await session.value("x, open('kept').read()") == rf"({list(range(9))}, 'a file\n')"
+        assert (await session.rewind(6))["undone_cells"] == 6
+        assert await session.value("x") == str(list(range(4)))
+        # Cells that raise can be rewound, too.
+        await session.cell("x.append('new'); raise ValueError", "error")
+        await session.rewind(1)
+        assert await session.value("x") == str(list(range(4)))
+
+
+async def test_what_a_rewound_cell_started_is_gone_and_what_came_before_is_not(tools):
+    async with opened(tools) as session:
+        await session.cell("x = 1")
+        await session.command("sleep 1000 & echo $! > before")
+        await session.cell("import os, subprocess, time\ntime.sleep(0.05)\nafter = subprocess.Popen(['sleep', '1000']).pid")
+        after = await session.value("after")
+        await session.rewind(2)
+        alive = "kill -0 {} 2>/dev/null && echo alive || echo gone"
+        assert (await session.command(alive.format("$(cat before)")))["stdout"] == "alive\n"
+        assert (await session.command(alive.format(after)))["stdout"] == "gone\n"
+        assert await session.value("x") == "1"
+
+
+async def test_what_runs_in_the_background_survives_the_undo_of_a_cell(tools):
+    for code, status, arguments in [("while True: pass", "timeout", {"timeout": "1s"}), ("import os; os._exit(3)", "error", {})]:
+        async with opened(tools) as session:
+            await session.cell("x = 1")
+            await session.command("sleep 1000 & echo $! > pid")
+            await anyio.sleep(0.05)
+            data = await session.cell(code, status, **arguments)
+            assert data["undone"]
+            assert await session.value("import os; os.kill(int(open('pid').read()), 0); x") == "1"
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_a_cell_is_interrupted_and_what_it_did_stays(tools, language):
+    loops = {
+        "python": ["x = 1\nwhile True: pass", "x += 1\nimport time; time.sleep(100)"],
+        "javascript": ["x = 1; while (true);", f"x += 1; {FOREVER}"],
+    }
+    async with opened(tools, language) as session:
+        assert not await session.interrupt()
+        for number, code in enumerate(loops[language], 1):
+            async with session.running(code) as answers:
+                await anyio.sleep(0.1)
+                assert await session.interrupt()
+            data = answers[0].structured_content
+            assert (data["status"], data["exit_code"]) == ("error", 130), data
+            assert "it was interrupted; what it did until then stays" in data["message"] and "undone" not in data
+            assert await session.value("x") == str(number)
+        # It was not meant for the next cell.
+        assert not await session.interrupt()
+        assert await session.value("x") == "2"
+
+
+async def test_a_command_is_interrupted(tools):
+    for language in ("python", "go"):
+        async with opened(tools, language) as session:
+
+            async def interrupt(session=session):
+                await session.is_running()
+                await anyio.sleep(0.2)
+                assert await session.interrupt()
+
+            began = time.monotonic()
+            async with anyio.create_task_group() as calls:
+                calls.start_soon(interrupt)
+                data = await session.command("echo begun; sleep 50; echo not reached", "error")
+            assert data["stdout"] == "begun\n" and time.monotonic() - began < 20
+            assert (await session.command("echo on"))["stdout"] == "on\n"
+
+
+@pytest.mark.any_engine
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[3]])
+async def test_a_caller_who_goes_away_leaves_no_trace_in_the_variables(tmp_path, kind):
+    async with serving(tmp_path, configuration(tmp_path, pool=POOL), kind) as (_, tools), opened(tools) as session:
+        await session.cell("x = 1")
+        with anyio.move_on_after(0.7):
+            await session.answer("x = 2\nimport time; time.sleep(100)")
+        began = time.monotonic()
+        assert await session.value("x") == "1"
+        assert time.monotonic() - began < 10
+        # One who waits for another's cell, and goes away, has run nothing.
+        async with session.running("time = __import__('time'); time.sleep(1)"):
+            with anyio.move_on_after(0.3):
+                await session.answer("x = 3")
+        assert await session.value("x") == "1"
+
+
+@pytest.mark.any_engine
+async def test_a_cell_that_is_cancelled_is_undone_and_not_answered(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        async with by_hand(tmp_path, configuration(tmp_path, pool=POOL), log) as server:
+            await server.begin()
+            asked = iter(range(1000))
+
+            async def send(tool, **arguments):
+                number = next(asked)
+                await server.send(request(number, "tools/call", {"name": tool, "arguments": arguments}))
+                return number
+
+            async def call(tool, **arguments):
+                answer = await server.answer(await send(tool, **arguments), 60)
+                return answer["result"]["structuredContent"]
+
+            session = (await call("open_session", language="python"))["session"]
+            await call("execute_code", session=session, entrypoint_code="x = 1")
+            for wait in (0, 0.5):
+                number = await send("execute_code", session=session, entrypoint_code="x = 2\nimport time; time.sleep(100)")
+                await anyio.sleep(wait)
+                await server.send(cancel(number))
+                assert (await call("execute_code", session=session, entrypoint_code="x"))["result"] == "1"
+                assert not server.answers[number]
+            number = await send("run_command", session=session, command="sleep 100")
+            await anyio.sleep(0.3)
+            await server.send(cancel(number))
+            assert (await call("run_command", session=session, command="echo on"))["stdout"] == "on\n"
+
+
+@pytest.mark.any_engine
+async def test_a_connection_that_is_closed_undoes_its_cell(tmp_path):
+    config = configuration(tmp_path, pool=POOL)
+    async with listening(tmp_path, config) as url:
+
+        async def send(connection, tool, **arguments):
+            message = request(1, "tools/call", {"name": tool, "arguments": arguments, "_meta": CLIENT})
+            names = {"mcp_protocol_version": MODERN, "mcp_method": "tools/call", "mcp_name": tool}
+            await connection.send("POST", body=message, version="1.0", **names)
+
+        async def call(tool, **arguments):
+            host, port = place(url)
+            async with await anyio.connect_tcp(host, port) as stream:
+                connection = Connection(stream, host)
+                await send(connection, tool, **arguments)
+                answer = await connection.rest()
+            return json.loads(answer.partition(b"\r\n\r\n")[2])["result"]["structuredContent"]
+
+        session = (await call("open_session", language="python"))["session"]
+        await call("execute_code", session=session, entrypoint_code="x = 1")
+        host, port = place(url)
+        async with await anyio.connect_tcp(host, port) as stream:
+            await send(
+                Connection(stream, host), "execute_code", session=session, entrypoint_code="x = 2\nimport time; time.sleep(50)"
+            )
+            await anyio.sleep(0.5)
+        began = time.monotonic()
+        assert (await call("execute_code", session=session, entrypoint_code="x"))["result"] == "1"
+        assert time.monotonic() - began < 10
+
+
+async def test_a_session_is_closed_while_a_cell_runs(tools):
+    async with opened(tools) as session:
+        async with session.running("x = 1\nimport time; time.sleep(100)") as answers:
+            assert await session.close()
+        data = answers[0].structured_content
+        assert (data["status"], data["reason"]) == ("session_gone", "it was closed")
+        await tools.is_gone(session.id, "it was closed")
