@@ -72,7 +72,8 @@ pub(crate) fn send<K: Known>(
     Ok(walk.is_complete)
 }
 
-const FOLDER: OFlags =
+/// A folder, and no link to one.
+pub(crate) const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Non-blocking, in case a pipe has taken the place of a file.
@@ -236,7 +237,7 @@ fn path_of(text: &str) -> PathBuf {
 
 /// A path as text. Bytes that are not UTF-8 become `\xff`, and a backslash before an x `\x5c`, so that different names stay
 /// different.
-pub(crate) fn text(path: &Path) -> String {
+fn text(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
         text.push_str(&chunk.valid().replace("\\x", "\\x5cx"));

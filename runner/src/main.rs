@@ -16,6 +16,7 @@ mod output;
 mod park;
 mod preload;
 mod process;
+mod processes;
 mod program;
 mod request;
 mod session;

@@ -22,6 +22,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::forks::Forks;
 use crate::process::{OomScore, Process, would_block};
+use crate::processes::{self, Stat};
 use crate::{program, usage};
 
 /// How long an interpreter may take to be ready; less than the server allows the runner.
@@ -465,22 +466,8 @@ impl Parked {
 
 /// How many processes there are beside this one, process 1 and those that are `known`. What has ended does nothing anymore.
 fn strangers(known: &[Pid]) -> io::Result<usize> {
-    let own = [Pid::INIT, rustix::process::getpid()];
-    let mut strangers = 0;
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let pid = name.to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
-        let Some(pid) = pid.filter(|pid| !own.contains(pid) && !known.contains(pid)) else {
-            continue;
-        };
-        // The state follows the name, which is in brackets and may have some itself.
-        let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
-        let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
-        if state.is_some_and(|state| !matches!(state, b'Z' | b'X')) {
-            strangers += 1;
-        }
-    }
-    Ok(strangers)
+    let others = processes::all()?.into_iter().filter(|pid| !known.contains(pid));
+    Ok(others.filter(|pid| Stat::of(*pid).is_some_and(|stat| !stat.has_ended)).count())
 }
 
 /// Anonymous memory of the process, in bytes; zero if the kernel does not tell.

@@ -54,7 +54,7 @@ pub(crate) struct TestCode {
 
 mod sessions;
 
-pub(crate) use sessions::{CloseSession, InterruptSession, OpenSession, RewindSession, RunCommand};
+pub(crate) use sessions::{OneSession, OpenSession, RewindSession, RunCommand};
 
 /// Arguments of `execute_code`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]

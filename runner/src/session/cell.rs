@@ -79,9 +79,8 @@ impl Session<'_> {
         let spawn = began.elapsed();
         let (mut running, ended) = match running {
             None if cell.run == CellRun::Files => (None, Ended::with_its_files()),
-            Some(running) => {
+            Some(mut running) => {
                 self.to_server.send_empty(Kind::Started)?;
-                let mut running = running;
                 let ended = self.supervise(cell, input, &mut running)?;
                 (Some(running), ended)
             }

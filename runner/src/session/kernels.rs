@@ -1,7 +1,8 @@
 //! The processes of a session's kernel: the one that is the session, and its checkpoints.
 //!
 //! Before a cell, a kernel of Python forks, as soon as the cell before it has been answered. The child runs the cell and becomes the
-//! session. The parent waits: it is the session as it was before the cell. If the cell has to be undone the child is killed, and its parent goes on. The processes share their memory until one
+//! session. The parent waits: it is the session as it was before the cell. If the cell has to be undone the child is killed, and its
+//! parent goes on. The processes share their memory until one
 //! of them writes, so a checkpoint costs what the cells after it have changed.
 
 use std::collections::HashSet;
@@ -16,9 +17,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::channel::{Channel, Said};
-use super::processes;
 use crate::preload::StartedKernel;
 use crate::process::nonblocking;
+use crate::processes;
 
 /// How long a kernel may take until it can take cells.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);

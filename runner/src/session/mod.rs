@@ -8,7 +8,6 @@ mod cell;
 mod channel;
 mod kernels;
 mod listing;
-mod processes;
 mod running;
 mod shown;
 mod upload;

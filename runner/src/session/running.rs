@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Session;
 use super::kernels::Begun;
-use super::processes::{self, Stat};
 use crate::process::Process;
+use crate::processes::{self, Stat};
 use crate::usage;
 
 /// A cell that runs.

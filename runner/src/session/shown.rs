@@ -3,13 +3,10 @@
 use std::fs::File;
 use std::io;
 
+use isolator_runner::wire::session::{MAX_SHOWN, SHOWN_OVERHEAD};
 use isolator_runner::wire::{Kind, Shown};
 
 use crate::frame_writer::FrameWriter;
-
-/// Most things that a cell can show, and what each counts besides its content, in bytes.
-const MAX_SHOWN: u32 = 500;
-const SHOWN_OVERHEAD: u64 = 100;
 
 /// What a cell has shown.
 pub(super) struct ShownSoFar {

@@ -11,10 +11,8 @@ use isolator_runner::wire::Failed;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
+use crate::changes::FOLDER;
 use crate::unpack::{MODES, failed, is_below};
-
-const FOLDER: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Non-blocking, in case a pipe is there.
 const FILE: OFlags =

@@ -30,6 +30,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Exit, Interpreter, OutputLimits, Wanted, WantedFiles};
 
+/// Most things that a cell can show.
+pub const MAX_SHOWN: u32 = 500;
+
+/// What each form of a thing counts besides its content, in bytes.
+pub const SHOWN_OVERHEAD: u64 = 100;
+
 /// A sandbox that serves many cells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {

@@ -14,8 +14,7 @@ use super::{Answer, Call, Calls};
 use crate::duration;
 use crate::mcp::{session_answers, tool_result};
 use crate::request::arguments::{
-    Arguments, CloseSession, InterruptSession, InvalidArgument, OpenSession, RewindSession,
-    RunCommand, required,
+    Arguments, InvalidArgument, OneSession, OpenSession, RewindSession, RunCommand, required,
 };
 use crate::request::in_session::{self, Cell, Opening};
 use crate::request::understand::{self, given::Given};
@@ -386,7 +385,7 @@ impl Calls {
 
     /// Interrupts what runs.
     pub(super) fn interrupt_session(&self, arguments: Given, call: &Call) -> Answer {
-        let (InterruptSession { session }, _) = understand::read(arguments, &self.config)?;
+        let (OneSession { session }, _) = understand::read(arguments, &self.config)?;
         let handle = required(session, "session", HANDLE)?;
         Ok(match self.sessions.take(&call.client, &handle) {
             Ok(session) => {
@@ -398,7 +397,7 @@ impl Calls {
 
     /// Ends a session. One that has ended is closed, too.
     pub(super) fn close_session(&self, arguments: Given, call: &Call) -> Answer {
-        let (CloseSession { session }, _) = understand::read(arguments, &self.config)?;
+        let (OneSession { session }, _) = understand::read(arguments, &self.config)?;
         let handle = required(session, "session", HANDLE)?;
         Ok(match self.sessions.close(&call.client, &handle) {
             Ok(()) => tool_result::of_data(&json!({ "closed": true })),

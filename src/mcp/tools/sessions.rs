@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 use super::{like_execute_code, object, plain_schema};
 use crate::config::Config;
 use crate::duration;
-use crate::request::arguments::{
-    CloseSession, InterruptSession, OpenSession, RewindSession, RunCommand,
-};
+use crate::request::arguments::{OneSession, OpenSession, RewindSession, RunCommand};
 
 /// The tool that opens a session.
 pub(crate) const OPEN_SESSION: &str = "open_session";
@@ -99,7 +97,7 @@ fn rewind_session() -> Tool {
 }
 
 fn interrupt_session() -> Tool {
-    let mut input = plain_schema::<InterruptSession>();
+    let mut input = plain_schema::<OneSession>();
     input["required"] = json!(["session"]);
     let output = json!({ "type": "object", "properties": {
         "interrupted": { "type": "boolean", "description": "Whether something was running." },
@@ -109,7 +107,7 @@ fn interrupt_session() -> Tool {
 }
 
 fn close_session() -> Tool {
-    let mut input = plain_schema::<CloseSession>();
+    let mut input = plain_schema::<OneSession>();
     input["required"] = json!(["session"]);
     let output = json!({ "type": "object", "properties": {
         "closed": { "type": "boolean", "description": "Whether it was open." },

@@ -80,20 +80,10 @@ pub(crate) struct RewindSession {
     pub cells: Option<u64>,
 }
 
-/// Arguments of `interrupt_session`.
+/// Arguments of `interrupt_session` and `close_session`, which only name a session.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct InterruptSession {
-    /// Handle of the session.
-    #[serde(default)]
-    #[schemars(with = "String")]
-    pub session: Option<String>,
-}
-
-/// Arguments of `close_session`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CloseSession {
+pub(crate) struct OneSession {
     /// Handle of the session.
     #[serde(default)]
     #[schemars(with = "String")]

@@ -7,8 +7,8 @@ use super::given::{Given, Object};
 use super::notes::Notes;
 use super::values;
 use crate::request::arguments::{
-    Arguments, CheckSyntax, CloseSession, GetResult, InterruptSession, InvalidArgument,
-    OpenSession, RewindSession, RunCommand, TestCode, shortened,
+    Arguments, CheckSyntax, GetResult, InvalidArgument, OneSession, OpenSession, RewindSession,
+    RunCommand, TestCode, shortened,
 };
 
 /// Longest name that is compared with others, in bytes.
@@ -278,11 +278,7 @@ impl Tool for RewindSession {
     ];
 }
 
-impl Tool for InterruptSession {
-    const FIELDS: &'static [Field] = &[SESSION];
-}
-
-impl Tool for CloseSession {
+impl Tool for OneSession {
     const FIELDS: &'static [Field] = &[SESSION];
 }
 

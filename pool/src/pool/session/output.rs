@@ -1,13 +1,10 @@
 //! What comes from the runner while a cell runs. Its word on limits is not trusted.
 
+use isolator_runner::wire::session::{MAX_SHOWN, SHOWN_OVERHEAD};
 use isolator_runner::wire::{self, Kind, Shown, WireError};
 
 use super::{CellRequest, ShownThing};
 use crate::run::output::Output;
-
-/// Most things that are taken, and what each counts besides its content, in bytes.
-const MAX_SHOWN: u32 = 500;
-const SHOWN_OVERHEAD: u64 = 100;
 
 /// Longest media type.
 const MAX_MEDIA_TYPE: usize = 200;

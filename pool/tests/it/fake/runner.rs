@@ -273,22 +273,8 @@ impl Runner {
     }
 
     async fn exit_with(&mut self, full_disks: Vec<String>) -> std::io::Result<()> {
-        let exit = Exit {
-            end: End::Code(0),
-            killed: None,
-            wall: Duration::ZERO,
-            cpu: Duration::ZERO,
-            peak_memory: None,
-            oom_kills: 0,
-            refused_forks: 0,
-            full_disks,
-            stdout: StreamCount::default(),
-            stderr: StreamCount::default(),
-            more_files: false,
-            unpack: Duration::ZERO,
-            spawn: Duration::ZERO,
-            preloaded: self.record(|record| record.preloaded),
-        };
+        let preloaded = self.record(|record| record.preloaded);
+        let exit = Exit { full_disks, preloaded, ..success() };
         self.send(Kind::Exit, &exit).await
     }
 
@@ -309,6 +295,26 @@ impl Runner {
 
     pub(super) fn end_container(&self, state: SandboxState) {
         self.record(|record| end(record, state));
+    }
+}
+
+/// The report on a program that succeeded at once.
+pub(super) fn success() -> Exit {
+    Exit {
+        end: End::Code(0),
+        killed: None,
+        wall: Duration::ZERO,
+        cpu: Duration::ZERO,
+        peak_memory: None,
+        oom_kills: 0,
+        refused_forks: 0,
+        full_disks: Vec::new(),
+        stdout: StreamCount::default(),
+        stderr: StreamCount::default(),
+        more_files: false,
+        unpack: Duration::ZERO,
+        spawn: Duration::ZERO,
+        preloaded: false,
     }
 }
 

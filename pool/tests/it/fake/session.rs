@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, Cell, CellEnd, CellEnded, End, Exit, FrameDecoder, KillReason, Kind, Listed, Opened,
-    Rewind, Rewound, StreamCount,
+    self, Cell, CellEnd, CellEnded, End, FrameDecoder, KillReason, Kind, Listed, Opened, Rewind,
+    Rewound,
 };
 use tokio::io::AsyncReadExt;
 
-use super::runner::{PIPE, Runner};
+use super::runner::{PIPE, Runner, success};
 
 impl Runner {
     /// Serves a session until the stream ends or a cell ends it.
@@ -114,22 +114,7 @@ impl Runner {
 
 fn ended() -> CellEnded {
     CellEnded {
-        exit: Exit {
-            end: End::Code(0),
-            killed: None,
-            wall: Duration::ZERO,
-            cpu: Duration::ZERO,
-            peak_memory: None,
-            oom_kills: 0,
-            refused_forks: 0,
-            full_disks: Vec::new(),
-            stdout: StreamCount::default(),
-            stderr: StreamCount::default(),
-            more_files: false,
-            unpack: Duration::ZERO,
-            spawn: Duration::ZERO,
-            preloaded: false,
-        },
+        exit: success(),
         end: Some(CellEnd::Ended),
         undone: 0,
         no_checkpoint: None,

@@ -13,13 +13,13 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the kernel tells of a process.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stat {
+pub(crate) struct Stat {
     /// Whether it has ended, and nobody has asked for its status yet.
-    pub(super) has_ended: bool,
+    pub(crate) has_ended: bool,
     /// CPU time of its children that it has waited for.
-    pub(super) children_cpu: Duration,
+    pub(crate) children_cpu: Duration,
     /// How it ended, if it has.
-    pub(super) end: End,
+    pub(crate) end: End,
 }
 
 /// The kernel counts CPU time for `/proc` in these, whatever the machine.
@@ -27,7 +27,7 @@ const TICKS_PER_SECOND: u64 = 100;
 
 impl Stat {
     /// Of a process that is there, perhaps as a zombie.
-    pub(super) fn of(pid: Pid) -> Option<Self> {
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
         Self::parse(&fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
     }
 
@@ -58,7 +58,7 @@ impl Stat {
 /// # Errors
 ///
 /// When `/proc` can't be read.
-pub(super) fn all() -> io::Result<HashSet<Pid>> {
+pub(crate) fn all() -> io::Result<HashSet<Pid>> {
     let own = [Pid::INIT, rustix::process::getpid()];
     let mut pids = HashSet::new();
     for entry in fs::read_dir("/proc")? {
@@ -70,7 +70,7 @@ pub(super) fn all() -> io::Result<HashSet<Pid>> {
 }
 
 /// Kills every process but those to `keep`, and those that they start meanwhile. Tells whether none is left.
-pub(super) fn kill_all_but(keep: &HashSet<Pid>) -> bool {
+pub(crate) fn kill_all_but(keep: &HashSet<Pid>) -> bool {
     let until = Instant::now() + KILL_TIMEOUT;
     loop {
         let Ok(pids) = all() else { return false };
