@@ -41,10 +41,10 @@ fuzz_target!(|stream: &[u8]| {
         // A real server sends the sandbox's own workspace here.
         workdir.to_str().expect("it is text").clone_into(&mut job.workdir);
         let files = job.files.clone();
-        if let Ok(request) = receive(job, &mut rest) {
+        if let Ok(mut request) = receive(job, &mut rest) {
             assert!(request.stdin.len() <= stream.len());
             let wanted = files.unwrap_or_default();
-            assert_eq!(sent(&workdir, &request.given, &wanted), 0, "nobody changed a file");
+            assert_eq!(sent(&workdir, &mut request.given, &wanted), 0, "nobody changed a file");
         }
         let bytes = look(&workdir);
         assert!(bytes <= stream.len() as u64, "there are {bytes} bytes of {}", stream.len());
@@ -60,7 +60,7 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 });
 
 /// How many bytes the runner would send about changed files, after a program that did nothing.
-fn sent(workdir: &Path, given: &unpack::Given, wanted: &WantedFiles) -> u64 {
+fn sent(workdir: &Path, given: &mut unpack::Given, wanted: &WantedFiles) -> u64 {
     let mut sent = tempfile::tempfile().expect("a file can be made");
     let mut frame_writer = FrameWriter::new(File::try_clone(&sent).expect("a file can be cloned"));
     changes::send(workdir, given, wanted, &mut frame_writer).expect("a file is written");
