@@ -15,10 +15,11 @@ use isolator_pool::engine::process_limits;
 use isolator_pool::engine::{Engine, Unsupported};
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::pools::{PoolSpec, Pools};
-use isolator_pool::sandbox::sweep;
+use isolator_pool::sandbox::sweep::{self, Swept};
 
 use crate::config::{Config, EngineKind};
 use crate::images::{BuildEngine, LanguageImages};
+use crate::packages::store::Store;
 
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
@@ -105,6 +106,9 @@ impl App {
                     template: TEMPLATE,
                     images: data_directory()
                         .context("no directory for images is known: set XDG_DATA_HOME to one")?,
+                    packages: data_directory()
+                        .context("no directory for images is known: set XDG_DATA_HOME to one")?
+                        .join("packages/sets"),
                     state: directory.join("embedded"),
                     favordynmods: config.engine.favordynmods,
                 };
@@ -118,15 +122,19 @@ impl App {
         Ok(Self { instance: Arc::new(instance), kind, engine, images, store })
     }
 
-    /// Removes what dead instances left behind. A failure is only logged, because it costs nothing but space.
-    pub async fn sweep(&self) {
+    /// Removes what dead instances left behind, and returns how much that was. A failure is only logged, because it costs
+    /// nothing but space.
+    pub async fn sweep(&self) -> Swept {
         match sweep::sweep(&*self.engine, &self.instance).await {
-            Ok(swept) if swept != sweep::Swept::default() => {
-                tracing::info!(?swept, "removed what dead instances left behind");
+            Ok(swept) => {
+                if swept != Swept::default() {
+                    tracing::info!(?swept, "removed what dead instances left behind");
+                }
+                swept
             }
-            Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%error, "what dead instances left behind could not be removed")
+                tracing::warn!(%error, "what dead instances left behind could not be removed");
+                Swept::default()
             }
         }
     }
@@ -229,6 +237,17 @@ fn data_directory() -> Option<PathBuf> {
     let base =
         absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
     Some(base.join("isolator"))
+}
+
+/// The sets of packages of this user.
+///
+/// # Errors
+///
+/// When there is no folder for them, or it can't be written.
+pub(crate) fn package_store() -> anyhow::Result<Store> {
+    let data =
+        data_directory().context("no directory for packages is known: set XDG_DATA_HOME to one")?;
+    Ok(Store::open(&data.join("packages"))?)
 }
 
 fn absolute(name: &str) -> Option<PathBuf> {

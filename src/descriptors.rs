@@ -13,6 +13,9 @@ const OWN: usize = 64;
 /// For each sandbox. One of the embedded engine takes five, with what is open while it is made or runs.
 const OF_SANDBOX: usize = 6;
 
+/// For the listener for operators and its connections, if there is one.
+const OF_OPERATORS: usize = 40;
+
 /// Connections that are served in any case, or nobody could call.
 const LEAST_CONNECTIONS: usize = 16;
 
@@ -35,11 +38,12 @@ impl Plan {
         let waiting: usize = config.languages.values().map(|language| language.pool.size).sum();
         let of_requests = config.pools.admission.running + config.pools.refills;
         let sandboxes = waiting + of_requests + config.sessions.max;
-        Self::within(limit, sandboxes, config.http.max_connections)
+        let operators = config.admin.address.map_or(0, |_| OF_OPERATORS);
+        Self::within(limit, sandboxes, operators, config.http.max_connections)
     }
 
-    fn within(limit: usize, sandboxes: usize, most: usize) -> Self {
-        let needed = sandboxes.saturating_mul(OF_SANDBOX).saturating_add(OWN);
+    fn within(limit: usize, sandboxes: usize, operators: usize, most: usize) -> Self {
+        let needed = sandboxes.saturating_mul(OF_SANDBOX).saturating_add(OWN + operators);
         let left = limit.saturating_sub(needed).max(LEAST_CONNECTIONS);
         Self { limit, needed, connections: left.min(most) }
     }
@@ -59,9 +63,10 @@ mod tests {
             (1 << 20, 16, 1024),
             (usize::MAX, usize::MAX, 16),
         ] {
-            let plan = Plan::within(limit, sandboxes, 1024);
+            let plan = Plan::within(limit, sandboxes, 0, 1024);
             assert_eq!(plan.connections, connections, "{limit} {sandboxes}");
         }
-        assert_eq!(Plan::within(1 << 20, 16, 8).connections, 8, "no more than configured");
+        assert_eq!(Plan::within(1 << 20, 16, 0, 8).connections, 8, "no more than configured");
+        assert_eq!(Plan::within(1024, 16, OF_OPERATORS, 1024).connections, 824);
     }
 }

@@ -128,7 +128,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Session(arguments) => commands::session::session(load()?, arguments).await,
         Command::Doctor(arguments) => commands::doctor::doctor(load()?, arguments).await,
         Command::Image(command) => commands::image::image(load()?, command).await,
+        Command::Packages(command) => commands::packages::packages(load()?, command).await,
         Command::Bench(arguments) => commands::bench::bench(load()?, arguments).await,
+        Command::Status(arguments) => commands::status::status(load()?, arguments).await,
         Command::Gc => commands::gc::gc(load()?).await,
         Command::Token(arguments) => commands::token::token(&arguments),
         Command::Install(arguments) => {
@@ -158,5 +160,5 @@ fn log_to_stderr(cli: &Cli) {
     let usual = format!("warn,{OF_CLIENTS},isolator={quiet},isolator_pool={quiet}");
     let filter =
         tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| usual.into());
-    log::to_stderr(filter);
+    log::to_stderr(filter, cli.log_format);
 }

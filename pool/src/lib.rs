@@ -41,6 +41,7 @@
 //!         runner: std::fs::read("/usr/lib/example/isolator-runner")?.leak(),
 //!         template: &[],
 //!         images: "/var/lib/example/images".into(),
+//!         packages: "/var/lib/example/packages/sets".into(),
 //!         state: "/var/lib/example/state".into(),
 //!         favordynmods: true,
 //!     };
@@ -65,6 +66,7 @@
 //!         readonly_root: true,
 //!         runtime: None,
 //!         preload: None,
+//!         packages: None,
 //!         allow_unlimited: false,
 //!     };
 //!     let size = PoolSize { size: 4, hot: 1, max_age: Duration::from_secs(3600) };
@@ -142,15 +144,18 @@
 //! - [`pool`]: [`Pools`](pool::pools::Pools) takes requests, [`pool::admission`] decides whose turn it is. Each
 //!   `Pool` has a `Template` of its sandboxes, an `IdleSet` of those that wait, a refill task that keeps the
 //!   set full, and a `Backoff` for when the engine fails. [`pool::session`] keeps a sandbox for a client's cells.
+//! - [`counts`]: what happened since the start, in numbers; [`pool::counts`] has those of pools.
 //! - [`run`]: one [`RunRequest`](run::RunRequest) in one sandbox. [`run::workspace`] checks and packs its
 //!   files, [`run::output`] receives what the program prints, [`run::outcome`] says how it ended.
 
+pub mod counts;
 pub mod engine;
 #[cfg(not(fuzzing))]
 mod error_chain;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod lock;
+pub mod packages;
 pub mod pool;
 pub mod quote;
 pub mod run;

@@ -46,7 +46,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -117,7 +117,7 @@ pub struct Preload {
 }
 
 /// An interpreter that can be stopped before it runs the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpreter {
     /// CPython, or another that imports `sitecustomize`.
@@ -171,6 +171,18 @@ pub struct Job {
     pub interpreter: Wanted,
     /// Which of the files that it creates or changes in the workspace are reported, if any.
     pub files: Option<WantedFiles>,
+    /// The set of packages that it can import from, if any.
+    #[serde(default)]
+    pub packages: Option<Packages>,
+}
+
+/// A set of packages in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packages {
+    /// For which interpreter it is.
+    pub interpreter: Interpreter,
+    /// Its folder: the user base of Python, or the folder with `node_modules`.
+    pub folder: String,
 }
 
 /// Which of the files that a program created or changed are sent. All are listed, [`MAX_FILES`] at most.
@@ -298,6 +310,8 @@ pub enum FailedCause {
     WorkspaceFull,
     /// The workspace could not be unpacked for another reason.
     Workspace,
+    /// The set of packages is not where the job says.
+    Packages,
     /// The program is not in the image, or can't be executed.
     Command,
     /// The server's frames were not understood.

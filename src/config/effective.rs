@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::defaults::{
-    CAP_DROP, CPUS, MEMORY_MB, NETWORK, OPEN_FILES, PIDS, PROMPTS, TEST_CODE_LANGUAGE, WORKDIR,
+    CAP_DROP, CPUS, MAX_PACKAGE_SETS, MEMORY_MB, NETWORK, OPEN_FILES, PIDS, PROMPTS,
+    TEST_CODE_LANGUAGE, WORKDIR,
 };
 use super::language::{POOL_HOT, POOL_MAX_AGE, POOL_SIZE};
 use super::load::{built_in, raw};
+use super::operators::filled_audit;
 use super::raw::{
-    RawConfig, RawEngine, RawHttp, RawImages, RawLanguage, RawLimits, RawPolicies, RawPolicy,
-    RawPool, RawPreload, RawRequests, RawResults, RawSessions, RawTestCode, RawTools,
+    RawConfig, RawEngine, RawHttp, RawImages, RawLanguage, RawLimits, RawOnDemand, RawPackageTools,
+    RawPackages, RawPolicies, RawPolicy, RawPool, RawPreload, RawRequests, RawResults, RawSessions,
+    RawTestCode, RawTools,
 };
 use super::shape::{Shape, configuration};
 use super::{Config, Language, Problem, language};
@@ -178,7 +181,10 @@ fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguag
         limits: limits(config, &raw.limits),
         results: results(config),
         sessions: sessions(config),
+        packages: packages(config, raw.packages),
         http: http(config, raw.http),
+        admin: raw.admin,
+        audit: filled_audit(raw.audit),
         policies: RawPolicies { folder: raw.policies.folder, apply: raw.policies.apply },
         tools: RawTools {
             test_code: RawTestCode {
@@ -270,6 +276,27 @@ fn results(config: &Config) -> RawResults {
         kept_output_kb: Some(results.output as u64 >> 10),
         keep_for: Some(results.keep_for),
         detach_after: Some(results.detach_after),
+    }
+}
+
+fn packages(config: &Config, raw: RawPackages) -> RawPackages {
+    let packages = &config.packages;
+    let RawOnDemand { enabled, allow, max_sets } = raw.on_demand;
+    let RawPackageTools { uv, npm } = raw.tools;
+    RawPackages {
+        index: raw.index,
+        sets: raw.sets,
+        on_demand: RawOnDemand {
+            enabled: enabled.or(Some(false)),
+            allow: allow.or_else(|| Some(vec!["*".to_owned()])),
+            max_sets: max_sets.or(Some(MAX_PACKAGE_SETS)),
+        },
+        max_store_mb: Some(packages.max_store.as_mib()),
+        build_timeout: Some(packages.build_timeout),
+        tools: RawPackageTools {
+            uv: uv.or_else(|| Some("uv".to_owned())),
+            npm: npm.or_else(|| Some("npm".to_owned())),
+        },
     }
 }
 

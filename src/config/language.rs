@@ -289,6 +289,7 @@ fn sandbox(
         readonly_root: common.readonly_root,
         runtime: common.runtime.clone(),
         preload: None,
+        packages: None,
         allow_unlimited: common.allow_unlimited,
     }
 }

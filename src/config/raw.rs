@@ -4,13 +4,17 @@
 //! Isolator's own. A missing key is `None` here; the validation supplies the default. The doc comments become the
 //! descriptions in `isolator config schema`.
 
+mod packages;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub(super) use packages::{RawIndex, RawOnDemand, RawPackageTools, RawPackages, RawSet};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::defaults::{MAX_MEMORY_MB, MAX_PIDS, MAX_REFILLS, MIN_MEMORY_MB, MIN_PIDS};
+use super::operators::{RawAdmin, RawAudit};
 use crate::duration::UNITS;
 
 /// `isolator_config.json`.
@@ -72,9 +76,18 @@ pub(super) struct RawConfig {
     /// Sessions: sandboxes that live on between calls.
     #[serde(default)]
     pub(super) sessions: RawSessions,
+    /// Sets of packages, which programs can import from in addition to what their image has.
+    #[serde(default)]
+    pub(super) packages: RawPackages,
     /// How clients reach `serve --http`.
     #[serde(default)]
     pub(super) http: RawHttp,
+    /// The listener for operators.
+    #[serde(default)]
+    pub(super) admin: RawAdmin,
+    /// The audit log.
+    #[serde(default)]
+    pub(super) audit: RawAudit,
     /// What programs must not contain.
     #[serde(default)]
     pub(super) policies: RawPolicies,
@@ -318,6 +331,17 @@ pub enum EngineKind {
     Docker,
     /// Isolator makes the sandboxes itself.
     Embedded,
+}
+
+impl EngineKind {
+    /// Its name in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Docker => "docker",
+            Self::Embedded => "embedded",
+        }
+    }
 }
 
 /// When images are built or pulled.

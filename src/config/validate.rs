@@ -28,7 +28,7 @@ use super::raw::{
 };
 use super::{
     Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
-    SessionsConfig, Settings, TlsConfig, language,
+    SessionsConfig, Settings, TlsConfig, language, operators, packages,
 };
 use crate::policy::{LanguageFiles, Policies};
 
@@ -43,7 +43,9 @@ pub(super) fn validate(
     let mut limits = limits(&raw, &mut check);
     let known: BTreeSet<String> =
         built_in.keys().chain(raw.language_settings.keys()).cloned().collect();
-    let languages = language::languages(&raw, built_in, &common, &mut limits, &mut check);
+    let mut languages = language::languages(&raw, built_in, &common, &mut limits, &mut check);
+    // Before anything else holds a language.
+    let packages = packages::packages(&raw.packages, &known, &mut languages, directory, &mut check);
     let policies = policies(&raw.policies, &known, &languages, directory, &mut check);
     let test_code = test_code(&raw.tools.test_code, &languages, &mut check);
     let config = Config {
@@ -73,7 +75,10 @@ pub(super) fn validate(
         languages,
         results: results(&raw.results, &mut check),
         sessions: sessions(&raw.sessions, &mut check),
+        packages,
         http: http(&raw.http, directory, &mut check),
+        admin: operators::admin(&raw.admin, directory, &mut check),
+        audit: operators::audit(&raw.audit, directory, &mut check),
         policies,
         test_code,
     };

@@ -20,6 +20,7 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::mcp::calls::{Call, Calls, Clients};
 use crate::mcp::icon::icons;
@@ -28,6 +29,9 @@ use crate::mcp::progress::Progress;
 use crate::mcp::resources::{self, Resources};
 use crate::mcp::tool_result;
 use crate::mcp::tools;
+use crate::metrics::operations::{End, Method, Operations};
+use crate::metrics::{Metrics, Sources};
+use crate::packages::Packages;
 use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
 use crate::request::understand::given::{Given, Object};
@@ -48,6 +52,9 @@ pub(crate) struct Server {
     /// The tools at the start. Only the names of snippets in them change, and listing those for every call would
     /// take too long.
     tools: Arc<[Tool]>,
+    operations: Arc<Operations>,
+    sessions: Sessions,
+    audit: Audit,
     session: Arc<Session>,
 }
 
@@ -79,7 +86,13 @@ impl TakenArguments {
 
 impl Server {
     /// A server on running pools, for one client or for several.
-    pub(crate) fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        pools: Arc<Pools>,
+        packages: Packages,
+        clients: Clients,
+        audit: Audit,
+    ) -> Self {
         let snippets = Arc::new(Snippets::new(&config));
         let has_one = clients == Clients::One;
         let sessions = Sessions::new(config.sessions, has_one, Arc::clone(&pools));
@@ -88,12 +101,23 @@ impl Server {
             Arc::clone(&snippets),
             Arc::clone(&pools),
             sessions.clone(),
+            packages.clone(),
             clients,
+            audit.clone(),
         );
         Self {
             tools: tools::all(&config, &snippets).into(),
-            changes: Changes::new(Arc::clone(&snippets)),
-            resources: Resources::new(Arc::clone(&config), Arc::clone(&snippets), pools, sessions),
+            changes: Changes::new(Arc::clone(&snippets), packages.clone()),
+            resources: Resources::new(
+                Arc::clone(&config),
+                Arc::clone(&snippets),
+                pools,
+                sessions.clone(),
+                packages,
+            ),
+            operations: Arc::new(Operations::new(&tools::NAMES)),
+            sessions,
+            audit,
             calls,
             config,
             snippets,
@@ -106,9 +130,37 @@ impl Server {
         Self { session: Arc::default(), ..self.clone() }
     }
 
+    /// What there is and what has happened, for operators. `engine` is the kind of the engine.
+    pub(crate) fn metrics(&self, engine: &'static str, pools: Arc<Pools>) -> Metrics {
+        let calls = self.calls.clone();
+        Metrics::new(Sources {
+            engine,
+            pools,
+            sessions: self.sessions.clone(),
+            operations: Arc::clone(&self.operations),
+            audit: self.audit.clone(),
+            packages: calls.packages(),
+            held: Box::new(move || calls.held()),
+        })
+    }
+
     /// The changes that clients are notified of.
     pub(crate) fn changes(&self) -> Arc<Changes> {
         Arc::clone(&self.changes)
+    }
+}
+
+impl Server {
+    async fn read(&self, uri: &str, client: &Client) -> Result<ReadResourceResponse, ErrorData> {
+        if !uri.starts_with(kept::PREFIX) {
+            return self.resources.read(uri, client).await.map(Into::into);
+        }
+        let data = Some(json!({ "uri": uri }));
+        let part = self.calls.read(client, uri).map_err(|error| match error {
+            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
+            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
+        })?;
+        Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
     }
 }
 
@@ -123,6 +175,11 @@ fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData>
         None => Ok(()),
         Some(_) => Err(ErrorData::invalid_params("cursor: every list has only one page", None)),
     }
+}
+
+/// How an operation with this result has ended.
+fn end_of<T>(result: &Result<T, ErrorData>) -> End {
+    result.as_ref().err().map_or(End::Fine, |error| End::of_code(error.code.0))
 }
 
 /// What a transport has added to a request: to the message itself, or to the HTTP request that brought it.
@@ -162,8 +219,11 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        all_at_once(request)?;
-        Ok(ListToolsResult::with_all_items(tools::all(&self.config, &self.snippets)))
+        let operation = self.operations.begin(Method::ListTools);
+        let listed = all_at_once(request)
+            .map(|()| ListToolsResult::with_all_items(tools::all(&self.config, &self.snippets)));
+        operation.end(end_of(&listed));
+        listed
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -175,8 +235,11 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        all_at_once(request)?;
-        Ok(ListResourcesResult::with_all_items(self.resources.list()))
+        let operation = self.operations.begin(Method::ListResources);
+        let listed = all_at_once(request)
+            .map(|()| ListResourcesResult::with_all_items(self.resources.list()));
+        operation.end(end_of(&listed));
+        listed
     }
 
     async fn list_resource_templates(
@@ -184,8 +247,11 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        all_at_once(request)?;
-        Ok(ListResourceTemplatesResult::with_all_items(self.resources.templates()))
+        let operation = self.operations.begin(Method::ListTemplates);
+        let listed = all_at_once(request)
+            .map(|()| ListResourceTemplatesResult::with_all_items(self.resources.templates()));
+        operation.end(end_of(&listed));
+        listed
     }
 
     /// rmcp would answer with an empty list, although the server has no prompts.
@@ -202,17 +268,10 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let uri = &request.uri;
-        if !uri.starts_with(kept::PREFIX) {
-            return self.resources.read(uri, &caller(&context).client).await.map(Into::into);
-        }
-        let data = Some(json!({ "uri": uri }));
-        let part = self.calls.read(&caller(&context).client, uri);
-        let part = part.map_err(|error| match error {
-            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
-            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
-        })?;
-        Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
+        let operation = self.operations.begin(Method::ReadResource);
+        let read = self.read(&request.uri, &caller(&context).client).await;
+        operation.end(end_of(&read));
+        read
     }
 
     async fn complete(
@@ -220,6 +279,7 @@ impl ServerHandler for Server {
         request: CompleteRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
+        let operation = self.operations.begin(Method::Complete);
         let completion = match &request.r#ref {
             Reference::Resource(template) => {
                 let argument = &request.argument;
@@ -228,6 +288,7 @@ impl ServerHandler for Server {
             // There are no prompts.
             _ => Default::default(),
         };
+        operation.end(End::Fine);
         Ok(CompleteResult::new(completion))
     }
 
@@ -293,6 +354,7 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let operation = self.operations.begin_call(&request.name);
         let arguments = match extension::<TakenArguments>(&context) {
             Some(taken) => Given::Object(taken.take()),
             None => Value::Object(request.arguments.unwrap_or_default()).into(),
@@ -303,6 +365,7 @@ impl ServerHandler for Server {
         let call = Call {
             client,
             progress: progress.as_ref().map(Progress::watch),
+            steps: progress.as_ref().map(Progress::steps),
             waits_for_the_end: context.meta.get(DETACH) == Some(&Value::Bool(false)),
         };
         let progress_sent = async {
@@ -311,19 +374,24 @@ impl ServerHandler for Server {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let cancelled = |why| (Err(ErrorData::internal_error(why, None)), End::Cancelled);
+        let (answer, end) = tokio::select! {
             biased;
             // Nobody reads the answer to a cancelled call; dropping the other branch ends the
             // program and removes its sandbox.
-            () = context.ct.cancelled() => {
-                Err(ErrorData::internal_error("the call was cancelled", None))
-            }
-            () = gone.cancelled() => Err(ErrorData::internal_error("the client has disconnected", None)),
+            () = context.ct.cancelled() => cancelled("the call was cancelled"),
+            () = gone.cancelled() => cancelled("the client has disconnected"),
             result = self.calls.call(&request.name, arguments, call) => match result {
-                Ok(result) => Ok(tool_result::for_version(result, version.as_ref()).into()),
-                Err(error) => Err(invalid(&error)),
+                Ok(result) => {
+                    let is_error = result.is_error == Some(true);
+                    let end = if is_error { End::ToolError } else { End::Fine };
+                    (Ok(tool_result::for_version(result, version.as_ref()).into()), end)
+                }
+                Err(error) => (Err(invalid(&error)), End::InvalidParams),
             },
             never = progress_sent => match never {},
-        }
+        };
+        operation.end(end);
+        answer
     }
 }

@@ -15,21 +15,24 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::config::Config;
+use crate::duration;
 use crate::mcp::tools::{EXECUTE_CODE, GET_RESULT, RUN_COMMAND};
+use crate::packages::Refusal;
 use crate::request::arguments::InvalidArgument;
 use crate::request::syntax;
 use crate::request::wanted_files::Wanted;
 use crate::result::explain::Context;
 use crate::result::files::{Attachment, LeftFiles};
 use crate::result::kept::{Item, Results};
-use crate::result::report::{ReceiptReport, Report};
+use crate::result::receipt::{ReceiptReport, UsedPackages};
+use crate::result::report::Report;
 use crate::result::so_far::SoFar;
 
 /// The answer to a run: the text, the data, and the files. What is too long for the answer is kept for the client.
 /// `notes` say what was understood of the call.
 pub(crate) async fn of_run(
     mut outcome: Outcome,
-    receipt: &Receipt,
+    (receipt, packages): (&Receipt, Option<UsedPackages>),
     context: &Context<'_>,
     wanted: &Wanted,
     notes: Vec<String>,
@@ -41,7 +44,7 @@ pub(crate) async fn of_run(
     let (report, attachments) =
         assemble(&mut outcome, describe, wanted, notes, keep, context.config).await;
     let result = of_report(&report, attachments);
-    with_receipt(result, &ReceiptReport::new(&outcome, receipt))
+    with_receipt(result, &ReceiptReport::new(&outcome, receipt, packages))
 }
 
 /// The report of a run, and what comes with it. What is too long for the answer is kept for the client.
@@ -206,6 +209,22 @@ pub(crate) fn sandbox_fault(error: &ExecuteError, when_busy: Option<&str>) -> Ca
         }
     };
     failure(format!("Sandbox error: {error}\n\n{advice}"))
+}
+
+/// The answer when the packages that a call asks for are not there, so that the model does not look for the mistake in its program.
+pub(crate) fn no_packages(refusal: &Refusal) -> CallToolResult {
+    tracing::info!(%refusal, "a call got no packages");
+    failure(format!("Packages error: {refusal}\n\nNothing was run."))
+}
+
+/// The answer when the packages that a call asks for are not there yet, and nobody should wait longer for an answer.
+pub(crate) fn packages_coming(waited: Duration, step: Option<&str>) -> CallToolResult {
+    let waited = duration::shown(waited);
+    let step = step.map(|step| format!(" ({step})")).unwrap_or_default();
+    failure(format!(
+        "Packages error: the packages are still being built after {waited}{step}\n\nNothing was run. The build goes on: try again \
+         in a minute."
+    ))
 }
 
 /// The answer to arguments that can't be used. As an error of the protocol, many hosts would end the agent's run with

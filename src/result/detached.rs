@@ -118,6 +118,11 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         Some(state)
     }
 
+    /// How many there are, and their bytes.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        self.runs.held()
+    }
+
     /// Ends a client's detached run, unless it has ended already. `None` as before.
     pub(crate) fn end(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;

@@ -154,6 +154,12 @@ impl<T> Handles<T> {
         (kept.until > Instant::now()).then(|| Arc::clone(&kept.thing))
     }
 
+    /// How many things are there, and what they weigh together.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        let kept = self.kept();
+        (kept.len(), kept.values().map(|kept| kept.weight).sum())
+    }
+
     /// What is there and has not expired.
     fn kept(&self) -> MutexGuard<'_, HashMap<String, Kept<T>>> {
         let mut kept = lock(&self.kept);

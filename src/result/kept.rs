@@ -100,6 +100,11 @@ impl Results {
         Ok(format!("{PREFIX}{}/", self.runs.keep_newest(client, weight, items)?))
     }
 
+    /// How many runs have left something that is kept, and its bytes.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        self.runs.held()
+    }
+
     /// Reads a client's result, or a range of it.
     ///
     /// # Errors

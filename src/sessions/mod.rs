@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{OpenError, OpenReceipt, Pools};
 use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
@@ -69,6 +70,8 @@ pub(crate) struct OpenSession {
     pub resources: Resources,
     /// The sandbox.
     pub session: Session,
+    /// The packages that its cells can import from, if it asked for some.
+    pub packages: Option<BoundSet>,
     /// What it has run.
     pub journal: Mutex<Journal>,
     /// How long it can be unused.
@@ -107,6 +110,17 @@ pub(crate) struct Wish {
     pub resources: Resources,
     /// How long it can be unused, if its client asks for less than usual.
     pub idle_timeout: Option<Duration>,
+    /// The packages that its cells can import from, if it asks for some.
+    pub packages: Option<BoundSet>,
+}
+
+/// A set of packages for a session.
+#[derive(Debug, Clone)]
+pub(crate) struct BoundSet {
+    /// What was asked for: names of sets, and requirements.
+    pub asked: Vec<String>,
+    /// The set.
+    pub set: Arc<PackageSet>,
 }
 
 /// Why there is no new session.
@@ -222,9 +236,15 @@ impl Sessions {
         let place = self.make_room(client)?;
         let mut handle = [0; HANDLE_BYTES];
         getrandom::fill(&mut handle)?;
-        let Wish { language, resources, idle_timeout } = wish;
+        let Wish { language, resources, idle_timeout, packages } = wish;
         let kernel = language.kernel_command(resources.memory);
-        let request = SessionRequest { kernel, resources, checkpoints: self.config.checkpoints };
+        let asked = packages.as_ref().map_or_else(Vec::new, |bound| bound.asked.clone());
+        let request = SessionRequest {
+            kernel,
+            resources,
+            packages: packages.as_ref().map(|bound| Arc::clone(&bound.set)),
+            checkpoints: self.config.checkpoints,
+        };
         let (session, receipt) = self.pools.open_session(&language.name, client, &request).await?;
         let open = Arc::new(OpenSession {
             id: hex(&handle),
@@ -232,7 +252,8 @@ impl Sessions {
             language,
             resources,
             session,
-            journal: Mutex::new(Journal::new(self.config.journal)),
+            journal: Mutex::new(Journal::new(self.config.journal).with_packages(asked)),
+            packages,
             idle_timeout: idle_timeout
                 .unwrap_or(self.config.idle_timeout)
                 .min(self.config.idle_timeout),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name a library. Everything else is written in our own types.
-const LIBRARIES: [(&str, &[&str]); 9] = [
+const LIBRARIES: [(&str, &[&str]); 10] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve.rs", "bench/src/"]),
     ("axum", &["src/transport/http/"]),
     ("tower_http", &["src/transport/http/"]),
@@ -14,6 +14,7 @@ const LIBRARIES: [(&str, &[&str]); 9] = [
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
     ("libcontainer", &["pool/src/engine/embedded/"]),
     ("plotters", &["bench/src/"]),
+    ("prometheus_client", &["src/metrics/"]),
     ("rustyline", &["src/commands/session/prompt.rs"]),
     ("reqwest", &["pool/src/engine/store/registry/"]),
 ];
@@ -26,21 +27,30 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "commands",
             "transport",
             "mcp",
+            "metrics",
+            "audit",
             "result",
             "request",
             "sessions",
             "app",
+            "packages",
             "images",
             "descriptors",
+            "packages",
             "config",
+            "requirement",
             "policy",
+            "address",
             "duration",
             "reread",
             "hex",
             "log",
         ],
     ),
-    ("pool/src", &["pool", "run", "sandbox", "engine", "error_chain", "quote", "lock"]),
+    (
+        "pool/src",
+        &["pool", "run", "sandbox", "engine", "packages", "counts", "error_chain", "quote", "lock"],
+    ),
 ];
 
 /// Lines of a source file at most, before it wants to be two.

@@ -1,12 +1,14 @@
-"""Which tests run over which kinds of server and on which engine, and the server that they share."""
+"""Which tests run over which kinds of server and on which engine, and the servers that they share."""
 
 import engine
 import pytest
 import scope
 
-# Or its assertions would not say what they found.
-pytest.register_assert_rewrite("server")
+# Or their assertions would not say what they found.
+pytest.register_assert_rewrite("server", "package_sets", "package_index")
 
+import package_index  # noqa: E402
+import package_sets  # noqa: E402
 from server import KINDS, configuration, isolator  # noqa: E402
 
 
@@ -42,3 +44,17 @@ async def server(request, anyio_backend, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     async with isolator(folder, request.param, configuration(folder)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+async def sets(anyio_backend, tmp_path_factory):
+    """A server with sets of packages, which come from a real index and a real registry."""
+    folder = tmp_path_factory.mktemp("sets")
+    packages = package_sets.packages()
+    with (
+        package_index.pypiserver(packages, folder / "wheels") as python,
+        package_index.verdaccio(packages, folder / "verdaccio") as javascript,
+    ):
+        config = package_sets.config(folder, package_sets.SETS, {"python": python, "javascript": javascript})
+        async with package_sets.serving(folder, config) as server:
+            yield server

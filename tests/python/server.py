@@ -28,8 +28,8 @@ KINDS = ["stdio-auto", "stdio-legacy", "http-auto", "http-legacy"]
 # need it.
 _CHANGES = {"promptsDir": str(ROOT / "prompts"), "languageSettings": {"python": {"preload": {"modules": []}}}}
 
-# What a host takes from its own environment, what a server on another engine needs, and what a long run tells the
-# allocator.
+# What a host takes from its own environment, what a server on another engine needs, what a long run tells the allocator, and what
+# the tools read that build sets of packages.
 _PASSED_ON = [
     "HOME",
     "PATH",
@@ -39,6 +39,15 @@ _PASSED_ON = [
     "DOCKER_CERT_PATH",
     "RUST_LOG",
     "GLIBC_TUNABLES",
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX",
+    "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL",
+    "UV_HTTP_RETRIES",
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "npm_config_registry",
+    "npm_config_fetch_retries",
 ]
 
 

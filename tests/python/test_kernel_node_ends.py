@@ -228,3 +228,14 @@ def test_a_cell_that_interrupts_itself(kernel):
         assert kernel.good("kept") == "1"
     assert cell.stdout == "told\n"
     assert kernel.good("process.kill(process.pid, 0)") == "true"
+
+
+@pytest.mark.parametrize("left", ["setTimeout(() => { while (true); }, 1200)", "setInterval(() => { while (true); }, 1200)"])
+def test_a_loop_that_a_cell_has_left_is_interrupted_when_the_next_cell_comes(kernel, left):
+    assert kernel.run(left).kind == ENDED
+    time.sleep(0.5)
+    kernel.send("'next'")
+    time.sleep(0.2)
+    kernel.interrupt()
+    cell = kernel.result()
+    assert (cell.kind, cell.value) == (ENDED, "'next'"), cell

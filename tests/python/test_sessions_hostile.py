@@ -378,6 +378,29 @@ async def test_javascript_that_can_not_go_on_ends_and_says_so(place, code):
         await session.tools.is_gone(session.id, "its program has ended it")
 
 
+# What keeps a kernel from its next cell.
+HELD_UP = [
+    (
+        "python",
+        "import os, subprocess\n"
+        "stop = f'sleep 0.2; kill -STOP {os.getpid()}'\n"
+        "_ = subprocess.Popen(['sh', '-c', stop], start_new_session=True)",
+    ),
+    ("javascript", "setTimeout(() => { while (true); }, 1200)"),
+]
+
+
+@pytest.mark.parametrize("language, code", HELD_UP, ids=["stopped", "in a loop"])
+async def test_a_kernel_that_an_earlier_cell_holds_up_takes_the_next_one_soon(place, language, code):
+    async with attacked(place, language) as session:
+        assert (await answer(session, code))["status"] == "success"
+        await anyio.sleep(0.6)
+        began = time.monotonic()
+        assert await session.value("x") == "1"
+        # It is helped after a second.
+        assert time.monotonic() - began < 4
+
+
 async def test_a_workspace_that_is_full_takes_no_files_and_says_so(place):
     async with attacked(place) as session:
         fill = (

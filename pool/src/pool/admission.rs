@@ -220,6 +220,15 @@ impl Admission {
         lock(&self.turns).waiting
     }
 
+    /// The clients with running or waiting requests, and how many those are.
+    pub(crate) fn clients(&self) -> Vec<(Client, usize, usize)> {
+        let turns = lock(&self.turns);
+        let of = |(client, share): (&Client, &ClientQueue)| {
+            (client.clone(), share.running, share.waiting.len())
+        };
+        turns.clients.iter().map(of).collect()
+    }
+
     /// Refuses all requests from now on.
     pub(crate) fn close(&self) {
         let mut turns = lock(&self.turns);

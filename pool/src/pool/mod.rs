@@ -5,10 +5,12 @@
 
 pub mod admission;
 mod backoff;
+pub mod counts;
 mod idle;
 mod pace;
 pub mod pools;
 mod preloading;
+mod reconcile;
 mod refill;
 pub mod session;
 mod template;
@@ -28,6 +30,7 @@ use crate::engine::preload::{PreloadStatus, Want};
 use crate::engine::{Engine, SandboxSpec};
 use crate::lock::lock;
 use crate::pool::backoff::Backoff;
+use crate::pool::counts::{PoolCounts, SharedCounts};
 use crate::pool::idle::{Closed, Idle, IdleSet};
 use crate::pool::preloading::PreloadSchedule;
 use crate::pool::session::SessionRequest;
@@ -71,6 +74,9 @@ pub enum Start {
 }
 
 impl Start {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Hot, Self::Warm, Self::Queued, Self::Cold];
+
     /// The name that callers see.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -166,6 +172,7 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     pub(crate) next_number: AtomicU64,
     pub(crate) activity: Arc<ActivityGate>,
+    pub(crate) counts: SharedCounts,
 }
 
 /// A pool of sandboxes that are all alike.
@@ -186,6 +193,7 @@ pub(crate) struct Pool {
     /// Wakes the task that maintains the pool.
     wake: Arc<Notify>,
     starts: [AtomicU64; 4],
+    counts: PoolCounts,
 }
 
 impl Pool {
@@ -202,6 +210,7 @@ impl Pool {
             backoff: Mutex::default(),
             wake: Arc::new(Notify::new()),
             starts: Default::default(),
+            counts: PoolCounts::default(),
             shared,
         });
         let stop = || pool.shared.stop.clone();
@@ -214,7 +223,11 @@ impl Pool {
     /// for a calm moment, because others like it may follow.
     pub(crate) fn expect(&self, request: &RunRequest) -> Want {
         let Some(preload) = self.template.preload() else { return Want::only(Wanted::New) };
-        let want = interpreter::wanted(preload, &request.workspace, &request.argv);
+        let mut want = interpreter::wanted(preload, &request.workspace, &request.argv);
+        if request.packages.is_some() && want.interpreter == Wanted::Loaded {
+            // What was imported ahead could be another version than the set has.
+            want.interpreter = Wanted::Bare;
+        }
         if want.interpreter == Wanted::Loaded {
             self.preloading.used();
         }
@@ -226,7 +239,7 @@ impl Pool {
         let has_modules =
             self.template.preload().is_some_and(|preload| !preload.modules.is_empty());
         let interpreter = match request.kernel {
-            Some(_) if has_modules => Wanted::Loaded,
+            Some(_) if has_modules && request.packages.is_none() => Wanted::Loaded,
             Some(_) => Wanted::Bare,
             None => Wanted::New,
         };

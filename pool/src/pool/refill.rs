@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Pool;
@@ -214,6 +215,7 @@ impl Pool {
             Ok(_) => lock(&self.backoff).succeeded(),
             Err(SandboxError::Closed) => {}
             Err(error) => {
+                self.counts.not_made.add(1);
                 self.template.forget();
                 self.note_failure(error);
             }
@@ -238,7 +240,10 @@ impl Pool {
         let engine = Arc::clone(&self.shared.engine);
         let wake = Arc::clone(&self.wake);
         let on_close = move || wake.notify_one();
-        Sandbox::create(engine, lease, spec, &self.shared.tasks, on_close).await
+        let began = Instant::now();
+        let made = Sandbox::create(engine, lease, spec, &self.shared.tasks, on_close).await?;
+        self.counts.made.add(began.elapsed());
+        Ok(made)
     }
 
     /// Brings a thawed sandbox to the point at which it waits, and puts it into the idle set, thawed or

@@ -9,6 +9,7 @@ mod forks;
 mod hanging;
 mod images;
 mod interleavings;
+mod packages;
 mod parked;
 mod preload;
 mod refill;

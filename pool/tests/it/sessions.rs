@@ -20,7 +20,8 @@ use crate::fake::{
 };
 
 async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
-    let request = SessionRequest { kernel: None, resources: RESOURCES, checkpoints: 2 };
+    let request =
+        SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2 };
     let (session, receipt) =
         world.open_session(POOL, &Client::host(), &request).await.expect("a session");
     (Arc::new(session), receipt)
@@ -191,6 +192,19 @@ async fn a_sandbox_that_ends_or_can_not_be_frozen_or_thawed_ends_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_that_somebody_has_frozen_is_thawed_after_a_second() {
+    let world = World::start(Setup { size: 0, ..Setup::default() });
+    let (session, _) = open(&world).await;
+    assert!(run(&session, "sleep 5").await.is_ok());
+    world.engine.freeze_all();
+    let began = Instant::now();
+    assert_eq!(run(&session, "sleep 5").await.unwrap().cell, 2);
+    assert!((ms(1000)..ms(1500)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn rewinding_is_told_and_one_that_fails_ends_the_session() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
@@ -222,7 +236,12 @@ async fn pools_can_be_closed_at_each_moment_of_a_session() {
         world.engine.delay_all(ms(5));
         let pools = Arc::clone(&world.pools);
         let life = world.tasks.spawn(async move {
-            let request = SessionRequest { kernel: None, resources: RESOURCES, checkpoints: 2 };
+            let request = SessionRequest {
+                kernel: None,
+                resources: RESOURCES,
+                packages: None,
+                checkpoints: 2,
+            };
             let Ok((session, _)) = pools.open_session(POOL, &Client::host(), &request).await else {
                 return;
             };

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! kernel                        runner
+//!                           ◀──  H        Node.js only: the channel from now on, as a descriptor
 //!   r: interpreter, version ──▶           cells can come
 //!                           ◀──  C: number, flags, code; with three descriptors for Python
 //!   s: checkpoint or why not ─▶           from the process that runs the cell
@@ -23,6 +24,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use isolator_runner::wire::session::MAX_MEDIA_TYPE;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -218,7 +220,9 @@ fn said(kind: u8, payload: &[u8]) -> Option<Said> {
                 let (length, after) = after.split_first_chunk::<4>()?;
                 let (content, after) =
                     after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-                forms.push((text(media_type), content.to_vec()));
+                let mut media_type = String::from_utf8_lossy(media_type).into_owned();
+                media_type.truncate(media_type.floor_char_boundary(MAX_MEDIA_TYPE));
+                forms.push((media_type, content.to_vec()));
                 rest = after;
             }
             Said::Shown { is_result: *is_result == 1, forms }
@@ -274,6 +278,15 @@ mod tests {
         assert_eq!(channel.sender, Some(rustix::process::getpid()));
         drop(theirs);
         assert!(channel.next().unwrap().is_none() && channel.is_closed);
+    }
+
+    #[test]
+    fn a_media_type_is_no_longer_than_the_server_takes() {
+        let long = "ü".repeat(MAX_MEDIA_TYPE);
+        let length = u16::try_from(long.len()).unwrap().to_be_bytes();
+        let payload = [&[0][..], &length, long.as_bytes(), &[0, 0, 0, 0]].concat();
+        let Some(Said::Shown { forms, .. }) = said(b'd', &payload) else { panic!("it is shown") };
+        assert_eq!(forms[0].0, "ü".repeat(MAX_MEDIA_TYPE / 2));
     }
 
     #[test]

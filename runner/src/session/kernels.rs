@@ -19,13 +19,19 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::channel::{Channel, Said};
 use crate::preload::StartedKernel;
 use crate::process::nonblocking;
-use crate::processes;
+use crate::{processes, usage};
 
 /// How long a kernel may take until it can take cells.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long it may take to begin a cell: it reads the code and forks, which copies the tables of its memory.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long it may be silent before the runner does something about what may hold it up, and how often.
+const NUDGE_EVERY: Duration = Duration::from_secs(1);
+
+/// CPU time after which a kernel that still has not begun is busy with something else. A fork of several GB takes a tenth of it.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// How long a checkpoint may take to read that it is the session again.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(2);
@@ -105,7 +111,10 @@ impl Kernels {
     ) -> io::Result<(Self, String, [Option<File>; 2])> {
         let StartedKernel { process, channel, .. } = started;
         let (mut stdout, mut stderr) = (process.stdout, process.stderr);
-        let channel = Channel::new(channel.into())?;
+        let mut channel = Channel::new(channel.into())?;
+        if interpreter == Interpreter::Node {
+            channel = handed_over(&channel)?;
+        }
         let mut current = KernelProcess {
             pid: process.pid,
             pidfd: process.pidfd,
@@ -217,7 +226,10 @@ impl Kernels {
         mut channel: Option<Channel>,
         expects: Expected,
     ) -> io::Result<(Option<KernelProcess>, Option<String>)> {
-        let until = Instant::now() + BEGIN_TIMEOUT;
+        let began = Instant::now();
+        let until = began + BEGIN_TIMEOUT;
+        let mut nudge_at = began + NUDGE_EVERY;
+        let cpu_before = usage::process_cpu(self.current.pid);
         loop {
             if let Some(child) = &mut channel
                 && let Some(said) = child.next()?
@@ -248,10 +260,30 @@ impl Kernels {
                 None => {}
             }
             let KernelProcess { channel: parent, pidfd, .. } = &self.current;
-            match channel.as_ref().filter(|child| !child.is_closed) {
-                Some(child) => wait(&[child.fd(), parent.fd(), pidfd.as_fd()], until)?,
-                None => wait(&[parent.fd(), pidfd.as_fd()], until)?,
+            let waited = match channel.as_ref().filter(|child| !child.is_closed) {
+                Some(child) => wait(&[child.fd(), parent.fd(), pidfd.as_fd()], until.min(nudge_at)),
+                None => wait(&[parent.fd(), pidfd.as_fd()], until.min(nudge_at)),
+            };
+            match waited {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && nudge_at < until => {
+                    nudge_at += NUDGE_EVERY;
+                    let used = usage::process_cpu(self.current.pid).saturating_sub(cpu_before);
+                    if used > BUSY {
+                        return Err(error);
+                    }
+                    self.nudge();
+                }
+                waited => waited?,
             }
+        }
+    }
+
+    /// Ends what may keep a kernel from what it was asked to do: an earlier cell can have stopped its process, or have left a loop
+    /// in Node.js. In Python no cell's code runs now that could be interrupted.
+    fn nudge(&self) {
+        self.current.signal(Signal::CONT);
+        if self.interpreter == Interpreter::Node {
+            self.current.signal(Signal::INT);
         }
     }
 
@@ -361,6 +393,14 @@ impl Kernels {
         self.checkpoints.truncate(at + 1);
         self.undo().ok_or(())
     }
+}
+
+/// Gives a kernel in Node.js another channel, which takes the place of the one that it was started with. Its children would inherit
+/// that one: Node.js can't change it. What comes in a message is not inherited.
+fn handed_over(first: &Channel) -> io::Result<Channel> {
+    let (ours, theirs) = UnixStream::pair()?;
+    first.send(b'H', &[], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
+    Channel::new(ours.into())
 }
 
 fn pipe() -> io::Result<(File, PipeWriter)> {

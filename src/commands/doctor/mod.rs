@@ -7,6 +7,7 @@ mod findings;
 mod host;
 mod kernel;
 mod memory;
+mod packages;
 mod runc;
 #[cfg(test)]
 mod tests;
@@ -57,6 +58,7 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
         let app = App::new(&config).await?;
         let mut surroundings = Surroundings::new(&config, app.kind == EngineKind::Embedded);
         engine(&config, &app, &mut surroundings, &mut findings).await;
+        packages::packages(&config, &mut findings).await;
         findings.part("host");
         descriptors(&config, &mut findings);
         if arguments.production {

@@ -1,4 +1,5 @@
 mod messages;
+mod packages;
 
 use std::path::Path;
 

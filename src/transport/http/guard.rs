@@ -96,21 +96,29 @@ impl Guard {
             let name = peer.map_or_else(String::new, |Peer(address)| address.ip().to_string());
             return Ok(Client::named(&name));
         };
-        let token = bearer(request.headers())
-            .ok_or_else(|| unauthorized("a bearer token is required", None))?;
-        tokens.client(token).map_err(|refusal| {
-            let message = match refusal {
-                Refusal::Unknown => "the token is not known",
-                Refusal::Unreadable => "the server can't read its tokens; tell its operator",
-                Refusal::Expired => "the token has expired",
-            };
-            unauthorized(message, Some("invalid_token")).into()
-        })
+        client_of(tokens, request.headers())
     }
 }
 
+/// The client whose token a request has.
+///
+/// # Errors
+///
+/// The answer to a request that has none of the tokens.
+pub(super) fn client_of(tokens: &Tokens, headers: &HeaderMap) -> Result<Client, Refused> {
+    let token = bearer(headers).ok_or_else(|| unauthorized("a bearer token is required", None))?;
+    tokens.client(token).map_err(|refusal| {
+        let message = match refusal {
+            Refusal::Unknown => "the token is not known",
+            Refusal::Unreadable => "the server can't read its tokens; tell its operator",
+            Refusal::Expired => "the token has expired",
+        };
+        unauthorized(message, Some("invalid_token")).into()
+    })
+}
+
 /// The answer to a request that goes no further.
-type Refused = Box<Response>;
+pub(super) type Refused = Box<Response>;
 
 /// Lets a request through, or answers it.
 pub(super) async fn guard(

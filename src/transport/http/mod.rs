@@ -5,13 +5,16 @@
 //! Revision 2026-07-28 has no sessions, so any of several servers can answer any request; older clients get a session.
 
 mod accept;
+mod admin;
 mod alive;
 mod certificate;
 mod connections;
 mod guard;
 mod half_close;
 mod head;
+mod health;
 mod origins;
+mod page;
 mod sessions;
 mod tokens;
 
@@ -22,21 +25,19 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use axum::Router;
 use axum::http::StatusCode;
-use axum::http::header::ALLOW;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::IntoResponse;
-use axum::routing::{MethodRouter, get};
-use isolator_pool::pool::PoolStatus;
 use isolator_pool::pool::pools::Pools;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use admin::Admin;
 pub(crate) use tokens::Token;
 
 use self::certificate::Certificate;
 use self::guard::Guard;
+use self::health::Health;
 use self::origins::Origins;
 use self::sessions::Sessions;
 use self::tokens::Tokens;
@@ -72,10 +73,16 @@ pub(crate) struct Ending {
 }
 
 /// What is wrong with the files that the configuration names, with the key of each.
-pub(crate) fn problems_of_files(settings: &HttpConfig) -> Vec<(&'static str, String)> {
+pub(crate) fn problems_of_files(config: &Config) -> Vec<(&'static str, String)> {
     let mut problems = Vec::new();
-    if let Some(Err(error)) = settings.tokens.clone().map(Tokens::read) {
-        problems.push(("http.tokens", error.to_string()));
+    let settings = &config.http;
+    for (key, path) in [("http.tokens", &settings.tokens), ("admin.tokens", &config.admin.tokens)] {
+        if let Some(Err(error)) = path.clone().map(Tokens::read) {
+            problems.push((key, error.to_string()));
+        }
+    }
+    if let Some(problem) = admin::problem(config) {
+        problems.push(("admin.address", problem));
     }
     if let Some(Err(error)) = settings.tls.clone().map(Certificate::read) {
         problems.push(("http.tls", format!("{error:#}")));
@@ -144,7 +151,7 @@ impl Http {
         let manager = guard.sessions().manager();
         let service =
             StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
-        let health = Arc::new(Health { pools, draining: ending.draining.clone() });
+        let health = Health { pools, draining: ending.draining.clone() };
         let origins = Arc::new(Origins::new(&self.settings.allowed_origins));
         let router = Router::new()
             .route_service("/mcp", service.clone())
@@ -152,10 +159,8 @@ impl Http {
             .layer(from_fn_with_state(Arc::new(guard), guard::guard))
             .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
             .layer(origins::cors(Arc::clone(&origins)))
-            .layer(from_fn_with_state(origins, origins::refuse_others))
-            .route("/healthz", check(async || "ok\n"))
-            .route("/readyz", check(move || std::future::ready(health.ready())))
-            .layer(from_fn(head::check));
+            .layer(from_fn_with_state(origins, origins::refuse_others));
+        let router = health.route(router).layer(from_fn(head::check));
         let limits = limits_of_connections(&self.settings, Plan::new(config));
         let Self { listener, certificate, .. } = self;
         connections::serve(listener, certificate, router, limits, ending.stop, ending.end).await;
@@ -208,49 +213,9 @@ fn limits_of_connections(settings: &HttpConfig, plan: Plan) -> connections::Limi
         of_address = (of_address * all / configured).max(1);
     }
     let HttpConfig { write_timeout, idle_timeout, .. } = *settings;
-    connections::Limits { all, of_address, write_timeout, idle_timeout }
-}
-
-/// A check of health. HAProxy asks with OPTIONS, and reads only the status.
-fn check<Answer, Handler, Answered>(handler: Handler) -> MethodRouter
-where
-    Answer: IntoResponse + 'static,
-    Handler: Fn() -> Answered + Clone + Send + Sync + 'static,
-    Answered: Future<Output = Answer> + Send + 'static,
-{
-    let of_options = handler.clone();
-    get(handler).options(move || {
-        let answer = of_options();
-        async move { (answer.await.into_response().status(), [(ALLOW, "GET, HEAD, OPTIONS")]) }
-    })
-}
-
-struct Health {
-    pools: Arc<Pools>,
-    draining: CancellationToken,
-}
-
-impl Health {
-    fn ready(&self) -> (StatusCode, String) {
-        if self.draining.is_cancelled() {
-            return (StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n".to_owned());
-        }
-        let statuses = self.pools.status();
-        let missing: Vec<_> =
-            statuses.iter().filter(|(_, pool)| !is_ready(pool)).map(|(name, _)| *name).collect();
-        if missing.is_empty() {
-            (StatusCode::OK, "ready\n".to_owned())
-        } else {
-            let message = format!("no sandbox is ready for {}\n", missing.join(", "));
-            (StatusCode::SERVICE_UNAVAILABLE, message)
-        }
-    }
-}
-
-/// Whether a pool can serve calls. One whose sandboxes are all in use can: calls get the next.
-fn is_ready(pool: &PoolStatus) -> bool {
-    let served: u64 = pool.starts.iter().sum();
-    pool.size == 0 || pool.hot + pool.paused > 0 || (served > 0 && pool.last_error.is_none())
+    let hints =
+        ["see http.maxConnections and `isolator doctor`", "see http.maxConnectionsPerAddress"];
+    connections::Limits { all, of_address, write_timeout, idle_timeout, hints }
 }
 
 #[cfg(test)]

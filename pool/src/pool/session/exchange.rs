@@ -1,5 +1,6 @@
 //! One exchange with the runner of a session: something is asked, frames come, and a last one ends it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_runner::wire::{self, Kind};
@@ -8,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::run::{FREEZE_CHECK_AFTER, thaw_if_frozen};
 use crate::sandbox::connection::{ConnectionError, Frame};
 use crate::sandbox::{Armed, Sandbox};
 
@@ -36,7 +38,8 @@ pub(super) struct Signals<'a> {
 }
 
 /// Sends a message and takes frames until one is the last. `take` gets each frame, and returns something for the last one;
-/// `timeout` is asked for the time that is left after each.
+/// `timeout` is asked for the time that is left after each. A sandbox that somebody has frozen meanwhile is thawed. When the
+/// future is dropped, the runner may have the message or a part of it.
 pub(super) async fn exchange<T>(
     sandbox: &mut Sandbox<Armed>,
     mut message: Vec<u8>,
@@ -44,6 +47,13 @@ pub(super) async fn exchange<T>(
     mut timeout: Duration,
     mut take: impl FnMut(Frame, &mut Duration) -> Result<Option<T>, String>,
 ) -> Result<T, Broken> {
+    let engine = Arc::clone(&sandbox.engine);
+    let name = sandbox.lease.name().clone();
+    let mut freeze_check = std::pin::pin!(async {
+        tokio::time::sleep(FREEZE_CHECK_AFTER).await;
+        thaw_if_frozen(&*engine, &name).await;
+    });
+    let mut is_checked = false;
     let (sender, mut receiver) = sandbox.connection.split();
     let input = sender.into_inner();
     let mut thawed = std::pin::pin!(sandbox.state.thawed());
@@ -65,6 +75,7 @@ pub(super) async fn exchange<T>(
                     None | Some(Err(ConnectionError::Engine(_))) => return Err(Broken::Closed),
                     Some(Err(error)) => return Err(Broken::Protocol(error.to_string())),
                 };
+                is_checked = true;
                 let before = timeout;
                 if let Some(last) = take(frame, &mut timeout).map_err(Broken::Protocol)? {
                     return Ok(last);
@@ -92,6 +103,8 @@ pub(super) async fn exchange<T>(
                     return Err(Broken::NotThawed(error.to_string()));
                 }
             }
+            // A runner that has answered is not frozen, and one that is being thawed is not checked.
+            () = &mut freeze_check, if !is_checked && !is_thawing => is_checked = true,
             () = cancelled(gone), if !is_cancelled => {
                 is_cancelled = true;
                 message.extend_from_slice(&wire::header(Kind::Cancel, 0));

@@ -1,9 +1,9 @@
 //! The files of a session's workspace.
 
-use isolator_runner::wire::{self, Kind, Listed, MAX_FILES, Read, ReadEnded};
+use isolator_runner::wire::{self, Kind, Listed, MAX_FILES, MAX_PATH, Read, ReadEnded};
 
 use super::exchange::exchange;
-use super::task::{SHORT_TIMEOUT, message, parse, told, unexpected};
+use super::task::{SHORT_TIMEOUT, message, parse, shortened, told, unexpected};
 use super::{EndReason, FilePart, SessionError};
 use crate::run::outcome::ChangedFile;
 use crate::sandbox::{Armed, Sandbox};
@@ -17,6 +17,9 @@ pub(super) async fn list(
     let listed = exchange(sandbox, message, None, SHORT_TIMEOUT, |(kind, payload), _| match kind {
         Kind::File if files.len() < MAX_FILES => {
             let wire::ChangedFile { path, size, .. } = parse(kind, &payload)?;
+            if path.len() > MAX_PATH {
+                return Err(format!("it listed a path of {} bytes", path.len()));
+            }
             files.push(ChangedFile { path, size, content: None });
             Ok(None)
         }
@@ -48,8 +51,7 @@ pub(super) async fn read(
     match ended.await {
         Ok(ReadEnded { size: Some(size), error: None }) => Ok(Ok(FilePart { content, size })),
         Ok(ReadEnded { error, .. }) => {
-            let error = error.unwrap_or_default().chars().take(300).collect();
-            Ok(Err(SessionError::NoSuchFile(error)))
+            Ok(Err(SessionError::NoSuchFile(shortened(&error.unwrap_or_default()))))
         }
         Err(broken) => Err(EndReason::Lost(told(&broken))),
     }

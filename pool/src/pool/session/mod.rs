@@ -6,6 +6,8 @@
 
 mod exchange;
 mod files;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod output;
 mod task;
 
@@ -21,6 +23,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::engine::limits::Resources;
+use crate::packages::PackageSet;
 use crate::pool::admission::{AdmissionError, Client};
 use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
@@ -46,6 +49,8 @@ pub struct SessionRequest {
     pub kernel: Option<KernelCommand>,
     /// What its sandbox may use.
     pub resources: Resources,
+    /// The set of packages that its cells can import from, if any.
+    pub packages: Option<Arc<PackageSet>>,
     /// Most checkpoints that are kept. Each is a process of the sandbox.
     pub checkpoints: u32,
 }

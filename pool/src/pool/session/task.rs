@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, Cell, CellEnded, Failed, FailedCause, Kernel, Kind, Opened, Read, Rewind, Rewound, Wanted,
+    self, Cell, CellEnded, Failed, FailedCause, Kernel, Kind, Opened, Read, Rewind, Rewound,
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::pool::Shared;
 use crate::pool::admission::Admission;
-use crate::run::disks;
 use crate::run::outcome::Outcome;
+use crate::run::{Prepared, disks};
 use crate::sandbox::{Armed, Paused, Sandbox};
 
 /// How long a session stays thawed after its last answer: the next cell of a conversation often follows at once, and thawing takes
@@ -51,17 +51,19 @@ pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) async fn start(
     mut sandbox: Sandbox<Armed>,
     request: &SessionRequest,
-    wanted: Wanted,
+    prepared: Prepared,
     shared: &Arc<Shared>,
     admission: Admission,
     abort: CancellationToken,
 ) -> Result<Session, SessionError> {
+    let Prepared { interpreter: wanted, packages, .. } = prepared;
     let kernel = request.kernel.as_ref().map(|kernel| Kernel {
         interpreter: kernel.interpreter,
         argv: kernel.argv.clone(),
         waiting: kernel.waiting.clone(),
         env: kernel.env.clone(),
         wanted,
+        packages,
     });
     let workdir = sandbox.spec.workdir.clone();
     let checkpoints = request.checkpoints.min(sandbox.spec.limits.pids / 4);
@@ -77,7 +79,14 @@ pub(crate) async fn start(
         });
     let opened = match opened.await {
         Ok(Ok(opened)) => opened,
-        Ok(Err(failed)) => return Err(SessionError::Command(failed.message)),
+        Ok(Err(failed)) if failed.cause == FailedCause::Packages => {
+            if let Some(set) = &request.packages {
+                sandbox.engine.missed(set);
+            }
+            let why = format!("it did not get its packages: {}", shortened(&failed.message));
+            return Err(SessionError::Ended(EndReason::Lost(why)));
+        }
+        Ok(Err(failed)) => return Err(SessionError::Command(shortened(&failed.message))),
         Err(broken) => return Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
     };
     let image = sandbox.spec.image.digest.clone();
@@ -329,7 +338,7 @@ impl Task {
             Kind::CellEnded => Ok(Some(Ok(parse::<CellEnded>(kind, &payload)?))),
             Kind::Failed => Ok(Some(Err(parse::<Failed>(kind, &payload)?))),
             _ => {
-                output.take(kind, &payload).map_err(|error| error.to_string())?;
+                output.take(kind, &payload).map_err(|error| shortened(&error.to_string()))?;
                 if kind == Kind::Started {
                     *timeout = request.timeout + REPORT_GRACE;
                 }
@@ -339,11 +348,14 @@ impl Task {
         let ended = match exchange(sandbox, message, signals, START_TIMEOUT, take).await {
             Ok(Ok(ended)) => ended,
             Ok(Err(Failed { cause, message })) => {
+                let message = shortened(&message);
                 let error = match cause {
                     FailedCause::WorkspaceFull | FailedCause::Workspace => {
                         SessionError::Files(message)
                     }
-                    FailedCause::Command | FailedCause::Protocol => SessionError::Command(message),
+                    FailedCause::Command | FailedCause::Packages | FailedCause::Protocol => {
+                        SessionError::Command(message)
+                    }
                 };
                 return Ok((Err(error), None));
             }
@@ -453,7 +465,13 @@ pub(super) fn parse<T: serde::de::DeserializeOwned>(
     kind: Kind,
     payload: &[u8],
 ) -> Result<T, String> {
-    wire::parse_message(kind, payload).map_err(|error| error.to_string())
+    wire::parse_message(kind, payload).map_err(|error| shortened(&error.to_string()))
+}
+
+/// A text that has something from the runner in it, which can be as long as a frame. It is kept for as long as the session is
+/// remembered.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(300).collect()
 }
 
 pub(super) fn unexpected(kind: Kind) -> String {

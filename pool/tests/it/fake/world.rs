@@ -319,6 +319,7 @@ pub(super) fn sandbox(image: &str) -> SandboxSpec {
         readonly_root: true,
         runtime: None,
         preload: None,
+        packages: Some(Interpreter::Python),
         allow_unlimited: false,
     }
 }

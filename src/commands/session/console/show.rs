@@ -112,7 +112,14 @@ impl Console<'_> {
     fn cause(&self, outcome: &Outcome) -> Option<String> {
         let Setup { language, timeout, resources, .. } = self.setup;
         let (timeout, resources) = (*timeout, *resources);
-        let context = Context { config: self.config, language, timeout, resources, advice: None };
+        let context = Context {
+            config: self.config,
+            language,
+            timeout,
+            resources,
+            advice: None,
+            packages: None,
+        };
         explain::cause(outcome, &context).map(|cause| in_words_of_options(&cause))
     }
 }

@@ -11,6 +11,7 @@ use super::imports::Known;
 use super::template::Template;
 use crate::engine::SandboxSpec;
 use crate::engine::embedded::launcher_client::LauncherClient;
+use crate::engine::embedded::live::Bound;
 use crate::lock::lock;
 
 /// How long to wait after a template failed before the next try. It doubles with each failure, up to the second.
@@ -32,6 +33,8 @@ pub(super) struct Key {
     pub(super) spec: Arc<SandboxSpec>,
     /// Where the files of its image are.
     pub(super) root: PathBuf,
+    /// The set of packages that it has, if any.
+    pub(super) packages: Option<Bound>,
     pub(super) modules: Vec<String>,
     /// The client whose programs have imported just these; `None` if the configuration names them.
     pub(super) learned_from: Option<Arc<str>>,
@@ -39,8 +42,14 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Whether both are for the same sandboxes.
+    /// Whether both are for the same sandboxes with the same packages.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
+        let set = |key: &Self| key.packages.as_ref().map(|bound| bound.hash.clone());
+        self.shares_room(other) && set(self) == set(other)
+    }
+
+    /// Whether both are for the same sandboxes, whatever packages these have.
+    fn shares_room(&self, other: &Self) -> bool {
         self.launcher.ptr_eq(&other.launcher)
             && self.spec.image.digest == other.spec.image.digest
             && self.spec.workdir == other.spec.workdir
@@ -55,6 +64,26 @@ impl Key {
 
     pub(super) fn is_learned(&self) -> bool {
         self.learned_from.is_some()
+    }
+
+    /// Whether it can't be made or forked anymore.
+    pub(super) fn is_gone(&self) -> bool {
+        let has_lost_set = self.packages.as_ref().is_some_and(|it| it.set.strong_count() == 0);
+        self.launcher.strong_count() == 0 || has_lost_set
+    }
+
+    /// What imports are the same for all templates with the same.
+    pub(super) fn content(&self) -> String {
+        let digest = &self.spec.image.digest;
+        match &self.packages {
+            Some(set) => format!("{digest} {}", set.hash),
+            None => digest.clone(),
+        }
+    }
+
+    /// Of the one without packages.
+    pub(super) fn without_packages(&self) -> Self {
+        Self { packages: None, ..self.clone() }
     }
 
     /// Of the one that is made for a set of modules.
@@ -200,7 +229,7 @@ impl State {
 /// it is not tried all the time.
 pub(super) fn make_room(slots: &mut Vec<(Key, Arc<Slot>)>, key: &Key) -> Option<()> {
     let beside =
-        slots.iter().enumerate().filter(|(_, (it, _))| it.is_learned() && it.is_beside(key));
+        slots.iter().enumerate().filter(|(_, (it, _))| it.is_learned() && it.shares_room(key));
     let (there, failed): (Vec<_>, Vec<_>) = beside
         .map(|(at, (it, slot))| (at, it.learned_from.as_ref(), lock(&slot.state).last_use()))
         .partition(|(.., used)| used.is_some());
