@@ -8,7 +8,8 @@
 // separated by commas. On the channel, this file sends `ready` and the modules that the image does not have, in one line; then the
 // runner sends `go` and the program's arguments, each ended by a NUL, and shuts its side. The answer is `.` if
 // the program can run here; an end without an answer means that it needs a plain start. For a session the runner sends `session` and
-// the path of the kernel, each ended by a NUL, and the channel stays open: it is the kernel's.
+// the path of the kernel, each ended by a NUL, and the channel stays open: it is the kernel's. If the program has a set of packages,
+// `packages` and its folder come first, each ended by a NUL.
 
 'use strict';
 
@@ -41,13 +42,19 @@ function park(channel, names) {
   }
   fs.writeSync(channel, `${['ready', ...missing].join(' ')}\n`);
   let said = Buffer.alloc(0);
-  while (!/^session\0[^\0]*\0$/.test(said.toString('latin1'))) {
+  while (!/^(packages\0[^\0]*\0)?session\0[^\0]*\0$/.test(said.toString('latin1'))) {
     const chunk = Buffer.alloc(65536);
     const count = fs.readSync(channel, chunk);
     if (count === 0) break;
     said = Buffer.concat([said, chunk.subarray(0, count)]);
   }
-  const [go, ...args] = said.toString().split('\0').slice(0, -1);
+  const words = said.toString().split('\0').slice(0, -1);
+  if (words[0] === 'packages') {
+    const [, folder] = words.splice(0, 2);
+    // Modules are found by links in the workspace, and commands as after a plain start.
+    if (process.env.PATH) process.env.PATH += `:${folder}/node_modules/.bin`;
+  }
+  const [go, ...args] = words;
   // Without `go` the runner has ended. And Node.js has looked for package.json before, and remembers that
   // there was none.
   if (go === undefined || fs.existsSync('package.json')) process.reallyExit(0);

@@ -6,6 +6,8 @@
 //! input, runs it, reports, and ends. A sandbox is used once, so its runner is, too: for one job, or for one
 //! session with many cells. With an engine that can kill all processes of a sandbox at once, the runner is
 //! process 1 itself, and the sandbox ends with it.
+//!
+//! `isolator-runner remove` deletes a set of packages from the volume of an engine that has one.
 
 mod cgroup;
 mod changes;
@@ -13,6 +15,7 @@ mod forks;
 mod frame_writer;
 mod init;
 mod output;
+mod packages;
 mod park;
 mod preload;
 mod process;
@@ -51,9 +54,19 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("remove") => {
+            let set = std::env::args().nth(2).unwrap_or_default();
+            match packages::remove(&set) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    complain(&format!("{NAME}: {set}: {error}"));
+                    ExitCode::FAILURE
+                }
+            }
+        }
         _ => {
             complain(&format!(
-                "usage: {NAME} hold | park [forks] (it works only inside a sandbox)"
+                "usage: {NAME} hold | park [forks] | remove SET (it works only inside a sandbox)"
             ));
             ExitCode::from(2)
         }

@@ -18,6 +18,13 @@ pub const PYTHON_KERNEL: &str = "/.isolator/session/kernel.py";
 /// The program that runs the cells of a session in Node.js.
 pub const NODE_KERNEL: &str = "/.isolator/session/kernel.cjs";
 
+/// Where the set of packages is that a sandbox was given, or, with an engine that can't give a set to one sandbox alone,
+/// the volume with [the folder](PACKAGE_SETS) of all sets.
+pub const PACKAGES: &str = "/.isolator/packages";
+
+/// The folder of all sets. It can't be listed, and each set in it has a name that nobody can guess.
+pub const PACKAGE_SETS: &str = "/.isolator/packages/sets";
+
 /// A file of the directory.
 #[derive(Debug, Clone, Copy)]
 pub struct PlacedFile {

@@ -15,12 +15,15 @@ use std::time::{Duration, Instant};
 
 use isolator_runner::fork::CHANNEL;
 use isolator_runner::paths;
-use isolator_runner::wire::{Alone, Interpreter, Job, Kernel, Preload, Preloaded, Wanted};
+use isolator_runner::wire::{
+    Alone, Interpreter, Job, Kernel, Packages, Preload, Preloaded, Wanted,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::forks::Forks;
+use crate::packages;
 use crate::process::{OomScore, Process, would_block};
 use crate::processes::{self, Stat};
 use crate::{program, usage};
@@ -216,6 +219,7 @@ impl Preloads {
     pub(crate) fn take(self, job: &Job, stdin: &[u8]) -> Taken {
         let Self { preload, bare, loaded, replaced, .. } = self;
         let args = preload.as_ref().and_then(|preload| arguments(preload, job));
+        let packages = job.packages.as_ref();
         let (suited, others) = match job.interpreter {
             Wanted::New => ([None, None], [bare, loaded]),
             Wanted::Bare => ([bare, None], [loaded, None]),
@@ -231,7 +235,7 @@ impl Preloads {
                 parked.process.limit_cpu_time(cpu_time + cpu);
             }
             match args {
-                Some(args) if program.is_none() && parked.go(args, stdin) => {
+                Some(args) if program.is_none() && parked.go(args, stdin, packages) => {
                     // One without modules takes no more than one that is started for the program.
                     memory = if parked.has_modules { parked.memory } else { 0 };
                     program = Some((parked.process, cpu));
@@ -292,8 +296,9 @@ impl Preloads {
             Interpreter::Python => paths::PYTHON_KERNEL,
             Interpreter::Node => paths::NODE_KERNEL,
         };
+        let packages = kernel.packages.as_ref();
         for mut parked in [first, second, replaced].into_iter().flatten() {
-            if is_fit && started.is_none() && parked.becomes_kernel(program) {
+            if is_fit && started.is_none() && parked.becomes_kernel(program, packages) {
                 let Parked { process, channel, .. } = parked;
                 started = Some(StartedKernel { process, channel, preloaded: true });
             } else {
@@ -307,7 +312,8 @@ impl Preloads {
                 let mut argv = kernel.argv.clone();
                 argv.push(their_end.as_raw_fd().to_string());
                 let workdir = Path::new(workdir);
-                let process = Process::spawn(&argv, &kernel.env, workdir, oom_score, Some(b""))?;
+                let env = packages::variables(&kernel.env, packages);
+                let process = Process::spawn(&argv, &env, workdir, oom_score, Some(b""))?;
                 Ok(StartedKernel { process, channel, preloaded: false })
             }
         }
@@ -414,10 +420,11 @@ impl Parked {
     }
 
     /// Sends the arguments; tells whether the interpreter went on to the program.
-    fn go(&mut self, args: &[String], stdin: &[u8]) -> bool {
+    fn go(&mut self, args: &[String], stdin: &[u8], packages: Option<&Packages>) -> bool {
         // The program may start at once and check for input.
         self.process.stdin.feed(stdin);
-        let mut message = b"go\0".to_vec();
+        let mut message = told(packages);
+        message.extend_from_slice(b"go\0");
         for arg in args {
             message.extend_from_slice(arg.as_bytes());
             message.push(0);
@@ -428,10 +435,11 @@ impl Parked {
     }
 
     /// Tells the interpreter to run a kernel instead of a program; tells whether it does.
-    fn becomes_kernel(&mut self, program: &str) -> bool {
+    fn becomes_kernel(&mut self, program: &str, packages: Option<&Packages>) -> bool {
         self.process.stdin.close();
-        let message = format!("session\0{program}\0");
-        self.channel.write_all(message.as_bytes()).is_ok() && self.answers()
+        let mut message = told(packages);
+        message.extend_from_slice(format!("session\0{program}\0").as_bytes());
+        self.channel.write_all(&message).is_ok() && self.answers()
     }
 
     /// Whether it answers that it goes on.
@@ -462,6 +470,12 @@ impl Parked {
         let last = printed.lines().rev().find(|line| !line.trim().is_empty());
         format!("it ended: {}", last.unwrap_or("it printed no error").trim())
     }
+}
+
+/// What an interpreter is told first: the set of packages that its program has, if it has one.
+fn told(packages: Option<&Packages>) -> Vec<u8> {
+    let words = |set: &Packages| format!("packages\0{}\0", set.folder).into_bytes();
+    packages.map_or_else(Vec::new, words)
 }
 
 /// How many processes there are beside this one, process 1 and those that are `known`. What has ended does nothing anymore.

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{End, Job, KillReason, Kind, StreamCount};
+use isolator_runner::wire::{End, Exit, Job, KillReason, Kind, StreamCount};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal};
 
@@ -14,7 +14,7 @@ use crate::frame_writer::FrameWriter;
 use crate::output::Keeper;
 use crate::preload::Spares;
 use crate::process::{Process, would_block};
-use crate::usage;
+use crate::{cgroup, unpack, usage};
 
 /// Read from a pipe at once: what a Linux pipe holds by default.
 const CHUNK: usize = 64 * 1024;
@@ -39,7 +39,7 @@ pub(crate) struct Program {
     spares: Spares,
 }
 
-/// How the program ended.
+/// How the program, or a cell, ended.
 pub(crate) struct Ended {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
@@ -47,6 +47,29 @@ pub(crate) struct Ended {
     pub(crate) cpu: Duration,
     pub(crate) stdout: StreamCount,
     pub(crate) stderr: StreamCount,
+}
+
+impl Ended {
+    /// The report, apart from the files and from what was done before the start. `before` is what was counted then.
+    pub(crate) fn into_exit(self, before: &cgroup::Counters, disks: &[String]) -> Exit {
+        let after = cgroup::Counters::read();
+        Exit {
+            end: self.end,
+            killed: self.killed,
+            wall: self.wall,
+            cpu: self.cpu,
+            peak_memory: cgroup::peak_memory(),
+            oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
+            refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
+            full_disks: disks.iter().filter(|path| unpack::is_full(path)).cloned().collect(),
+            stdout: self.stdout,
+            stderr: self.stderr,
+            more_files: false,
+            unpack: Duration::ZERO,
+            spawn: Duration::ZERO,
+            preloaded: false,
+        }
+    }
 }
 
 impl Program {

@@ -4,6 +4,7 @@
 //! may be called again after a failure. None retries by itself, except for a pause that Docker's freezer
 //! has given up.
 
+mod call;
 #[cfg(not(fuzzing))]
 pub mod docker;
 #[cfg(not(fuzzing))]
@@ -25,7 +26,6 @@ pub mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,16 +34,30 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use tokio::io::AsyncWrite;
 
+pub use self::call::{Call, bounded};
 use crate::engine::limits::{FixedLimits, LimitKind, Resources};
-use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Preload};
+use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Interpreter, Preload};
+use crate::packages::PackageSet;
 
 /// Proportional memory (PSS) in bytes: what several processes share counts for each of them in equal parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitingMemory {
+    /// Sandboxes that were measured.
+    pub count: u64,
     /// Of all processes in the sandboxes.
     pub sandboxes: u64,
     /// Of the templates of all sandboxes.
     pub templates: u64,
+}
+
+impl WaitingMemory {
+    /// Of one sandbox, if any was measured.
+    pub const fn each(&self) -> Option<u64> {
+        match self.sandboxes.checked_div(self.count) {
+            Some(0) => None,
+            each => each,
+        }
+    }
 }
 
 /// Name of a sandbox. It is chosen before the sandbox is made, so that the sandbox can be removed whatever
@@ -84,7 +98,7 @@ pub struct Image {
 }
 
 /// Everything that is fixed when a sandbox is made.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSpec {
     /// The image.
     pub image: Image,
@@ -106,6 +120,8 @@ pub struct SandboxSpec {
     pub runtime: Option<String>,
     /// The interpreter that waits in each sandbox, if any.
     pub preload: Option<Preload>,
+    /// The interpreter of the sets of packages that it can be given, if any.
+    pub packages: Option<Interpreter>,
     /// Whether such a sandbox is made even where the engine can't enforce every limit.
     pub allow_unlimited: bool,
 }
@@ -307,9 +323,33 @@ pub trait Engine: Send + Sync + 'static {
     /// gives up the template, so that the next sandboxes don't wait in vain, too.
     fn not_ready(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &[String], _: &str) {}
 
+    /// Brings a set of packages to where the engine makes its sandboxes, unless it is there. Needs an image that the engine
+    /// has. Called before the first [`bind`](Engine::bind) of the set.
+    async fn provide(&self, _: &PackageSet, _: &Image) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Takes back what [`provide`](Engine::provide) has brought, and ends the templates that have the set with this hash. No
+    /// sandbox has it anymore. Its folder may be gone.
+    async fn withdraw(&self, _: &str) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Makes a set of packages visible in a sandbox that waits, once. Returns its folder there. Nothing in the sandbox has to run
+    /// for that: it may be frozen, or just be thawed by another call.
+    async fn bind(&self, name: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError>;
+
+    /// Tells that a set was not in a sandbox that was given it, so what [`provide`](Engine::provide) has brought may be gone.
+    fn missed(&self, _: &PackageSet) {}
+
     /// Memory of sandboxes, of this instance or another, and of their templates, if the engine can tell. This looks at every
     /// page, so it takes about a millisecond for each.
     async fn memory(&self, _: Vec<SandboxName>) -> Option<WaitingMemory> {
+        None
+    }
+
+    /// How many templates are ready, if the engine has templates.
+    fn templates(&self) -> Option<usize> {
         None
     }
 
@@ -404,90 +444,16 @@ pub enum EngineError {
     },
 }
 
-/// Names a call to the engine, for errors and deadlines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
-    /// [`Engine::check`]
-    Check,
-    /// [`Engine::prepare`]
-    Prepare,
-    /// [`Engine::find_image`]
-    FindImage,
-    /// [`Engine::pull_image`], and building one.
-    FetchImage,
-    /// [`Engine::create`]
-    Create,
-    /// [`Engine::arm`]
-    Arm,
-    /// Starting an interpreter in a sandbox, over the channel of [`Engine::arm`]
-    Preload,
-    /// [`Engine::pause`]
-    Pause,
-    /// [`Engine::resume`]
-    Resume,
-    /// [`Engine::update`]
-    Update,
-    /// [`Engine::state`]
-    State,
-    /// [`Engine::remove`]
-    Remove,
-    /// [`Engine::list`]
-    List,
-    /// [`Engine::sweep_shared`]
-    Sweep,
-    /// Removing an image
-    RemoveImage,
-}
-
-impl Call {
-    /// How long the call may take: at least ten times the slowest measurement on a busy two-core machine.
-    /// Deadlines detect an engine that hangs, not one that is slow.
-    pub const fn deadline(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Check | Self::FindImage | Self::State => 10,
-            Self::RemoveImage => 5 * 60,
-            Self::Pause | Self::Resume | Self::Update => 10,
-            Self::Arm | Self::Preload => 20,
-            Self::Create | Self::Prepare | Self::Remove | Self::List | Self::Sweep => 30,
-            Self::FetchImage => 60 * 60,
-        })
-    }
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Check => "report its version",
-            Self::Prepare => "prepare the runner",
-            Self::FindImage => "look up an image",
-            Self::FetchImage => "fetch an image",
-            Self::RemoveImage => "remove an image",
-            Self::Create => "create a sandbox",
-            Self::Arm => "start the runner in a sandbox",
-            Self::Preload => "start an interpreter in a sandbox",
-            Self::Pause => "pause a sandbox",
-            Self::Resume => "resume a sandbox",
-            Self::Update => "change the limits of a sandbox",
-            Self::State => "report the state of a sandbox",
-            Self::Remove => "remove a sandbox",
-            Self::List => "list the sandboxes",
-            Self::Sweep => "remove leftover volumes",
-        })
-    }
-}
-
-/// Waits for an engine's answer, at most for [`Call::deadline`].
-///
-/// # Errors
-///
-/// The call's own, or [`EngineError::Deadline`].
-pub async fn bounded<T>(
-    call: Call,
-    answer: impl Future<Output = Result<T, EngineError>>,
-) -> Result<T, EngineError> {
-    let deadline = call.deadline();
-    match tokio::time::timeout(deadline, answer).await {
-        Ok(result) => result,
-        Err(_) => Err(EngineError::Deadline { call, deadline }),
+impl EngineError {
+    /// Its place in [`CALL_FAILURES`](crate::counts::CALL_FAILURES).
+    fn number(&self) -> usize {
+        match self {
+            Self::Unreachable { .. } => 0,
+            Self::Unusable(_) => 1,
+            Self::Deadline { .. } => 2,
+            Self::NoSuchImage(_) => 3,
+            Self::DiskFull(_) => 4,
+            Self::Refused { .. } => 5,
+        }
     }
 }

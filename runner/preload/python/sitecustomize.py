@@ -10,7 +10,8 @@ ISOLATOR_PRELOAD, set by the runner, has the number of the channel's descriptor,
 separated by commas. ``a:b`` stands for ``from a import b``. On the channel, this module sends ``ready`` and the modules that the image does not have, in one line; then the runner sends
 ``go`` and the program's arguments, each ended by a NUL, and shuts its side. The answer is ``.`` if the program
 can run here; anything else, and an end without an answer, means that it needs a plain start. For a session the runner sends ``session``
-and the path of the kernel, each ended by a NUL, and the channel stays open: it is the kernel's.
+and the path of the kernel, each ended by a NUL, and the channel stays open: it is the kernel's. If the program has a set of
+packages, ``packages`` and its folder come first, each ended by a NUL.
 
 A template has the server on its standard input, and the number of that is its channel. It sends four lines: ``ready`` and the CPU
 time of its start in nanoseconds; the imports, each as its name, ``=`` and its CPU time, with ``!`` for the standard library, and
@@ -25,6 +26,8 @@ _TEMPLATE = "/.isolator/preload/template.so"
 _FORKED_CHANNEL = 60
 _LONGEST_REPORT = 60000
 _KERNEL = "/.isolator/session/kernel.py"
+_PACKAGES = "/.isolator/packages"
+_USER_BASE = "PYTHONUSERBASE"
 # Most bytes and entries of what modules may write when they are imported.
 _MOST_WRITTEN = 4 << 20
 _MOST_ENTRIES = 1000
@@ -96,7 +99,7 @@ def _arrange_the_end(preloaded, leaves):
     modules, objects, stats, freeze, unfreeze = sys.modules, gc.get_objects, gc.get_stats, gc.freeze, gc.unfreeze
     bases_of, names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
     module_type, builtin, function, method, generator = type(sys), type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
-    library = sys.prefix + "/"
+    library = sys.prefix + "/", _PACKAGES + "/"
     collections, known = [], {}
     text, streams = type(sys.stdout), vars(sys)
     flush, first_streams = text.flush, [ref(sys.stdout), ref(sys.stderr)]
@@ -238,6 +241,49 @@ def _would_differ(preloaded):
     return bool(preloaded) and _has_one_of(
         preloaded, (folders + files for _, folders, files in os.walk("."))
     )
+
+
+def _use_packages(folder):
+    """Lets Python find a set of packages, as in a plain start with its folder as the user base. Returns whether everything is then as
+    it would be there."""
+    import os
+
+    if os.environ.get(_USER_BASE) == folder:
+        # A fork of a template that has the set.
+        return True
+    # A plain start has its variables in this order.
+    own = {_USER_BASE: folder}
+    if os.environ.get("PATH"):
+        own["PATH"] = "%s:%s/bin" % (os.environ["PATH"], folder)
+    own = {os.fsencode(name): os.fsencode(value) for name, value in own.items()}
+    variables = sorted({**os.environb, **own}.items())
+    os.environ.clear()
+    os.environb.update(variables)
+    site = sys.modules.get("site")
+    if not (site and site.ENABLE_USER_SITE):
+        return True
+    if site.USER_SITE in sys.path or sys.prefix != sys.base_prefix:
+        return False
+    site.USER_BASE = site.USER_SITE = None
+    place = site.getusersitepackages()
+    if not os.path.isdir(place):
+        return True
+    # What is there already was looked for where the set is not. The standard library comes first in any case.
+    standard = getattr(sys, "stdlib_module_names", ())
+    if _has_one_of({"sitecustomize", *sys.modules}.difference(standard), [os.listdir(place)]):
+        return False
+    # It has its place behind the standard library, and before what the image has.
+    images_own = site.getsitepackages()
+    at = next((at for at, entry in enumerate(sys.path) if entry in images_own), len(sys.path))
+    behind = sys.path[at:]
+    del sys.path[at:]
+    known = site.addsitedir(place, site.removeduppaths())
+    for entry in behind:
+        path = site.makepath(entry)[1]
+        if path not in known:
+            sys.path.append(entry)
+            known.add(path)
+    return True
 
 
 def _has_one_of(modules, listings):
@@ -508,8 +554,12 @@ def _park(said):
     os.write(channel, ready)
     try:
         arguments = _receive(channel)
+        is_same = True
+        if arguments[:1] == [b"packages"]:
+            is_same = _use_packages(os.fsdecode(arguments[1]))
+            del arguments[:2]
         # Without a word the runner has ended.
-        if not arguments or _would_differ(preloaded):
+        if not arguments or not is_same or _would_differ(preloaded):
             os._exit(0)
         is_session = arguments[0] == b"session"
         arguments = [os.fsdecode(argument) for argument in arguments[1:]]
@@ -530,13 +580,14 @@ def _receive(channel):
     """Reads until the runner has shut its side, or the message for a session is complete."""
     import os
 
-    said = b""
-    while not (said.startswith(b"session\0") and said.count(b"\0") == 2):
+    said, words = b"", []
+    while True:
         more = os.read(channel, 65536)
-        if not more:
-            break
         said += more
-    return said.split(b"\0")[:-1]
+        words = said.split(b"\0")[:-1]
+        rest = words[2:] if words[:1] == [b"packages"] else words
+        if not more or (rest[:1] == [b"session"] and len(rest) == 2):
+            return words
 
 
 def _become_kernel(kernel, channel):

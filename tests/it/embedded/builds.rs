@@ -40,6 +40,7 @@ impl Bench {
             runner: b"",
             template: b"",
             images: directory.path().join("images"),
+            packages: directory.path().join("packages"),
             state: directory.path().join("embedded"),
             favordynmods: false,
         };

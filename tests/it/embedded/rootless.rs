@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use super::on_embedded;
@@ -28,6 +29,11 @@ home=$1 data=$2 group=$3; shift 3
 [ -z "$group" ] || echo $$ > "$group/cgroup.procs"
 for file in subuid subgid; do mount --bind "$home/$file" "/etc/$file"; done
 mount --bind "$data" "$home/data/isolator"
+if [ -d "$home/packages" ]; then
+    chown -R daemon "$home/packages"
+    mkdir -p "$data/packages"
+    mount --bind "$home/packages" "$home/data/isolator/packages"
+fi
 exec setpriv --reuid daemon --regid daemon --clear-groups "$@"
 "#;
 
@@ -62,6 +68,37 @@ impl Home {
     fn allow_unlimited(self) -> Self {
         let config = on_embedded(json!({ "engine": { "allowUnlimited": true } }));
         write_config(self.0.path(), &config);
+        self
+    }
+
+    /// The same, whose store of packages has a set with one module. `target` is what it was built for.
+    fn with_set(self, name: &str, target: &str) -> Self {
+        let packages =
+            json!({ "sets": { name: { "language": "python", "requirements": [name] } } });
+        let config = json!({ "engine": { "allowUnlimited": true }, "packages": packages });
+        write_config(self.0.path(), &on_embedded(config));
+        let hash = "5e7".repeat(22)[..64].to_owned();
+        let set = self.0.path().join("packages/sets").join(&hash);
+        let folders = ["lib", "lib/python3.13", "lib/python3.13/site-packages"];
+        let module = format!("{}/{name}.py", folders[2]);
+        let code = "weight = 3\n";
+        fs::create_dir_all(set.join("files").join(folders[2])).expect("writable");
+        fs::write(set.join("files").join(&module), code).expect("writable");
+        let sha256 = |text: &str| -> String {
+            Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let mut manifest: String =
+            folders.iter().map(|folder| format!("folder {folder}\n")).collect();
+        manifest += &format!("file {} {module}\n", sha256(code));
+        let described = json!({ "manifest": sha256(&manifest), "hash": hash, "interpreter": "python",
+            "target": target, "requirements": [name], "modules": [name], "bytes": code.len(),
+            "packages": [{ "name": name, "version": "1", "wantedBy": [] }],
+            "built": { "secs_since_epoch": 1_000_000_000, "nanos_since_epoch": 0 } });
+        for (file, text) in
+            [("manifest", manifest), ("used", String::new()), ("set.json", described.to_string())]
+        {
+            fs::write(set.join(file), text).expect("writable");
+        }
         self
     }
 
@@ -124,6 +161,32 @@ fn without_root_a_program_runs_as_nobody_of_the_host() {
     let ran = home.run(None, &["run", "--language", "python", "-"], WHO);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1000 True False\n"), "{ran:?}");
     assert!(ran.stderr.contains("without a limit of memory and CPU time"), "{ran:?}");
+}
+
+/// Tells for what the packages of the image have to be built.
+const TARGET: &str = "import os, platform, sys\n\
+    libc = int(os.confstr('CS_GNU_LIBC_VERSION').split('.')[1])\n\
+    libc = max(known for known in (*range(31, 41), 28, 17) if known <= libc)\n\
+    print('cpython-%d.%d-%s-manylinux_2_%d' % (*sys.version_info[:2], platform.machine(), libc))\n";
+
+/// What a program finds of its set, and what it can do to it.
+const PARCEL: &str = "import os, parcel\n\
+    try:\n    open(os.path.join(os.path.dirname(parcel.__file__), 'x'), 'w')\n\
+    except OSError as error:\n    print(parcel.weight, parcel.__file__.split('/')[1:3], error.strerror)\n";
+
+#[test]
+fn without_root_a_program_gets_its_set_of_packages() {
+    let home = Home::new(true).allow_unlimited();
+    let target = home.run(None, &["run", "--language", "python", "-"], TARGET);
+    assert_eq!(target.code, Some(0), "{target:?}");
+    let home = home.with_set("parcel", target.stdout.trim());
+    let run = ["run", "--language", "python", "--packages", "parcel", "-"];
+    let ran = home.run(None, &run, PARCEL);
+    let expected = "3 ['.isolator', 'packages'] Read-only file system\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected), "{ran:?}");
+    let without = home.run(None, &["run", "--language", "python", "-"], "import parcel");
+    assert_eq!(without.code, Some(1), "{without:?}");
+    assert!(without.stderr.contains("the set of packages \"parcel\""), "{without:?}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::engine::process_limits::{PROCESS_LIMITS, ProcessLimit, SHARED_USER_LI
 /// The request that creates the container.
 pub(super) fn body(
     spec: &SandboxSpec,
-    volume: &str,
+    volumes: Volumes<'_>,
     labels: HashMap<String, String>,
     dialect: &Dialect,
 ) -> ContainerCreateBody {
@@ -45,30 +45,39 @@ pub(super) fn body(
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
         }),
-        host_config: Some(host_config(spec, volume, &labels, dialect)),
+        host_config: Some(host_config(spec, volumes, &labels, dialect)),
         labels: Some(labels),
         ..ContainerCreateBody::default()
     }
 }
 
-/// How the runner's volume is mounted.
+/// The names of the volumes that containers have.
+#[derive(Clone, Copy)]
+pub(super) struct Volumes<'a> {
+    /// With the runner and its files.
+    pub(super) runner: &'a str,
+    /// With sets of packages, for those that can be given one.
+    pub(super) packages: &'a str,
+}
+
+/// How a volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// In a sandbox.
     ReadOnly,
-    /// In the helper container through which it is filled.
+    /// In the helper container through which it is filled or cleared.
     ReadWrite,
 }
 
-/// The runner's volume in a container. It has the labels, too: an engine recreates a missing volume, and
+/// A volume in a container, at a path. It has the labels, too: an engine recreates a missing volume, and
 /// the sweep must find that one as well.
-pub(super) fn runner_mount(
-    volume: &str,
+pub(super) fn mount(
+    (volume, path): (&str, &str),
     labels: &HashMap<String, String>,
     access: Access,
 ) -> Mount {
     Mount {
-        target: Some(paths::DIRECTORY.to_owned()),
+        target: Some(path.to_owned()),
         source: Some(volume.to_owned()),
         typ: Some(MountType::VOLUME),
         read_only: Some(access == Access::ReadOnly),
@@ -83,11 +92,13 @@ pub(super) fn runner_mount(
 
 fn host_config(
     spec: &SandboxSpec,
-    volume: &str,
+    volumes: Volumes<'_>,
     labels: &HashMap<String, String>,
     dialect: &Dialect,
 ) -> HostConfig {
     let resources = spec.resources;
+    let packages = spec.packages.map(|_| (volumes.packages, paths::PACKAGES));
+    let volumes = [(volumes.runner, paths::DIRECTORY)].into_iter().chain(packages);
     HostConfig {
         network_mode: Some(spec.network.clone()),
         cap_drop: Some(spec.cap_drop.clone()),
@@ -105,7 +116,7 @@ fn host_config(
         pids_limit: Some(i64::from(spec.processes())),
         ulimits: Some(ulimits(spec)),
         tmpfs: Some(tmpfs(spec, dialect)),
-        mounts: Some(vec![runner_mount(volume, labels, Access::ReadOnly)]),
+        mounts: Some(volumes.map(|volume| mount(volume, labels, Access::ReadOnly)).collect()),
         ipc_mode: Some("private".to_owned()),
         // With control groups of version 1, a daemon would show the names of the host's groups by default.
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),

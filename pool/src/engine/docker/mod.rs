@@ -6,10 +6,13 @@ mod dialect;
 mod error;
 mod facts;
 mod images;
+mod packages;
+mod set_archive;
 mod volume;
 
 use std::collections::HashMap;
 use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,9 +28,11 @@ use isolator_runner::wire::RUNNER_ENDED;
 use tokio::sync::OnceCell;
 
 pub use self::connect::{ConnectError, EngineAddress, connect};
+use self::container::Volumes;
 use self::dialect::DialectProbe;
 use self::error::Translate;
 pub use self::images::ImageBuild;
+use self::packages::PackagesVolume;
 use self::volume::RunnerVolume;
 use crate::engine::instance::{Instance, LABEL};
 use crate::engine::limits::{LimitKind, Resources};
@@ -37,6 +42,7 @@ use crate::engine::{
     Call, Channel, Engine, EngineError, Facts, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, Unsupported, Warning,
 };
+use crate::packages::PackageSet;
 
 /// How often a pause is tried, and the time between attempts. The freezer gives up, and thaws everything,
 /// when a process gets no CPU time for a while.
@@ -57,6 +63,7 @@ pub struct DockerEngine {
     shown: String,
     labels: Labels,
     volume: RunnerVolume,
+    packages: PackagesVolume,
     /// Asked before the first container is made.
     unenforced: OnceCell<Vec<LimitKind>>,
 }
@@ -73,6 +80,7 @@ impl DockerEngine {
             address,
             labels: instance.labels().clone(),
             volume: RunnerVolume::new(instance, runner),
+            packages: PackagesVolume::new(instance),
             unenforced: OnceCell::new(),
         }
     }
@@ -190,7 +198,8 @@ impl Engine for DockerEngine {
         let translate = self.translate(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;
-        let body = container::body(spec, self.volume.name(), self.all_labels(), dialect);
+        let volumes = Volumes { runner: self.volume.name(), packages: self.packages.name() };
+        let body = container::body(spec, volumes, self.all_labels(), dialect);
         let created = self.docker().await?.create_container(Some(options), body).await;
         created.map(drop).map_err(|error| match translate.error(error) {
             // Only the image is looked up here, so a 404 is about the image.
@@ -199,6 +208,25 @@ impl Engine for DockerEngine {
             }
             other => other,
         })
+    }
+
+    async fn provide(&self, set: &PackageSet, image: &Image) -> Result<(), EngineError> {
+        self.packages.provide(self, set, image).await
+    }
+
+    async fn withdraw(&self, hash: &str) -> Result<(), EngineError> {
+        self.packages.withdraw(self, hash).await
+    }
+
+    async fn bind(&self, _: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError> {
+        self.packages.path(set).ok_or_else(|| {
+            let message = "the set is not in the volume of this server anymore".to_owned();
+            EngineError::Refused { call: Call::Bind, message }
+        })
+    }
+
+    fn missed(&self, set: &PackageSet) {
+        self.packages.forget(set);
     }
 
     /// Opens the container's streams before it starts: what the runner said before would be lost.
@@ -303,6 +331,9 @@ impl Engine for DockerEngine {
                 // Names come with a slash in front; a container that is being removed has none.
                 let name = container.names?.into_iter().next()?;
                 let name = SandboxName::new(name.trim_start_matches('/'));
+                if self.packages.is_helper(&name) {
+                    return None;
+                }
                 Some(ListedSandbox { name, labels: container.labels?.into_iter().collect() })
             })
             .collect())

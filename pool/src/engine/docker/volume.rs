@@ -84,7 +84,7 @@ impl RunnerVolume {
         engine.remove(&self.filler).await?;
         let options = CreateContainerOptionsBuilder::new().name(self.filler.as_str()).build();
         let labels = engine.all_labels();
-        let mount = container::runner_mount(&self.name, &labels, Access::ReadWrite);
+        let mount = container::mount((&self.name, paths::DIRECTORY), &labels, Access::ReadWrite);
         let body = ContainerCreateBody {
             image: Some(image.digest.clone()),
             entrypoint: Some(vec!["never-started".to_owned()]),
@@ -110,6 +110,15 @@ impl RunnerVolume {
 
     fn tar(&self) -> Vec<u8> {
         let mut archive = tar::Builder::new(Vec::new());
+        // Another volume is mounted there.
+        let place = paths::PACKAGES.strip_prefix(paths::DIRECTORY).unwrap_or_default();
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_mode(0o755);
+        header.set_size(0);
+        archive
+            .append_data(&mut header, place.trim_start_matches('/'), std::io::empty())
+            .expect("writing to a vector can't fail");
         for file in paths::files(self.runner) {
             let mut header = tar::Header::new_gnu();
             header.set_mode(file.mode);

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::binder_client::BinderClient;
 use super::launcher;
 use super::protocol::{self, Answer, Kind, LauncherPaths, Packet, ReceiveError, Request};
 use super::rootless::Grant;
@@ -39,6 +40,8 @@ pub(super) struct LauncherClient {
     /// runtime has no type for that kind; this one works with it.
     socket: Arc<UnixDatagram>,
     waiting: Arc<Mutex<PendingRequests>>,
+    /// Brings sets of packages into its sandboxes, if there are any.
+    binder: Option<BinderClient>,
     reader: tokio::task::AbortHandle,
     /// Killed when it is dropped, and reaped by the runtime.
     _process: Child,
@@ -82,14 +85,19 @@ impl LauncherClient {
         if let Some(grant) = grant {
             map_users(grant, &socket, process.id()).await?;
         }
-        send(&socket, &Request::Begin(paths)).await?;
+        let (binder, theirs) = match paths.packages {
+            Some(_) => BinderClient::new().map(|(binder, theirs)| (Some(binder), vec![theirs]))?,
+            None => (None, Vec::new()),
+        };
+        send_with(&socket, &Request::Begin(paths), &theirs).await?;
+        drop(theirs);
         match receive(&socket).await? {
             Some((Answer::Ready, _)) => {}
             _ => return Err(io::Error::other("the launcher ended before it was ready")),
         }
         let waiting = Arc::new(Mutex::new(Some(HashMap::new())));
         let reader = tasks.spawn(pass_on(Arc::clone(&socket), Arc::clone(&waiting)));
-        Ok(Self { socket, waiting, reader: reader.abort_handle(), _process: process })
+        Ok(Self { socket, waiting, binder, reader: reader.abort_handle(), _process: process })
     }
 
     /// Whether it still runs and answers in time.
@@ -97,6 +105,12 @@ impl LauncherClient {
         let waiting = lock(&self.waiting);
         let is_late = |pending: &PendingRequest| pending.since.elapsed() > Call::Create.deadline();
         waiting.as_ref().is_some_and(|waiting| !waiting.values().any(is_late))
+            && self.binder.as_ref().is_none_or(BinderClient::is_healthy)
+    }
+
+    /// What brings sets of packages into its sandboxes, if there were any when it was started.
+    pub(super) fn binder(&self) -> Option<&BinderClient> {
+        self.binder.as_ref()
     }
 
     /// Whether the process has ended. Unlike [`Self::is_healthy`] this asks the kernel.
@@ -202,7 +216,15 @@ async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>
 }
 
 async fn send(socket: &UnixDatagram, request: &Request) -> io::Result<()> {
-    socket.async_io(Interest::WRITABLE, || protocol::send(socket, request, &[])).await
+    send_with(socket, request, &[]).await
+}
+
+async fn send_with(
+    socket: &UnixDatagram,
+    request: &Request,
+    descriptors: &[OwnedFd],
+) -> io::Result<()> {
+    socket.async_io(Interest::WRITABLE, || protocol::send(socket, request, descriptors)).await
 }
 
 async fn receive(socket: &UnixDatagram) -> Result<Option<(Answer, Vec<OwnedFd>)>, ReceiveError> {

@@ -44,10 +44,10 @@ pub(super) struct Running {
 
 /// The folders that a launcher mounts, by device and inode. It does not see one that was made in the place of another.
 #[derive(PartialEq, Eq)]
-struct Mounted([Option<(u64, u64)>; 2]);
+struct Mounted([Option<(u64, u64)>; 3]);
 
 impl Mounted {
-    fn look(folders: [&Path; 2]) -> Self {
+    fn look(folders: [&Path; 3]) -> Self {
         Self(
             folders.map(|folder| fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()))),
         )
@@ -65,6 +65,12 @@ impl EmbeddedEngine {
         if !self.has_shared() {
             self.write_shared().map_err(|error| self.not_written(&error))?;
         }
+        let packages = &self.settings.packages;
+        if let Err(error) = fs::create_dir_all(packages) {
+            // Only a request with packages needs it, which is told then.
+            let folder = packages.display();
+            tracing::debug!(%folder, %error, "the folder of package sets can't be made");
+        }
         let now = self.mounted();
         self.end_unused(&mut launchers, &now, Some(&images));
         let is_fit = |running: &&Running| running.of == images && running.mounted == now;
@@ -78,6 +84,7 @@ impl EmbeddedEngine {
         let paths = LauncherPaths {
             images: self.store.images(),
             shared: self.shared(),
+            packages: packages.is_dir().then(|| packages.clone()),
             groups: host.version_two_mount.clone(),
             favordynmods: host.favorable_groups().filter(|_| self.settings.favordynmods),
             building: None,
@@ -91,7 +98,7 @@ impl EmbeddedEngine {
     }
 
     fn mounted(&self) -> Mounted {
-        Mounted::look([&self.store.images(), &self.shared()])
+        Mounted::look([&self.store.images(), &self.shared(), &self.settings.packages])
     }
 
     /// Ends the launchers that nothing is made with anymore, once the sandboxes that they made are gone.

@@ -15,6 +15,12 @@ pub(super) const IMAGES: &str = "/tmp/images";
 /// What is mounted over every image, as the launcher sees it: the runner and its files.
 pub(super) const SHARED: &str = "/tmp/shared";
 
+/// The folder of all sets of packages, as the launcher sees it.
+pub(super) const PACKAGES: &str = "/tmp/packages";
+
+/// A folder with nothing in it, as the launcher sees it.
+pub(super) const EMPTY: &str = "/tmp/empty";
+
 /// The root of an image that is being built, as the launcher sees it.
 pub(super) const BUILDING: &str = "/tmp/building";
 

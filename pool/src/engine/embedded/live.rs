@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use super::refused;
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::store::Held;
 use crate::engine::{Call, Channel, SandboxName, SandboxState};
+use crate::packages::PackageSet;
 
 /// How long a killed process may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,6 +43,18 @@ pub(super) struct Live {
     /// The launcher that made it. The sandbox ends together with it.
     launcher: Weak<LauncherClient>,
     image: Arc<Held>,
+    /// The set of packages that it was given.
+    pub(super) packages: Option<Bound>,
+}
+
+/// A set of packages that a sandbox was given, or a template has. It may end before them.
+#[derive(Debug, Clone)]
+pub(super) struct Bound {
+    /// The set, if anybody still has it.
+    pub(super) set: Weak<PackageSet>,
+    pub(super) hash: String,
+    /// Its path below the folder of all sets.
+    pub(super) path: PathBuf,
 }
 
 impl Live {
@@ -57,6 +71,7 @@ impl Live {
             streams: Some((stream, log)),
             launcher: Arc::downgrade(launcher),
             image,
+            packages: None,
         }
     }
 

@@ -6,6 +6,7 @@
 //! are writes to control groups, and a sandbox has ended when process 1 has, of which the server holds a
 //! descriptor.
 
+mod binder_client;
 mod build;
 mod cgroups;
 mod host;
@@ -16,20 +17,20 @@ mod launcher_client;
 mod launchers;
 mod layout;
 mod live;
+mod packages;
 mod protocol;
 mod rootless;
+mod shared;
 mod spec;
 mod zygotes;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
-use isolator_runner::paths as runner_paths;
 use tokio_util::task::TaskTracker;
 
 pub use self::build::ImageBuild;
@@ -44,12 +45,13 @@ use self::zygotes::{TEMPLATES, Templates};
 use crate::engine::instance::Instance;
 use crate::engine::limits::{LimitKind, Resources};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
-use crate::engine::store::{self, Held, Store, StoreError};
+use crate::engine::store::{Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, Unsupported, WaitingMemory, Warning,
 };
 use crate::lock::lock;
+use crate::packages::PackageSet;
 
 /// The settings of an embedded engine.
 pub struct Settings {
@@ -61,6 +63,8 @@ pub struct Settings {
     pub template: &'static [u8],
     /// Directory of the image store.
     pub images: PathBuf,
+    /// Directory of the sets of packages. It is made if it is not there.
+    pub packages: PathBuf,
     /// Directory for the files that the sandboxes of an instance share.
     pub state: PathBuf,
     /// Whether launchers of root tell the kernel to favour changes of control groups. It holds for the whole
@@ -108,42 +112,6 @@ impl EmbeddedEngine {
 
     fn host(&self) -> Result<&Host, EngineError> {
         self.host.as_ref().map_err(|message| EngineError::Unusable(message.clone()))
-    }
-
-    fn shared(&self) -> PathBuf {
-        self.settings.state.join(&self.instance)
-    }
-
-    /// The files that are mounted over every image.
-    fn shared_files(&self) -> Vec<SharedFile> {
-        let directory = spec::runner(&self.shared());
-        let runner = runner_paths::files(self.settings.runner).into_iter();
-        let runner = runner.map(|file| (directory.join(file.path), file.content, file.mode));
-        let template = (directory.join("preload/template.so"), self.settings.template, 0o755);
-        let others = spec::FILES.into_iter();
-        let others =
-            others.map(|(name, _, content)| (directory.join(name), content.as_bytes(), 0o644));
-        runner.chain([template]).chain(others).collect()
-    }
-
-    /// Whether they are all there, whatever is in them.
-    fn has_shared(&self) -> bool {
-        self.shared_files().iter().all(|(path, ..)| path.exists())
-    }
-
-    fn write_shared(&self) -> io::Result<()> {
-        let shared = self.shared();
-        let files = self.shared_files();
-        files.iter().try_for_each(|(path, content, mode)| write(&shared, path, content, *mode))
-    }
-
-    /// The error when the shared files can't be written.
-    fn not_written(&self, error: &io::Error) -> EngineError {
-        let message = format!("{} can't be written: {error}", self.shared().display());
-        match store::is_full(error) {
-            true => EngineError::DiskFull(message),
-            false => refused(Call::Prepare, message),
-        }
     }
 
     /// Holds an image, which stays in the store as long as a sandbox uses it.
@@ -319,6 +287,19 @@ impl Engine for EmbeddedEngine {
         self.give_up_template(name, spec, modules, why);
     }
 
+    fn templates(&self) -> Option<usize> {
+        Some(self.templates.ready())
+    }
+
+    async fn bind(&self, name: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError> {
+        self.bind_set(name, set).await
+    }
+
+    async fn withdraw(&self, hash: &str) -> Result<(), EngineError> {
+        self.templates.end_those_with(hash);
+        Ok(())
+    }
+
     async fn memory(&self, names: Vec<SandboxName>) -> Option<WaitingMemory> {
         // Without groups it is not known which processes are whose.
         let groups = self.host().ok()?.groups.clone()?;
@@ -333,6 +314,7 @@ impl Engine for EmbeddedEngine {
             for (instance, name) in &listed {
                 let of_group = || Cgroup::new(&groups, instance, name).proportional_memory();
                 if is_named(name) {
+                    memory.count += 1;
                     memory.sandboxes += of_group();
                 } else if instance.strip_suffix(TEMPLATES).is_some_and(|of| instances.contains(of))
                 {
@@ -454,9 +436,6 @@ impl Engine for EmbeddedEngine {
     }
 }
 
-/// A file that sandboxes share: its path, its content, its mode.
-type SharedFile = (PathBuf, &'static [u8], u32);
-
 /// Whether other processes can see the sandboxes that this one makes. They find them by their control groups,
 /// which not every user can have.
 pub fn shows_sandboxes() -> bool {
@@ -473,24 +452,4 @@ fn store_refused(call: Call, error: StoreError) -> EngineError {
         error if error.is_disk_full() => EngineError::DiskFull(error.to_string()),
         error => refused(call, error),
     }
-}
-
-/// Writes a file below a directory, readable by all. If it has that content already it is left alone, because
-/// sandboxes that have it must not see it change.
-fn write(shared: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|found| found == content) {
-        return Ok(());
-    }
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-        for directory in parent.ancestors().take_while(|directory| directory.starts_with(shared)) {
-            // Whatever the umask of this process is.
-            fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
-        }
-    }
-    // Under another name first, so that nobody sees half of a file.
-    let new = path.with_extension("new");
-    fs::write(&new, content)?;
-    fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
-    fs::rename(&new, path)
 }

@@ -33,6 +33,8 @@ pub(super) struct LauncherPaths {
     pub(super) images: PathBuf,
     /// What is mounted over every image: the runner, and files that are the same in all sandboxes.
     pub(super) shared: PathBuf,
+    /// The folder of all sets of packages, if there is one.
+    pub(super) packages: Option<PathBuf>,
     /// Where control groups of version 2 are mounted, if sandboxes have those.
     pub(super) groups: Option<PathBuf>,
     /// The control groups whose changes the kernel is to favour, if it is.
@@ -107,7 +109,8 @@ pub(super) struct Layer {
 pub(super) enum Request {
     /// Reply to [`Answer::Entered`]: the users and groups are mapped.
     Mapped,
-    /// The first request otherwise: the paths. The launcher answers when it is ready.
+    /// The first request otherwise: the paths, with the socket of the binder if there are packages. The launcher answers when it is
+    /// ready.
     Begin(LauncherPaths),
     /// Make a sandbox and start it.
     Create {
@@ -136,6 +139,20 @@ pub(super) enum Answer {
         /// What went wrong.
         error: Option<String>,
     },
+}
+
+/// From the server to a binder, with a descriptor of the sandbox's process 1: give it a set of packages.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Bind {
+    /// The set's path below the folder of all sets.
+    pub(super) set: PathBuf,
+}
+
+/// From a binder.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Bound {
+    /// What went wrong.
+    pub(super) error: Option<String>,
 }
 
 impl Answer {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::build::limits;
 use super::cgroups::{self, CGROUP_MOUNT, Cgroup};
 use super::host::{Host, Ids};
+use super::launcher;
 use super::layout::{BUILDING, CONTEXT, NETWORK};
 use crate::engine::SandboxSpec;
 use crate::engine::hidden_paths::{READ_ONLY, hidden};
@@ -149,6 +150,26 @@ pub(super) fn template(
         mounts.splice(at..=at, [own].into_iter().chain(parts));
     }
     template
+}
+
+/// Gives a template a set of packages, whose path is below the folder of all sets. Tells whether that is a path of one.
+pub(super) fn give_packages(template: &mut Value, set: &Path) -> bool {
+    let Some(layers) = launcher::layers(set) else { return false };
+    let variable = format!("PYTHONUSERBASE={}", paths::PACKAGES);
+    let layers = format!("lowerdir={layers}");
+    let mount =
+        mount(paths::PACKAGES, "overlay", "overlay", &["ro", "nosuid", "nodev", layers.as_str()]);
+    let env = template.pointer_mut("/process/env").and_then(Value::as_array_mut);
+    for entry in env.into_iter().flatten() {
+        if let Some(path) = entry.as_str().filter(|entry| entry.starts_with("PATH=")) {
+            *entry = json!(format!("{path}:{}/bin", paths::PACKAGES));
+        }
+    }
+    let lists = [("/process/env", json!(variable)), ("/mounts", mount)];
+    lists.into_iter().all(|(list, more)| {
+        let list = template.pointer_mut(list).and_then(Value::as_array_mut);
+        list.map(|list| list.push(more)).is_some()
+    })
 }
 
 /// Gives a template only the CPU time that nobody else wants, until it is ready.

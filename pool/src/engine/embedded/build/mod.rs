@@ -20,8 +20,9 @@ use super::host::Host;
 use super::launcher_client::{Created, LauncherClient};
 use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Building, Devices, Kind, LauncherPaths};
+use super::shared::write;
 use super::zygotes::TEMPLATES;
-use super::{EmbeddedEngine, live, refused, spec, write};
+use super::{EmbeddedEngine, live, refused, spec};
 use crate::engine::store::{self, Description, Stored};
 use crate::engine::{Call, EngineError, Progress};
 
@@ -100,6 +101,7 @@ impl EmbeddedEngine {
         let paths = LauncherPaths {
             images: self.store.images(),
             shared: self.shared(),
+            packages: None,
             groups: host.version_two_mount.clone(),
             favordynmods: None,
             building: Some(Building { root: staged.root(), ids }),

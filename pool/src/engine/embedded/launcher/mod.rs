@@ -9,6 +9,7 @@
 //! unfinished sandboxes included, and its mounts go with the mount namespace. The launcher ends when the
 //! server's end of their socket is closed, whatever the reason.
 
+mod binder;
 mod exec;
 mod joined_group;
 mod loopback;
@@ -41,11 +42,12 @@ use rustix::thread::{UnshareFlags, set_thread_groups, unshare_unsafe};
 use seccompiler::BpfProgram;
 use serde_json::Value;
 
+pub(super) use self::binder::layers;
 use self::exec::Exec;
 use self::joined_group::JoinedGroup;
 use self::root::Mounted;
 use super::cgroups::{self, CGROUP_MOUNT};
-use super::layout::{BUILDING, FIRST_PID, IMAGES, ROOTS, SHARED};
+use super::layout::{BUILDING, EMPTY, FIRST_PID, IMAGES, PACKAGES, ROOTS, SHARED};
 use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Part, ReceiveError, Request};
 use crate::engine::seccomp::{self, Filtered};
 use crate::error_chain::error_chain;
@@ -163,10 +165,16 @@ fn inner() -> io::Result<()> {
     let server = io::stdin().as_fd().try_clone_to_owned()?;
     // Sandboxes inherit the standard streams that they are not given.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    let Some((Request::Begin(paths), _)) = protocol::receive(&server)? else { return Ok(()) };
+    let Some((Request::Begin(paths), binder)) = protocol::receive(&server)? else { return Ok(()) };
     mount_paths(&paths)?;
     unmount_the_rest()?;
     set_apart_from_sandboxes();
+    if let Some(binder) = binder.into_iter().next()
+        && user_namespace::fork()?.is_none()
+    {
+        drop(server);
+        return binder::serve(&binder);
+    }
     let programs =
         |for_whom| seccomp::kernel_programs(for_whom).map(Rc::from).map_err(io::Error::other);
     let filters =
@@ -187,6 +195,7 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
         // Where both versions are mounted, `libcontainer` would take the first.
         mount_bind_recursive(groups, CGROUP_MOUNT)?;
     }
+    let packages = paths.packages.as_deref().map(open_directory).transpose()?;
     let images = open_directory(&paths.images)?;
     let shared = open_directory(&paths.shared)?;
     let building = paths.building.as_ref();
@@ -194,7 +203,7 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
         .map(|building| Ok::<_, io::Error>((open_directory(&building.root)?, building.ids)))
         .transpose()?;
     mount("tmpfs", VIEW, "tmpfs", nothing, Some(c"mode=711"))?;
-    for directory in [IMAGES, SHARED, STATE, BUNDLES, ROOTS] {
+    for directory in [IMAGES, SHARED, PACKAGES, EMPTY, STATE, BUNDLES, ROOTS] {
         fs::create_dir(directory)?;
     }
     let view = |source: &OwnedFd, target| {
@@ -204,7 +213,8 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
         fs::create_dir(BUILDING)?;
         mapped::mount_mapped(&root, BUILDING, ids)?;
     }
-    for (source, target) in [(images, IMAGES), (shared, SHARED)] {
+    let packages = packages.map(|packages| (packages, PACKAGES));
+    for (source, target) in [(images, IMAGES), (shared, SHARED)].into_iter().chain(packages) {
         view(&source, target)?;
         mount_remount(target, MountFlags::BIND | MountFlags::RDONLY | nothing, c"")?;
     }

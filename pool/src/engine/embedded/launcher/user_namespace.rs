@@ -44,9 +44,10 @@ pub(super) fn make(owner: u32, ids: Ids) -> io::Result<File> {
     made
 }
 
+/// Forks. The calling process must have a single thread. `None` in the child.
 #[allow(unsafe_code)]
-fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: the process has a single thread, and the child only makes system calls.
+pub(super) fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: the process has a single thread, so the child has all of it.
     let pid = unsafe { syscall!(Sysno::clone, libc_sigchld(), 0, 0, 0, 0) };
     let pid = pid.map_err(|error| io::Error::from_raw_os_error(error.into_raw()))?;
     Ok(Pid::from_raw(pid as i32))

@@ -9,7 +9,7 @@ mod template;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use isolator_runner::wire::Interpreter;
@@ -45,6 +45,8 @@ pub(super) struct Templates {
     /// The digest of the image that now has a name.
     images: Mutex<HashMap<String, String>>,
     slots: Mutex<Vec<(Key, Arc<Slot>)>>,
+    /// The sandboxes that are made. When the last pool and the last sandbox of a kind are gone, its templates end.
+    specs: Mutex<Vec<Weak<SandboxSpec>>>,
     asked: Arc<Mutex<Asked>>,
     costs: Arc<Mutex<Costs>>,
     parts: Mutex<Parts>,
@@ -58,6 +60,7 @@ impl Default for Templates {
             users: Mutex::default(),
             images: Mutex::default(),
             slots: Mutex::default(),
+            specs: Mutex::default(),
             asked: Arc::default(),
             costs: Arc::default(),
             parts: Mutex::default(),
@@ -83,28 +86,51 @@ impl Templates {
     }
 
     fn slot(&self, key: &Key) -> Arc<Slot> {
+        let specs = self.specs_with(&key.spec);
+        let is_made = |key: &Key| specs.iter().any(|spec| key.is_for(spec));
         let mut slots = lock(&self.slots);
-        slots.retain(|(key, _)| key.launcher.strong_count() > 0);
+        slots.retain(|(key, _)| !key.is_gone() && is_made(key));
         if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(key)) {
             return Arc::clone(slot);
         }
         let slot = Arc::new(Slot::new());
-        slots.push((key.clone(), Arc::clone(&slot)));
+        slots.push((key.kept(), Arc::clone(&slot)));
         slot
     }
 
-    /// What is known of the plain template.
+    /// The sandboxes that are made, and these.
+    fn specs_with(&self, spec: &Arc<SandboxSpec>) -> Vec<Arc<SandboxSpec>> {
+        let mut known = lock(&self.specs);
+        let mut specs: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
+        if !specs.iter().any(|other| Arc::ptr_eq(other, spec)) {
+            specs.push(Arc::clone(spec));
+        }
+        *known = specs.iter().map(Arc::downgrade).collect();
+        specs
+    }
+
+    /// How many are ready.
+    pub(super) fn ready(&self) -> usize {
+        lock(&self.slots).iter().filter(|(_, slot)| slot.is_ready()).count()
+    }
+
+    /// What is known of the plain template. There is none with packages, so it is the same for all sets.
     fn known(&self, plain: &Key) -> Arc<Known> {
+        let plain = plain.without_packages();
         let slots = lock(&self.slots);
-        let slot = slots.iter().find(|(key, _)| key.is_like(plain));
+        let slot = slots.iter().find(|(key, _)| key.is_like(&plain));
         slot.map(|(_, slot)| Arc::clone(&lock(&slot.state).known)).unwrap_or_default()
     }
 
     /// The modules that a program imports, sorted, also those that it imports from others.
     fn named(&self, plain: &Key, known: &Known, imports: &Imports) -> Vec<String> {
+        let content = plain.content();
+        let set = plain.packages.as_ref().and_then(|bound| bound.set.upgrade());
+        let places = set.filter(|_| !imports.parts.is_empty()).map(|set| set.places());
+        let places = places.unwrap_or_default();
         let mut parts = lock(&self.parts);
-        let digest = &plain.spec.image.digest;
-        let is_module = |part: &&String| parts.is_module(digest, &plain.root, known, part);
+        let is_module =
+            |part: &&String| parts.is_module(&content, &plain.root, &places, known, part);
         let parts = imports.parts.iter().filter(is_module);
         imports.modules.iter().chain(parts).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -143,8 +169,12 @@ impl Templates {
         let slots = lock(&self.slots);
         let learned = slots.iter().filter(|(key, slot)| is_fit(key) && slot.is_ready());
         let learned = learned.max_by_key(|(key, _)| (saves(key), key.modules.len()));
-        let plain = slots.iter().find(|(key, slot)| key.is_like(plain) && slot.is_ready());
-        learned.or(plain.filter(|_| !fork.is_there)).cloned()
+        let bare = plain.without_packages();
+        let bare = slots.iter().find(|(key, slot)| key.is_like(&bare) && slot.is_ready());
+        let (key, slot) = learned.or(bare.filter(|_| !fork.is_there))?;
+        // Whoever made it has let go of its set, and the request has that, so the next one can be made from it.
+        let packages = key.packages.as_ref().and(plain.packages.clone());
+        Some((Key { packages, ..key.clone() }, Arc::clone(slot)))
     }
 
     /// Counts what a program has imported. Returns the place of a template that must now be made for it, and the permit to make
@@ -160,15 +190,14 @@ impl Templates {
         if self.costly(plain, &known, named).is_empty() {
             return None;
         }
-        let digest = &plain.spec.image.digest;
-        let is_wanted = lock(&self.asked).count(digest, named, client, cpu);
+        let is_wanted = lock(&self.asked).count(&plain.content(), named, client, cpu);
         let permit = Arc::clone(&self.learning).try_acquire_owned().ok().filter(|_| is_wanted)?;
         let key = plain.learned(named, client);
         let mut slots = lock(&self.slots);
         slots.retain(|(key, slot)| {
             let used = lock(&slot.state).last_use();
             let is_unused = used.is_some_and(|used| used.elapsed() > KEPT_UNUSED);
-            key.launcher.strong_count() > 0 && !(key.is_learned() && is_unused)
+            !(key.is_gone() || key.is_learned() && is_unused)
         });
         if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(&key)) {
             let slot = Arc::clone(slot);
@@ -177,7 +206,7 @@ impl Templates {
         make_room(&mut slots, &key)?;
         let slot = Arc::new(Slot::new());
         lock(&slot.state).used = Some(Instant::now());
-        slots.push((key.clone(), Arc::clone(&slot)));
+        slots.push((key.kept(), Arc::clone(&slot)));
         slot.begins().then_some((key, slot, permit))
     }
 
@@ -204,6 +233,12 @@ impl Templates {
     /// Ends those of an image.
     pub(super) fn end_those_of(&self, digest: &str) {
         lock(&self.slots).retain(|(key, _)| key.spec.image.digest != digest);
+    }
+
+    /// Ends those with a set of packages.
+    pub(super) fn end_those_with(&self, hash: &str) {
+        let has_it = |key: &Key| key.packages.as_ref().is_some_and(|bound| bound.hash == hash);
+        lock(&self.slots).retain(|(key, _)| !has_it(key));
     }
 
     /// Ends them all.
@@ -234,12 +269,15 @@ impl EmbeddedEngine {
             return None;
         }
         let preload = spec.preload.as_ref()?;
-        let of_sandbox = |live: &mut Live| Ok((live.launcher(), live.image().image().root()));
-        let (launcher, root) = self.with_live(Call::Preload, name, of_sandbox).ok()?;
+        let of_sandbox = |live: &mut Live| {
+            Ok((live.launcher(), live.image().image().root(), live.packages.clone()))
+        };
+        let (launcher, root, packages) = self.with_live(Call::Preload, name, of_sandbox).ok()?;
         let launcher = launcher?;
         let modules = if with_modules { preload.modules.clone() } else { Vec::new() };
         let (spec, weak) = (Arc::clone(spec), Arc::downgrade(&launcher));
-        Some((Key { launcher: weak, spec, root, modules, learned_from: None, user }, launcher))
+        let learned_from = None;
+        Some((Key { launcher: weak, spec, root, packages, modules, learned_from, user }, launcher))
     }
 
     /// Begins to make the template that a program asks for and that is not there.
@@ -253,6 +291,7 @@ impl EmbeddedEngine {
             return;
         }
         let Some((plain, launcher)) = self.key(name, spec, fork.with_modules) else { return };
+        let plain = plain.without_packages();
         let slot = self.templates.slot(&plain);
         if !slot.is_ready() && slot.begins() {
             self.make_template(&launcher, &plain, &slot, None);
@@ -378,9 +417,10 @@ impl EmbeddedEngine {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(), EngineError> {
         let host = self.host()?;
-        let Key { spec, modules, learned_from, user, .. } = key;
+        let Key { spec, packages, modules, learned_from, user, .. } = key;
         let Some(preload) = &spec.preload else { return Ok(()) };
         let held = self.hold(&spec.image)?;
+        let mut set = None;
         let name = format!("isolator-template-{}", uuid::Uuid::new_v4().simple());
         let instance = self.templates_instance();
         let cgroup = host.groups.as_ref().map(|groups| Cgroup::new(groups, &instance, &name));
@@ -393,6 +433,14 @@ impl EmbeddedEngine {
             is_entered: false,
         };
         let mut oci = spec::template(spec, preload, modules, *user, &parts);
+        if let Some(bound) = packages {
+            // It has read what it needs of the set when it is ready.
+            set = bound.set.upgrade();
+            let is_given = set.is_some() && spec::give_packages(&mut oci, &bound.path);
+            if !is_given {
+                return Err(refused(Call::Preload, "its set of packages is gone"));
+            }
+        }
         if learned_from.is_some() {
             spec::give_way(&mut oci);
         }
@@ -413,7 +461,7 @@ impl EmbeddedEngine {
         let (costs, digest) = (Arc::clone(&self.templates.costs), spec.image.digest.clone());
         let (asked, client) = (Arc::clone(&self.templates.asked), learned_from.clone());
         self.tasks.spawn(async move {
-            let _permit = permit;
+            let _held = (permit, set);
             let began = Instant::now();
             let mut cpu = None;
             let learn = |ready: &Ready<'_>| {

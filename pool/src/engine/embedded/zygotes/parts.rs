@@ -3,7 +3,7 @@
 //! It is looked up in the image, and not tried, because programs import many names and a template is made for modules.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
@@ -12,16 +12,18 @@ use super::imports::Known;
 /// Most answers that are remembered, of all images. Then all are forgotten and looked up again.
 const MOST_KNOWN: usize = 4096;
 
-/// Whether parts of modules are modules, by the digest of their image.
+/// Whether parts of modules are modules, by their image and set of packages.
 #[derive(Debug, Default)]
 pub(super) struct Parts(HashMap<(String, String), bool>);
 
 impl Parts {
-    /// Whether a part is a module of an image with this root. `known` says where its modules are.
+    /// Whether a part is a module of an image with this root, or of a set of packages that has its modules in these places.
+    /// `content` stands for the image and the set, and `known` says where the image has its modules.
     pub(super) fn is_module(
         &mut self,
-        digest: &str,
+        content: &str,
         root: &Path,
+        of_set: &[PathBuf],
         known: &Known,
         part: &str,
     ) -> bool {
@@ -29,26 +31,30 @@ impl Parts {
             // There was no template yet.
             return false;
         }
-        let key = (digest.to_owned(), part.to_owned());
+        let key = (content.to_owned(), part.to_owned());
         if let Some(is_module) = self.0.get(&key) {
             return *is_module;
         }
         if self.0.len() >= MOST_KNOWN {
             self.0.clear();
         }
-        *self.0.entry(key).or_insert_with(|| is_there(root, known, part))
+        *self.0.entry(key).or_insert_with(|| {
+            let places = [String::from("/")];
+            let in_set = |place: &PathBuf| is_there(place, &places, &known.endings, part);
+            of_set.iter().any(in_set) || is_there(root, &known.places, &known.endings, part)
+        })
     }
 }
 
-/// Whether an image has a file for a module. Its links lead nowhere outside of it.
-fn is_there(root: &Path, known: &Known, part: &str) -> bool {
+/// Whether there is a file for a module below a root. Links lead nowhere outside of that.
+fn is_there(root: &Path, places: &[String], endings: &[String], part: &str) -> bool {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let Ok(root) = open(root, flags | OFlags::DIRECTORY, Mode::empty()) else { return false };
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let exists = |path: String| openat2(&root, path, flags, Mode::empty(), resolve).is_ok();
     let module = part.replace(['.', ':'], "/");
-    known.places.iter().any(|place| {
-        known.endings.iter().any(|ending| {
+    places.iter().any(|place| {
+        endings.iter().any(|ending| {
             exists(format!("{place}/{module}{ending}"))
                 || exists(format!("{place}/{module}/__init__{ending}"))
         })
@@ -78,13 +84,16 @@ mod tests {
         };
         let mut parts = Parts::default();
         let mut of =
-            |name: &str| parts.is_module("image", root, &known, &format!("package:{name}"));
+            |name: &str| parts.is_module("image", root, &[], &known, &format!("package:{name}"));
         for name in ["plain", "compiled", "inner"] {
             assert!(of(name) && of(name), "{name}");
         }
         for name in ["text", "sqrt", "link"] {
             assert!(!of(name), "{name}");
         }
-        assert!(!parts.is_module("image", root, &Known::default(), "package:plain"));
+        assert!(!parts.is_module("image", root, &[], &Known::default(), "package:plain"));
+        let set = [root.join("lib/package")];
+        assert!(parts.is_module("image and set", root, &set, &known, "inner:__init__"));
+        assert!(!parts.is_module("image and another", root, &[], &known, "inner:__init__"));
     }
 }

@@ -11,6 +11,7 @@ use super::imports::Known;
 use super::template::Template;
 use crate::engine::SandboxSpec;
 use crate::engine::embedded::launcher_client::LauncherClient;
+use crate::engine::embedded::live::Bound;
 use crate::lock::lock;
 
 /// How long to wait after a template failed before the next try. It doubles with each failure, up to the second.
@@ -32,6 +33,9 @@ pub(super) struct Key {
     pub(super) spec: Arc<SandboxSpec>,
     /// Where the files of its image are.
     pub(super) root: PathBuf,
+    /// The set of packages that it has, if any. Between two requests nobody has the set: the template is kept until the set is
+    /// withdrawn, and goes for whatever has the same hash.
+    pub(super) packages: Option<Bound>,
     pub(super) modules: Vec<String>,
     /// The client whose programs have imported just these; `None` if the configuration names them.
     pub(super) learned_from: Option<Arc<str>>,
@@ -39,12 +43,27 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Whether both are for the same sandboxes.
+    /// Whether both are for the same sandboxes with the same packages.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
-        self.launcher.ptr_eq(&other.launcher)
-            && self.spec.image.digest == other.spec.image.digest
-            && self.spec.workdir == other.spec.workdir
-            && self.spec.preload == other.spec.preload
+        let set = |key: &Self| key.packages.as_ref().map(|bound| bound.hash.clone());
+        self.shares_room(other) && set(self) == set(other)
+    }
+
+    /// Whether both are for the same sandboxes, whatever packages these have.
+    fn shares_room(&self, other: &Self) -> bool {
+        self.launcher.ptr_eq(&other.launcher) && self.is_for(&other.spec)
+    }
+
+    /// Whether it is for such sandboxes.
+    pub(super) fn is_for(&self, spec: &SandboxSpec) -> bool {
+        self.spec.image.digest == spec.image.digest
+            && self.spec.workdir == spec.workdir
+            && self.spec.preload == spec.preload
+    }
+
+    /// The same with a description of its own, so that keeping it does not tell that such sandboxes are made.
+    pub(super) fn kept(&self) -> Self {
+        Self { spec: Arc::new(SandboxSpec::clone(&self.spec)), ..self.clone() }
     }
 
     pub(super) fn is_like(&self, other: &Self) -> bool {
@@ -55,6 +74,25 @@ impl Key {
 
     pub(super) fn is_learned(&self) -> bool {
         self.learned_from.is_some()
+    }
+
+    /// Whether it can't be made or forked anymore.
+    pub(super) fn is_gone(&self) -> bool {
+        self.launcher.strong_count() == 0
+    }
+
+    /// What imports are the same for all templates with the same.
+    pub(super) fn content(&self) -> String {
+        let digest = &self.spec.image.digest;
+        match &self.packages {
+            Some(set) => format!("{digest} {}", set.hash),
+            None => digest.clone(),
+        }
+    }
+
+    /// Of the one without packages.
+    pub(super) fn without_packages(&self) -> Self {
+        Self { packages: None, ..self.clone() }
     }
 
     /// Of the one that is made for a set of modules.
@@ -200,7 +238,7 @@ impl State {
 /// it is not tried all the time.
 pub(super) fn make_room(slots: &mut Vec<(Key, Arc<Slot>)>, key: &Key) -> Option<()> {
     let beside =
-        slots.iter().enumerate().filter(|(_, (it, _))| it.is_learned() && it.is_beside(key));
+        slots.iter().enumerate().filter(|(_, (it, _))| it.is_learned() && it.shares_room(key));
     let (there, failed): (Vec<_>, Vec<_>) = beside
         .map(|(at, (it, slot))| (at, it.learned_from.as_ref(), lock(&slot.state).last_use()))
         .partition(|(.., used)| used.is_some());

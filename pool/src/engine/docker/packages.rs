@@ -1,0 +1,266 @@
+//! The volume with the sets of packages of this instance.
+//!
+//! An engine can't mount something in a container that exists, so every container that may need a set has the whole volume,
+//! read-only. Each set is in a folder whose name nobody can guess, in a folder that nobody can list. A set is brought through a
+//! container that is never started, and removed by one that runs nothing but our runner.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bollard::models::{ContainerCreateBody, HostConfig, VolumeCreateRequest};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, UploadToContainerOptionsBuilder, WaitContainerOptionsBuilder,
+};
+use futures_util::StreamExt;
+use isolator_runner::paths;
+use tokio::time::timeout;
+
+use super::DockerEngine;
+use super::container::{self, Access};
+use super::set_archive;
+use crate::engine::instance::Instance;
+use crate::engine::{Call, Engine, EngineError, Image, SandboxName};
+use crate::lock::lock;
+use crate::packages::PackageSet;
+
+/// How long an upload may take, besides the time for its size at the slowest speed, in bytes per second.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
+const SLOWEST: u64 = 1 << 20;
+
+/// Memory and processes of the container that removes a set.
+const REMOVER_MEMORY: i64 = 256 << 20;
+const REMOVER_PIDS: i64 = 8;
+
+/// The volume of one instance.
+pub(super) struct PackagesVolume {
+    name: String,
+    /// The start of the names of helpers.
+    helper: String,
+    /// By the hash of a set. Each is locked while it is brought or removed.
+    sets: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Brought>>>>>,
+    /// The folders of those that are there, by their hash.
+    folders: Mutex<HashMap<String, String>>,
+    /// Helpers at work.
+    helpers: Mutex<HashSet<SandboxName>>,
+}
+
+/// A set that is in the volume.
+struct Brought {
+    folder: String,
+    /// An image from which a helper can be made.
+    image: String,
+}
+
+impl PackagesVolume {
+    pub(super) fn new(instance: &Instance) -> Self {
+        let id = instance.short_id();
+        Self {
+            name: format!("isolator-{id}-packages"),
+            helper: format!("isolator-{id}-packer"),
+            sets: Mutex::default(),
+            folders: Mutex::default(),
+            helpers: Mutex::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a container is a helper at work, which nobody leases.
+    pub(super) fn is_helper(&self, name: &SandboxName) -> bool {
+        lock(&self.helpers).contains(name)
+    }
+
+    /// Where a set is in a sandbox.
+    pub(super) fn path(&self, set: &PackageSet) -> Option<String> {
+        let folders = lock(&self.folders);
+        folders.get(&set.hash).map(|folder| format!("{}/{folder}", paths::PACKAGE_SETS))
+    }
+
+    /// The set has to be brought again.
+    pub(super) fn forget(&self, set: &PackageSet) {
+        lock(&self.folders).remove(&set.hash);
+        lock(&self.sets).remove(&set.hash);
+    }
+
+    fn slot(&self, hash: &str) -> Arc<tokio::sync::Mutex<Option<Brought>>> {
+        Arc::clone(lock(&self.sets).entry(hash.to_owned()).or_default())
+    }
+
+    /// Brings a set, unless this process has done so.
+    pub(super) async fn provide(
+        &self,
+        engine: &DockerEngine,
+        set: &PackageSet,
+        image: &Image,
+    ) -> Result<(), EngineError> {
+        if self.path(set).is_some() {
+            return Ok(());
+        }
+        let slot = self.slot(&set.hash);
+        let mut brought = slot.lock().await;
+        if brought.is_some() {
+            return Ok(());
+        }
+        let translate = engine.translate(Call::Provide);
+        let request = VolumeCreateRequest {
+            name: Some(self.name.clone()),
+            labels: Some(engine.all_labels()),
+            ..VolumeCreateRequest::default()
+        };
+        engine.docker().await?.create_volume(request).await.map_err(|e| translate.error(e))?;
+        // 122 random bits.
+        let folder = uuid::Uuid::new_v4().simple().to_string();
+        let helper = self.helper(engine);
+        let uploaded = self.upload(engine, &helper, set, image, &folder).await;
+        let removed = helper.remove().await;
+        uploaded?;
+        removed?;
+        lock(&self.folders).insert(set.hash.clone(), folder.clone());
+        *brought = Some(Brought { folder, image: image.digest.clone() });
+        Ok(())
+    }
+
+    async fn upload(
+        &self,
+        engine: &DockerEngine,
+        helper: &Helper<'_>,
+        set: &PackageSet,
+        image: &Image,
+        folder: &str,
+    ) -> Result<(), EngineError> {
+        let translate = engine.translate(Call::Provide);
+        let host = HostConfig { mounts: Some(self.mounts(engine)), ..HostConfig::default() };
+        let entrypoint = vec!["never-started".to_owned()];
+        helper.create(&image.digest, entrypoint, host, Call::Provide).await?;
+        let archive = set_archive::read(set.folder.clone(), folder);
+        let (bytes, archive) = archive.await.map_err(|error| {
+            let message = format!("{} can't be read: {error}", set.folder.display());
+            EngineError::Refused { call: Call::Provide, message }
+        })?;
+        let options = UploadToContainerOptionsBuilder::new().path(paths::PACKAGES).build();
+        let body = bollard::body_try_stream(archive);
+        let docker = engine.docker().await?;
+        let uploaded = docker.upload_to_container(helper.name.as_str(), Some(options), body);
+        let deadline = UPLOAD_TIMEOUT + Duration::from_secs(bytes / SLOWEST);
+        match timeout(deadline, uploaded).await {
+            Ok(uploaded) => uploaded.map_err(|error| translate.error(error)),
+            Err(_) => Err(EngineError::Deadline { call: Call::Provide, deadline }),
+        }
+    }
+
+    /// Removes a set that this process has brought.
+    pub(super) async fn withdraw(
+        &self,
+        engine: &DockerEngine,
+        hash: &str,
+    ) -> Result<(), EngineError> {
+        let slot = self.slot(hash);
+        let mut brought = slot.lock().await;
+        lock(&self.folders).remove(hash);
+        if let Some(Brought { folder, image }) = &*brought {
+            let helper = self.helper(engine);
+            let ran = self.run_remover(engine, &helper, image, folder).await;
+            let removed = helper.remove().await;
+            ran?;
+            removed?;
+            *brought = None;
+        }
+        lock(&self.sets).remove(hash);
+        Ok(())
+    }
+
+    async fn run_remover(
+        &self,
+        engine: &DockerEngine,
+        helper: &Helper<'_>,
+        image: &str,
+        folder: &str,
+    ) -> Result<(), EngineError> {
+        let translate = engine.translate(Call::Withdraw);
+        let dialect = engine.dialect.dialect(engine.docker().await?).await?;
+        let runner = (engine.volume.name(), paths::DIRECTORY);
+        let runner = container::mount(runner, &engine.all_labels(), Access::ReadOnly);
+        let host = HostConfig {
+            mounts: Some([runner].into_iter().chain(self.mounts(engine)).collect()),
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            // Nobody may list the folder of all sets, nor change it, but for this.
+            cap_add: Some(vec!["DAC_OVERRIDE".to_owned()]),
+            security_opt: Some(vec!["no-new-privileges".to_owned(), dialect.seccomp.clone()]),
+            readonly_rootfs: Some(true),
+            memory: Some(REMOVER_MEMORY),
+            memory_swap: Some(REMOVER_MEMORY),
+            pids_limit: Some(REMOVER_PIDS),
+            ..HostConfig::default()
+        };
+        let entrypoint = [paths::RUNNER, "remove", folder].map(str::to_owned).to_vec();
+        helper.create(image, entrypoint, host, Call::Withdraw).await?;
+        let docker = engine.docker().await?;
+        let name = helper.name.as_str();
+        docker.start_container(name, None).await.map_err(|e| translate.error(e))?;
+        let options = WaitContainerOptionsBuilder::new().build();
+        // An exit code other than zero is an error here.
+        match docker.wait_container(name, Some(options)).next().await {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(translate.error(error)),
+            None => {
+                let message = "its helper was removed by somebody else".to_owned();
+                Err(EngineError::Refused { call: Call::Withdraw, message })
+            }
+        }
+    }
+
+    fn mounts(&self, engine: &DockerEngine) -> Vec<bollard::models::Mount> {
+        let volume = (self.name.as_str(), paths::PACKAGES);
+        vec![container::mount(volume, &engine.all_labels(), Access::ReadWrite)]
+    }
+
+    fn helper<'a>(&'a self, engine: &'a DockerEngine) -> Helper<'a> {
+        let number = uuid::Uuid::new_v4().simple();
+        let name = SandboxName::new(format!("{}-{number}", self.helper));
+        lock(&self.helpers).insert(name.clone());
+        Helper { name, volume: self, engine }
+    }
+}
+
+/// A helper at work. If it is dropped before it was removed, reconciliation finds it: it has our labels and no lease.
+struct Helper<'a> {
+    name: SandboxName,
+    volume: &'a PackagesVolume,
+    engine: &'a DockerEngine,
+}
+
+impl Helper<'_> {
+    async fn create(
+        &self,
+        image: &str,
+        entrypoint: Vec<String>,
+        host: HostConfig,
+        call: Call,
+    ) -> Result<(), EngineError> {
+        let options = CreateContainerOptionsBuilder::new().name(self.name.as_str()).build();
+        let body = ContainerCreateBody {
+            image: Some(image.to_owned()),
+            entrypoint: Some(entrypoint),
+            cmd: Some(Vec::new()),
+            user: Some("0:0".to_owned()),
+            labels: Some(self.engine.all_labels()),
+            host_config: Some(HostConfig { network_mode: Some("none".to_owned()), ..host }),
+            ..ContainerCreateBody::default()
+        };
+        let created = self.engine.docker().await?.create_container(Some(options), body).await;
+        created.map(drop).map_err(|error| self.engine.translate(call).error(error))
+    }
+
+    async fn remove(self) -> Result<(), EngineError> {
+        self.engine.remove(&self.name).await
+    }
+}
+
+impl Drop for Helper<'_> {
+    fn drop(&mut self) {
+        lock(&self.volume.helpers).remove(&self.name);
+    }
+}

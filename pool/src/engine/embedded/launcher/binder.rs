@@ -1,0 +1,108 @@
+//! The binder: a fork of the launcher that brings sets of packages into sandboxes.
+//!
+//! A request waits for its set, so this must not wait until the launcher has made the sandbox that it is making. The binder
+//! mounts the set where the launcher's mounts are, goes into the sandbox's mounts for two system calls, and returns. Nothing in the
+//! sandbox takes part, so the sandbox may be frozen. No program runs in it yet.
+//!
+//! Each sandbox has an overlay of its own for the same reason as for its image, see `root.rs`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount,
+};
+use rustix::thread::{
+    LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces,
+};
+
+use isolator_runner::paths;
+
+use crate::engine::embedded::layout::{EMPTY, PACKAGES};
+use crate::engine::embedded::protocol::{self, Bind, Bound};
+
+/// Binds sets until the server is gone.
+///
+/// # Errors
+///
+/// When the binder can't go on: the server sent something else, or it can't return from a sandbox.
+pub(super) fn serve(server: &OwnedFd) -> io::Result<()> {
+    let home = File::open("/proc/self/ns/mnt")?;
+    while let Some((Bind { set }, descriptors)) = protocol::receive(server)? {
+        let bound = match descriptors.first() {
+            Some(process) => bind(&set, process, &home)?,
+            None => Err(io::Error::other("the server sent no sandbox")),
+        };
+        let error = bound.err().map(|error| error.to_string());
+        protocol::send(server, &Bound { error }, &[])?;
+    }
+    Ok(())
+}
+
+/// The outer error is that this process is still among the mounts of a sandbox.
+fn bind(set: &Path, process: &OwnedFd, home: &File) -> io::Result<io::Result<()>> {
+    let what = |what: &'static str| move |error| io::Error::other(format!("{what}: {error}"));
+    let mounted = match mount(set) {
+        Ok(mounted) => mounted,
+        Err(error) => return Ok(Err(what("the set can't be mounted")(error))),
+    };
+    let entered = move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::MOUNT);
+    if let Err(error) = entered {
+        return Ok(Err(what("the sandbox's mounts can't be entered")(error.into())));
+    }
+    let placed = place(&mounted).map_err(what("the set can't be mounted in the sandbox"));
+    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    Ok(placed)
+}
+
+/// Mounts a set, nowhere yet.
+fn mount(set: &Path) -> io::Result<OwnedFd> {
+    let lower = layers(set).ok_or_else(|| io::Error::other("this is no path of a set"))?;
+    let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&overlay, "source", "overlay")?;
+    fsconfig_set_string(&overlay, "lowerdir", lower)?;
+    fsconfig_create(&overlay)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// The layers of the overlay of a set, given its path below the folder of all sets. An overlay needs at least two.
+pub(in crate::engine::embedded) fn layers(set: &Path) -> Option<String> {
+    let is_plain = |part: Component<'_>| {
+        let Component::Normal(part) = part else { return false };
+        // What would end the path, or the option, in an overlay's.
+        !part.as_encoded_bytes().iter().any(|byte| b":,\\".contains(byte))
+    };
+    let is_path = set.components().next().is_some() && set.components().all(is_plain);
+    let path: PathBuf = Path::new(PACKAGES).join(set);
+    is_path.then(|| format!("{}:{EMPTY}", path.display()))
+}
+
+/// Puts it where it belongs, as seen from inside the sandbox.
+fn place(mounted: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let target = openat2(CWD, paths::PACKAGES, flags, Mode::empty(), resolve)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mounted, "", &target, "", flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_path_below_the_folder_of_sets_is_one() {
+        let good = layers(Path::new("0a1b/files"));
+        assert_eq!(good.as_deref(), Some("/tmp/packages/0a1b/files:/tmp/empty"));
+        for bad in ["", "/etc", "../images", "a/../../b", "a:b", "a,upperdir=b", "a\\"] {
+            assert_eq!(layers(Path::new(bad)), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Sets of packages: each sandbox is given one when its request has come, and sees no other.
+
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use isolator_runner::paths;
+
+use super::live::Bound;
+use super::{EmbeddedEngine, refused};
+use crate::engine::{Call, EngineError, SandboxName};
+use crate::packages::PackageSet;
+
+impl EmbeddedEngine {
+    /// Mounts a set in a sandbox. Returns where it is there.
+    pub(super) async fn bind_set(
+        &self,
+        name: &SandboxName,
+        set: &Arc<PackageSet>,
+    ) -> Result<String, EngineError> {
+        let failed = |error: &dyn std::fmt::Display| refused(Call::Bind, error);
+        let path = below(&set.folder, &self.settings.packages).ok_or_else(|| {
+            let (folder, all) = (set.folder.display(), self.settings.packages.display());
+            failed(&format!("{folder} is not in {all}"))
+        })?;
+        let bound =
+            Bound { set: Arc::downgrade(set), hash: set.hash.clone(), path: path.to_owned() };
+        // Noted before the call: whatever becomes of that, the sandbox is given no other.
+        let (launcher, process) = self.with_live(Call::Bind, name, |live| {
+            if live.packages.replace(bound).is_some() {
+                return Err(std::io::Error::other("it has some already"));
+            }
+            Ok((live.launcher(), Arc::clone(&live.process)))
+        })?;
+        let launcher = launcher.ok_or_else(|| failed(&"its launcher has ended"))?;
+        let (path, all) = (path.to_owned(), self.settings.packages.clone());
+        // In a task, because it must not be cut short.
+        let bound = self.tasks.spawn(async move {
+            let binder = launcher.binder().ok_or_else(|| {
+                format!("{} was not there when its launcher was started", all.display())
+            })?;
+            binder.bind(&path, &process).await
+        });
+        let bound = bound.await.map_err(|error| failed(&error))?;
+        bound.map_err(|error| failed(&error)).map(|()| paths::PACKAGES.to_owned())
+    }
+}
+
+/// The path of a folder below another.
+fn below<'a>(folder: &'a Path, all: &Path) -> Option<&'a Path> {
+    let path = folder.strip_prefix(all).ok()?;
+    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    (is_plain && path.components().next().is_some()).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_below_the_folder_of_all_sets() {
+        let all = Path::new("/data/sets");
+        assert_eq!(below(Path::new("/data/sets/a/files"), all), Some(Path::new("a/files")));
+        for bad in ["/data/sets", "/data/setsx/a", "/data/sets/../a", "/etc"] {
+            assert_eq!(below(Path::new(bad), all), None, "{bad}");
+        }
+    }
+}
