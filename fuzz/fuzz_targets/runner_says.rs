@@ -4,23 +4,13 @@
 #![no_main]
 
 mod fuzzer;
+mod scripted;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
 use isolator_fuzz_inputs::seeds::KNOBS;
-use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, LimitKind, Resources};
-use isolator_pool::engine::preload::{Interpreter, Preload};
-use isolator_pool::engine::{
-    Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, SandboxName,
-    SandboxSpec, SandboxState, Unsupported, Warning,
-};
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::{Captured, Outcome};
 use isolator_pool::run::output::Watch;
@@ -31,16 +21,13 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
+use scripted::{RESOURCES, WORKDIR, scripted, spec};
+
 /// The longest time for a request: the calls that arm and preload, the start, the program, and its report.
 const LONGEST: Duration = Duration::from_secs(2 * 20 + 20 + 20 + 10 + 5 + 2);
 
-const WORKDIR: &str = "/workspace";
-
-/// An engine with a single runner, which sends the input.
-struct Scripted {
-    output: Mutex<Option<BoxStream<'static, Result<Bytes, EngineError>>>>,
-    state: SandboxState,
-}
+/// Bytes of the longest text about what went wrong.
+const LONGEST_ERROR: usize = 2000;
 
 fuzz_target!(|input: &[u8]| {
     let Some((knobs, stream)) = input.split_first_chunk::<KNOBS>() else { return };
@@ -59,7 +46,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(began.elapsed() <= LONGEST, "it took {:?}", began.elapsed());
         match done {
             Ok((outcome, _)) => check(&outcome, &request, watched.load(Ordering::Relaxed)),
-            Err(error) => drop(error.to_string()),
+            Err(error) => assert!(error.to_string().len() <= LONGEST_ERROR, "{error}"),
         }
     });
 });
@@ -119,126 +106,5 @@ fn request(knobs: &[u8; KNOBS], watched: &Arc<AtomicUsize>) -> RunRequest {
             watched.fetch_add(bytes.len(), Ordering::Relaxed);
         })),
         ..RunRequest::new(vec!["program".to_owned()], workspace, timeout, RESOURCES, output)
-    }
-}
-
-const RESOURCES: Resources = Resources { memory: ByteSize::mib(64), cpu: CpuShare::millis(1000) };
-
-fn spec(knobs: &[u8; KNOBS]) -> SandboxSpec {
-    let preload = Preload {
-        interpreter: Interpreter::Python,
-        argv: vec!["program".to_owned()],
-        env: BTreeMap::new(),
-        modules: if knobs[2] & 16 == 0 { Vec::new() } else { vec!["numpy".to_owned()] },
-        memory: ByteSize::mib(1),
-        fork: true,
-    };
-    SandboxSpec {
-        image: Image::default(),
-        resources: RESOURCES,
-        limits: FixedLimits {
-            pids: 1,
-            open_files: 1,
-            workspace: ByteSize::mib(1),
-            tmp: ByteSize::mib(1),
-            inodes: 1,
-            shm: ByteSize::mib(1),
-        },
-        workdir: WORKDIR.to_owned(),
-        user: (1, 1),
-        network: "none".to_owned(),
-        cap_drop: Vec::new(),
-        readonly_root: true,
-        runtime: None,
-        preload: (knobs[2] & 8 != 0).then_some(preload),
-        allow_unlimited: false,
-    }
-}
-
-fn scripted(knobs: &[u8; KNOBS], stream: &[u8]) -> Scripted {
-    use SandboxState::{Ended, Gone, Paused, Running, Stopped};
-    let cut = if knobs[1] == 0 { stream.len().max(1) } else { usize::from(knobs[1]) };
-    let pieces: Vec<_> = stream.chunks(cut).map(|it| Ok(Bytes::copy_from_slice(it))).collect();
-    let pieces = stream::iter(pieces);
-    let output = match knobs[2] >> 5 & 3 {
-        1 => pieces.chain(stream::pending()).boxed(),
-        2 => {
-            let address = String::new();
-            let broken = EngineError::Unreachable { address, message: String::new() };
-            pieces.chain(stream::iter([Err(broken)])).boxed()
-        }
-        _ => pieces.boxed(),
-    };
-    let state = [Running, Paused, Stopped, Ended, Gone][usize::from(knobs[2] & 7) % 5];
-    Scripted { output: Mutex::new(Some(output)), state }
-}
-
-#[async_trait]
-impl Engine for Scripted {
-    async fn check(&self) -> Result<String, EngineError> {
-        Ok(String::new())
-    }
-
-    async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
-        Ok(Vec::new())
-    }
-
-    fn supports(&self, _: &SandboxSpec) -> Result<(), Unsupported> {
-        Ok(())
-    }
-
-    fn unenforced(&self) -> Vec<LimitKind> {
-        Vec::new()
-    }
-
-    async fn prepare(&self, _: &Image) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    async fn find_image(&self, _: &str) -> Result<Option<Image>, EngineError> {
-        Ok(None)
-    }
-
-    async fn pull_image(&self, _: &str, _: Progress<'_>) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    async fn create(&self, _: &SandboxName, _: &SandboxSpec) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    async fn arm(&self, _: &SandboxName) -> Result<Channel, EngineError> {
-        let output = self.output.lock().ok().and_then(|mut output| output.take());
-        let output =
-            output.ok_or(EngineError::Refused { call: Call::Arm, message: String::new() })?;
-        Ok(Channel { input: Box::new(tokio::io::sink()), output })
-    }
-
-    async fn pause(&self, _: &SandboxName) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    async fn resume(&self, _: &SandboxName) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    async fn update(&self, _: &SandboxName, _: Resources, _: u32) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    async fn state(&self, _: &SandboxName) -> Result<SandboxState, EngineError> {
-        Ok(self.state)
-    }
-
-    async fn remove(&self, _: &SandboxName) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    async fn list(&self) -> Result<Vec<ListedSandbox>, EngineError> {
-        Ok(Vec::new())
-    }
-
-    async fn sweep_shared(&self, _: LabelFilter<'_>) -> Result<usize, EngineError> {
-        Ok(0)
     }
 }

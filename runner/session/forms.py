@@ -52,7 +52,7 @@ def forms(value):
         found = _rich(value)
     if "text/plain" not in found:
         found["text/plain"] = pretty(value)
-    kinds = sorted(found, key="text/plain".__ne__)
+    kinds = sorted(found, key=lambda kind: kind != "text/plain")
     contents = [(kind, _bytes(kind, found[kind])) for kind in kinds if kind in _KINDS]
     return [(kind, content) for kind, content in contents if content is not None]
 

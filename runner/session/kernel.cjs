@@ -1,9 +1,10 @@
 // Runs the cells of a session in Node.js.
 //
 // `node kernel.cjs CHANNEL`: CHANNEL is the number of a descriptor, a Unix stream socket to the runner. A message is
-// one byte of kind, four bytes of length (big endian), and the payload. The runner sends cells (`C`), and ends the
-// process by closing its end. The kernel answers with `r` (ready), `s` (started), `d` (something to show) and `e` (the
-// end of a cell).
+// one byte of kind, four bytes of length (big endian), and the payload. The first one (`H`) brings another such socket,
+// which takes its place: children inherit CHANNEL, and they don't inherit what came in a message. The runner sends cells
+// (`C`), and ends the process by closing its end. The kernel answers with `r` (ready), `s` (started), `d` (something to
+// show) and `e` (the end of a cell).
 //
 // What holds for a cell:
 // - It is evaluated as V8 evaluates the input of a debugger's console. So variables live on, `let`, `const` and `class`
@@ -20,7 +21,6 @@
 //   require.cache[require.resolve('./file')], or imports './file.mjs?2'.
 // - A function for SIGINT is called by an interruption between cells or in an await, which ends the cell all the same.
 // - The module `domain`, and `repl`, which needs it, can't be loaded: the kernel takes what nobody catches.
-// - Children can inherit the channel: Node.js closes only the first descriptors. It gives them nothing that cells don't have.
 //
 // A cell may replace what every program can reach, such as Buffer.from. So the kernel takes what it needs beforehand.
 
@@ -69,7 +69,8 @@ const REASON_BYTES = 1024;
 /** Resources that stay for as long as a program runs. A cell does not wait for them. */
 const LASTING = ['TCPServerWrap', 'PipeServerWrap', 'UDPWrap', 'FSEventWrap', 'StatWatcher', 'MessagePort', 'Worker'];
 
-const channel = new Pipe(kinds.SOCKET);
+/** The socket to the runner. */
+let channel;
 /** The cell that runs. */
 let cell = null;
 /** Those that have come meanwhile. */
@@ -405,17 +406,17 @@ function uncaught(error, place) {
 
 // --- What a program finds ---
 
-/** Ends the cell as if it were the program. */
+/** Ends the cell as if it were the program. Between cells it ends only the function that calls it. */
 function exit(code) {
-  if (code !== undefined) process.exitCode = code;
   const mine = cell;
   if (mine !== null) {
+    if (code !== undefined) process.exitCode = code;
     mine.exit = process.exitCode | 0;
-    setImmediate(() => {
-      inspector.recover();
-      if (cell === mine) endByExit(mine);
-    });
   }
+  setImmediate(() => {
+    inspector.recover();
+    if (mine !== null && cell === mine) endByExit(mine);
+  });
   inspector.terminate();
 }
 
@@ -463,9 +464,8 @@ function keepSigint() {
 }
 
 function main() {
-  const descriptor = Number(process.argv[2]);
-  channel.open(descriptor);
-  channel.onread = receive;
+  const inherited = new Pipe(kinds.IPC);
+  inherited.open(Number(process.argv[2]));
   keepSigint();
   program.setUp({
     display: (...values) => values.forEach((value) => show(cell, value, 0)),
@@ -477,6 +477,17 @@ function main() {
   program.hideKernel();
   printing.cleanStacks();
   guard();
+  inherited.onread = () => takeOver(inherited);
+  inherited.readStart();
+}
+
+/** Takes the channel that has come in the first message. */
+function takeOver(inherited) {
+  channel = inherited.pendingHandle;
+  inherited.close();
+  // The runner has ended.
+  if (!channel) apply(reallyExit, process, [0]);
+  channel.onread = receive;
   send('r', bufferFrom(`Node.js ${process.versions.node}`));
   // The first cell may be on its way, and most need this.
   for (const stream of [process.stdout, process.stderr]) {

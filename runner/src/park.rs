@@ -12,11 +12,12 @@ use rustix::process::{DumpableBehavior, Pid, set_child_subreaper, set_dumpable_b
 
 use crate::forks::Forks;
 use crate::frame_writer::FrameWriter;
+use crate::packages::{self, Links};
 use crate::preload::{Preloads, Taken};
 use crate::process::{OomScore, Process};
 use crate::program::Program;
 use crate::request::{First, NoRequest, Request, receive, receive_first};
-use crate::{NAME, cgroup, changes, program, session, unpack};
+use crate::{NAME, cgroup, changes, program, session};
 
 /// How long to wait until process 1 is ready.
 const INIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -120,6 +121,12 @@ fn run(
 ) -> io::Result<Result<Exit, Failed>> {
     let Request { job, stdin, mut given, unpack } = request;
     let preload_memory = preloads.memory();
+    let workdir = Path::new(&job.workdir);
+    if let Some(packages) = &job.packages
+        && let Err(failed) = packages::make_ready(packages, workdir, Links::AsFewAsPossible)
+    {
+        return Ok(Err(failed));
+    }
     // A program may kill the runner as soon as it starts. Without this frame the server would think that the
     // sandbox failed, and run the program again.
     to_server.send_empty(Kind::Started)?;
@@ -129,8 +136,8 @@ fn run(
     let (process, ahead) = match program {
         Some(program) => program,
         None => {
-            let workdir = Path::new(&job.workdir);
-            match Process::spawn(&job.argv, &job.env, workdir, oom_score, Some(&stdin)) {
+            let env = packages::variables(&job.env, job.packages.as_ref());
+            match Process::spawn(&job.argv, &env, workdir, oom_score, Some(&stdin)) {
                 Ok(process) => {
                     if let Some(cpu_time) = job.cpu_time {
                         process.limit_cpu_time(cpu_time);
@@ -151,26 +158,17 @@ fn run(
     uncounted_cpu.extend(spares.pids().map(|pid| (pid, Duration::MAX)));
     let program = Program::new(process, stdin, started, uncounted_cpu, spares);
     let ended = program.supervise(&job, to_server)?;
-    let after = cgroup::Counters::read();
-    let full_disks = job.disks.into_iter().filter(|path| unpack::is_full(path)).collect();
+    let exit = ended.into_exit(before, &job.disks);
     let more_files = match &job.files {
         Some(wanted) => !changes::send(Path::new(&job.workdir), &mut given, wanted, to_server)?,
         None => false,
     };
     Ok(Ok(Exit {
-        end: ended.end,
-        killed: ended.killed,
-        wall: ended.wall,
-        cpu: ended.cpu,
-        peak_memory: cgroup::peak_memory().map(|peak| peak.saturating_sub(preload_memory)),
-        oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
-        refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
-        full_disks,
-        stdout: ended.stdout,
-        stderr: ended.stderr,
+        peak_memory: exit.peak_memory.map(|peak| peak.saturating_sub(preload_memory)),
         more_files,
         unpack,
         spawn,
         preloaded,
+        ..exit
     }))
 }

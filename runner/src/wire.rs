@@ -46,7 +46,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -73,12 +73,12 @@ pub enum WireError {
     #[error("unexpected {0:?} frame")]
     Unexpected(Kind),
     /// A control payload is not the JSON it should be.
-    #[error("a {kind:?} frame can't be read: {source}")]
+    #[error("a {kind:?} frame can't be read: {why}")]
     Payload {
         /// Kind of the frame.
         kind: Kind,
-        /// What is wrong with it.
-        source: serde_json::Error,
+        /// What is wrong with it, in no more than 300 characters.
+        why: String,
     },
     /// The stream itself failed, or ended inside a frame.
     #[error(transparent)]
@@ -117,7 +117,7 @@ pub struct Preload {
 }
 
 /// An interpreter that can be stopped before it runs the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpreter {
     /// CPython, or another that imports `sitecustomize`.
@@ -171,6 +171,18 @@ pub struct Job {
     pub interpreter: Wanted,
     /// Which of the files that it creates or changes in the workspace are reported, if any.
     pub files: Option<WantedFiles>,
+    /// The set of packages that it can import from, if any.
+    #[serde(default)]
+    pub packages: Option<Packages>,
+}
+
+/// A set of packages in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packages {
+    /// For which interpreter it is.
+    pub interpreter: Interpreter,
+    /// Its folder: the user base of Python, or the folder with `node_modules`.
+    pub folder: String,
 }
 
 /// Which of the files that a program created or changed are sent. All are listed, [`MAX_FILES`] at most.
@@ -298,6 +310,8 @@ pub enum FailedCause {
     WorkspaceFull,
     /// The workspace could not be unpacked for another reason.
     Workspace,
+    /// The set of packages is not where the job says.
+    Packages,
     /// The program is not in the image, or can't be executed.
     Command,
     /// The server's frames were not understood.
@@ -339,8 +353,7 @@ pub fn push_message<T: Serialize>(
     kind: Kind,
     message: &T,
 ) -> Result<(), WireError> {
-    let payload =
-        serde_json::to_vec(message).map_err(|source| WireError::Payload { kind, source })?;
+    let payload = serde_json::to_vec(message).map_err(|error| no_payload(kind, &error))?;
     if payload.len() > MAX_PAYLOAD {
         return Err(WireError::TooLong(payload.len()));
     }
@@ -366,7 +379,13 @@ pub fn parse_message<'a, T: Deserialize<'a>>(
     kind: Kind,
     payload: &'a [u8],
 ) -> Result<T, WireError> {
-    serde_json::from_slice(payload).map_err(|source| WireError::Payload { kind, source })
+    serde_json::from_slice(payload).map_err(|error| no_payload(kind, &error))
+}
+
+/// The error repeats what it found, which can be as long as a frame.
+fn no_payload(kind: Kind, error: &serde_json::Error) -> WireError {
+    const LONGEST: usize = 300;
+    WireError::Payload { kind, why: error.to_string().chars().take(LONGEST).collect() }
 }
 
 /// Reads one whole frame from a blocking stream; `None` at the end of the stream.

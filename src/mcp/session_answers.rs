@@ -17,6 +17,7 @@ use crate::request::wanted_files::Wanted;
 use crate::result::cell;
 use crate::result::explain::Context;
 use crate::result::kept::Results;
+use crate::result::receipt::UsedPackages;
 use crate::result::report::{Report, ReportStatus, ms};
 use crate::sessions::gone::Gone;
 use crate::sessions::journal::{EntryEnd, Journal};
@@ -78,8 +79,13 @@ fn cell_receipt(session: &OpenSession, cell: &CellOutcome, outcome: &Outcome) ->
 }
 
 /// How a session was opened.
-pub(super) fn open_receipt(session: &OpenSession, receipt: &OpenReceipt) -> Value {
-    json!({
+pub(super) fn open_receipt(
+    session: &OpenSession,
+    receipt: &OpenReceipt,
+    packages: Option<UsedPackages>,
+) -> Value {
+    let waited = packages.as_ref().map(|packages| packages.waited);
+    let mut described = json!({
         "start": receipt.start.as_str(),
         "preloaded": session.session.opened().preloaded,
         "image": session.session.image(),
@@ -87,9 +93,14 @@ pub(super) fn open_receipt(session: &OpenSession, receipt: &OpenReceipt) -> Valu
             "queue": ms(receipt.queue),
             "checkout": ms(receipt.checkout),
             "open": ms(receipt.open),
-            "total": ms(receipt.queue + receipt.checkout + receipt.open),
+            "total": ms(waited.unwrap_or_default() + receipt.queue + receipt.checkout + receipt.open),
         },
-    })
+    });
+    if let Some(packages) = packages {
+        described["packages"] = json!(packages);
+        described["ms"]["packages"] = json!(waited.map(ms));
+    }
+    described
 }
 
 /// The answer when there is no session.
@@ -163,9 +174,10 @@ pub(super) fn no_such_checkpoint(session: &OpenSession, cells: u32, left: u32) -
     }
     match left {
         0 => "no cell can be rewound: there is no checkpoint".to_owned(),
-        left => format!(
-            "{cells} cells can't be rewound: there are checkpoints for up to the last {left}, not before every cell"
-        ),
+        left => {
+            let end = if cells == 1 { "" } else { "s" };
+            format!("there is no checkpoint {cells} cell{end} back; the oldest one is {left} back")
+        }
     }
 }
 

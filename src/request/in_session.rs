@@ -41,10 +41,19 @@ pub(crate) struct Cell {
     pub advice: Option<String>,
 }
 
+impl Cell {
+    /// The names and contents of the files that come with it.
+    pub(crate) fn sent(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter().map(|file| (file.name.as_str(), file.content.as_slice()))
+    }
+}
+
 /// A session that is to be opened, with its first files.
 pub(crate) struct Opening {
     /// The session.
     pub wish: Wish,
+    /// The sets of packages, and requirements, that its cells can import from.
+    pub packages: Vec<String>,
     /// What writes its files, if there are any.
     pub first: Option<Cell>,
 }
@@ -74,7 +83,8 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<Opening
         refuse_more_than_memory(&cell.run.workspace, &[], resources.memory)?;
         Some(cell)
     };
-    Ok(Opening { wish: Wish { language, resources, idle_timeout }, first })
+    let wish = Wish { language, resources, idle_timeout, packages: None };
+    Ok(Opening { wish, packages: arguments.packages, first })
 }
 
 fn idle_timeout(text: &str, config: &Config) -> Result<Duration, InvalidArgument> {
@@ -262,6 +272,12 @@ fn refuse_what_makes_no_sense(
     }
     if arguments.cpus.is_some() {
         return refuse("cpus", "is set when a session is opened: give it to open_session");
+    }
+    if !arguments.packages.is_empty() {
+        return refuse(
+            "packages",
+            "are given to a session when it is opened: give them to open_session",
+        );
     }
     if language.kernel.is_none() {
         return Ok(());

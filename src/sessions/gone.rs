@@ -11,8 +11,8 @@ use crate::duration;
 use crate::sessions::journal::Journal;
 
 /// Most that are remembered, of one client and of all together, and how many bytes their journals may have together.
-const MAX_OF_ONE: usize = 128;
-const MAX: usize = 1024;
+const MAX_OF_ONE: usize = 512;
+const MAX: usize = 4096;
 const MAX_BYTES: usize = 32 << 20;
 
 /// How long one is remembered.
@@ -94,10 +94,17 @@ impl Graveyard {
         {
             all.remove(oldest);
         }
-        while all.len() > MAX
-            || all.iter().map(|gone| gone.journal.weight()).sum::<usize>() > MAX_BYTES
-        {
+        while all.len() > MAX {
             all.pop_front();
+        }
+        // Why it is gone can be told for longer than what it had run.
+        let mut bytes: usize = all.iter().map(|gone| gone.journal.weight()).sum();
+        for gone in all.iter_mut() {
+            if bytes <= MAX_BYTES {
+                break;
+            }
+            bytes -= gone.journal.weight();
+            gone.journal.forget();
         }
     }
 
@@ -115,6 +122,7 @@ impl Graveyard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sessions::journal::{Entry, EntryEnd, SentFile, Step};
 
     fn gone(client: &Client, id: String) -> Gone {
         Gone {
@@ -125,6 +133,29 @@ mod tests {
             journal: Journal::new(0),
             since: Instant::now(),
         }
+    }
+
+    #[tokio::test]
+    async fn journals_make_room_and_the_reasons_stay() {
+        let client = Client::named("one");
+        let mut graveyard = Graveyard::default();
+        for id in ["0", "1", "2"] {
+            let mut journal = Journal::new(MAX_BYTES);
+            journal.add(Entry {
+                cell: 1,
+                step: Step::Files,
+                files: vec![SentFile {
+                    name: String::new(),
+                    content: vec![0; MAX_BYTES / 2],
+                    append: false,
+                }],
+                timeout: Duration::ZERO,
+                end: EntryEnd::Ran,
+            });
+            graveyard.add(Gone { journal, ..gone(&client, id.to_owned()) });
+        }
+        let steps = |id| graveyard.find(&client, id).map(|gone| gone.journal.entries().count());
+        assert_eq!((steps("0"), steps("1"), steps("2")), (Some(0), Some(0), Some(1)));
     }
 
     #[tokio::test]

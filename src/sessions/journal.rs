@@ -120,12 +120,24 @@ pub(crate) struct Journal {
     entries: VecDeque<Entry>,
     /// Older ones that are not there anymore.
     missing: u32,
+    /// What the session asked for in packages.
+    packages: Vec<String>,
 }
 
 impl Journal {
     /// An empty one that holds up to so many bytes.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, ..Self::default() }
+    }
+
+    /// The same for a session that asked for these sets of packages, or requirements.
+    pub(crate) fn with_packages(self, packages: Vec<String>) -> Self {
+        Self { packages, ..self }
+    }
+
+    /// The sets of packages, and requirements, that the session asked for.
+    pub(crate) fn packages(&self) -> &[String] {
+        &self.packages
     }
 
     /// Adds a step. The oldest ones make room for it.
@@ -138,6 +150,14 @@ impl Journal {
             self.weight -= oldest.weight();
             self.missing += 1;
         }
+    }
+
+    /// Gives up all steps.
+    pub(crate) fn forget(&mut self) {
+        self.missing =
+            self.missing.saturating_add(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
+        self.entries = VecDeque::new();
+        self.weight = 0;
     }
 
     /// Marks the last so many cells of code as undone.

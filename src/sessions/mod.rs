@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{OpenError, OpenReceipt, Pools};
 use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
@@ -18,8 +19,9 @@ use tokio::time::Instant;
 
 use self::gone::{Gone, Graveyard, Why};
 use self::journal::Journal;
-use crate::config::{Language, SessionsConfig};
+use crate::config::{Config, Language, SessionsConfig};
 use crate::hex::hex;
+use crate::policy::Policies;
 
 /// Random bytes of a handle, so that nobody can guess one.
 const HANDLE_BYTES: usize = 16;
@@ -69,6 +71,10 @@ pub(crate) struct OpenSession {
     pub resources: Resources,
     /// The sandbox.
     pub session: Session,
+    /// The packages that its cells can import from, if it asked for some.
+    pub packages: Option<BoundSet>,
+    /// The configuration that it was opened with.
+    pub config: Arc<Config>,
     /// What it has run.
     pub journal: Mutex<Journal>,
     /// How long it can be unused.
@@ -107,6 +113,17 @@ pub(crate) struct Wish {
     pub resources: Resources,
     /// How long it can be unused, if its client asks for less than usual.
     pub idle_timeout: Option<Duration>,
+    /// The packages that its cells can import from, if it asks for some.
+    pub packages: Option<BoundSet>,
+}
+
+/// A set of packages for a session.
+#[derive(Debug, Clone)]
+pub(crate) struct BoundSet {
+    /// What was asked for: names of sets, and requirements.
+    pub asked: Vec<String>,
+    /// The set.
+    pub set: Arc<PackageSet>,
 }
 
 /// Why there is no new session.
@@ -151,6 +168,12 @@ impl OpenSession {
         let (at, _) = self.ends_at();
         let at = SystemTime::now() + at.saturating_duration_since(Instant::now());
         humantime::format_rfc3339_seconds(at).to_string()
+    }
+
+    /// The policies for its cells: those of now, or if its language was removed, those that it was opened with.
+    pub(crate) fn policies<'a>(&'a self, now: &'a Config) -> &'a Policies {
+        let is_there = now.languages.contains_key(&self.language.name);
+        if is_there { &now.policies } else { &self.config.policies }
     }
 
     fn is_in_use(&self) -> bool {
@@ -209,7 +232,17 @@ impl Sessions {
         Self { config, of_one, pools, book: Arc::default() }
     }
 
-    /// Opens a session for a client. If there are too many, the one that was unused longest ends. Dropping the future opens none.
+    /// The same sessions under another configuration. Those that are open keep what they have.
+    pub(crate) fn reconfigured(
+        &self,
+        config: SessionsConfig,
+        has_one_client: bool,
+        pools: Arc<Pools>,
+    ) -> Self {
+        Self { book: Arc::clone(&self.book), ..Self::new(config, has_one_client, pools) }
+    }
+
+    /// Opens a session for a client, whose call has begun with this configuration. If there are too many, the one that was unused longest ends. Dropping the future opens none.
     ///
     /// # Errors
     ///
@@ -217,14 +250,21 @@ impl Sessions {
     pub(crate) async fn open(
         &self,
         client: &Client,
+        config: &Arc<Config>,
         wish: Wish,
     ) -> Result<(InUse, OpenReceipt), OpenFailure> {
         let place = self.make_room(client)?;
         let mut handle = [0; HANDLE_BYTES];
         getrandom::fill(&mut handle)?;
-        let Wish { language, resources, idle_timeout } = wish;
+        let Wish { language, resources, idle_timeout, packages } = wish;
         let kernel = language.kernel_command(resources.memory);
-        let request = SessionRequest { kernel, resources, checkpoints: self.config.checkpoints };
+        let asked = packages.as_ref().map_or_else(Vec::new, |bound| bound.asked.clone());
+        let request = SessionRequest {
+            kernel,
+            resources,
+            packages: packages.as_ref().map(|bound| Arc::clone(&bound.set)),
+            checkpoints: self.config.checkpoints,
+        };
         let (session, receipt) = self.pools.open_session(&language.name, client, &request).await?;
         let open = Arc::new(OpenSession {
             id: hex(&handle),
@@ -232,7 +272,9 @@ impl Sessions {
             language,
             resources,
             session,
-            journal: Mutex::new(Journal::new(self.config.journal)),
+            config: Arc::clone(config),
+            journal: Mutex::new(Journal::new(self.config.journal).with_packages(asked)),
+            packages,
             idle_timeout: idle_timeout
                 .unwrap_or(self.config.idle_timeout)
                 .min(self.config.idle_timeout),
@@ -248,6 +290,11 @@ impl Sessions {
         self.pools.track(watch(Arc::clone(&self.book), open));
         self.keep_to_memory();
         Ok((in_use, receipt))
+    }
+
+    /// Whether there is any.
+    pub(crate) fn is_any_open(&self) -> bool {
+        !lock(&self.book.entries).open.is_empty()
     }
 
     /// The session of a client, for a call.

@@ -1,5 +1,6 @@
 """A small runner for the kernel that runs the cells of a session in Node.js."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -14,6 +15,8 @@ from server import ROOT
 
 KERNEL = ROOT / "runner/session/kernel.cjs"
 WITHIN_S = 20
+# Of the descriptor by which a kernel gets its channel.
+LEAST_NUMBER = 60
 ENDED, FAILED, INTERRUPTED, EXITED = range(4)
 
 
@@ -43,24 +46,36 @@ class Kernel:
         self.channel.settimeout(WITHIN_S)
         self.number = 0
         pipes = [os.pipe(), os.pipe()]
-        command = [ROOT / "scripts/node", "--file", *options, KERNEL, str(its_end.fileno())]
+        # Node.js makes sure by itself that the lowest numbers are not inherited.
+        number = fcntl.fcntl(its_end, fcntl.F_DUPFD_CLOEXEC, LEAST_NUMBER)
+        command = [ROOT / "scripts/node", "--file", *options, KERNEL, str(number)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=pipes[0][1],
             stderr=pipes[1][1],
-            pass_fds=[its_end.fileno()],
+            pass_fds=[number],
             cwd=folder,
             start_new_session=True,
         )
         for _, write in pipes:
             os.close(write)
         its_end.close()
+        os.close(number)
+        self._hand_over()
         self.pipes = [read for read, _ in pipes]
         for read in self.pipes:
             os.set_blocking(read, False)
         kind, self.name = self.message()
         assert kind == b"r"
+
+    def _hand_over(self):
+        """Gives the kernel another channel, which its children don't inherit."""
+        first = self.channel
+        self.channel, its_end = socket.socketpair()
+        self.channel.settimeout(WITHIN_S)
+        with first, its_end:
+            socket.send_fds(first, [struct.pack(">cI", b"H", 0)], [its_end.fileno()])
 
     def message(self):
         kind, length = struct.unpack(">cI", self._receive(5))

@@ -34,7 +34,13 @@ MEMORY_MB = 256
 
 # Each so-manyth session has a thread that never rests by itself.
 SPINS_EVERY = 10
-SPIN = "import threading\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()\n"
+SPIN = """
+import threading
+def spin():
+    while True:
+        pass
+threading.Thread(target=spin, daemon=True).start()
+"""
 
 # What one session takes at most, when none of them takes more on purpose.
 EACH_MB = 40

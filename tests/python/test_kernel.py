@@ -12,16 +12,6 @@ from kernel import Gone, Runner, ended
 from processes import children, open_files, state
 
 
-@pytest.fixture
-def runner(tmp_path):
-    """A session. When it is closed no process may be left."""
-    runner = Runner(tmp_path)
-    try:
-        yield runner
-    finally:
-        assert runner.close() == 0
-
-
 def test_state_lives_on(runner):
     ended(runner.run("import math\nx = 1\ndef double(n):\n    return 2 * n + y\nclass C:\n    a = 5"))
     cell = ended(runner.run("y = 1\nprint(double(x), C().a)\nmath.floor(2.5)"))
@@ -64,7 +54,7 @@ print([number for number in os.listdir("/proc/self/fd") if int(number) > 2 and o
 print(sorted(name for name in globals() if not name.startswith("__")), gc.isenabled())
 import signal
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.pthread_sigmask(signal.SIG_BLOCK, []))
-print(sys.gettrace(), any("session" in place for place in list(sys.path_importer_cache) + sys.path))
+print(sys.gettrace(), any("runner/session" in place for place in list(sys.path_importer_cache) + sys.path))
 """
 
 

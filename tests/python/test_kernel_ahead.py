@@ -10,16 +10,6 @@ from processes import children, open_files
 from test_kernel import FAITHFUL_AGAIN, UNFAITHFUL
 
 
-@pytest.fixture
-def runner(tmp_path):
-    """A session. When it is closed no process may be left."""
-    runner = Runner(tmp_path)
-    try:
-        yield runner
-    finally:
-        assert runner.close() == 0
-
-
 def test_a_cell_runs_in_the_process_that_was_made_for_it(runner):
     ended(runner.run("x = [1]"))
     for _ in range(3):

@@ -394,3 +394,9 @@ def test_cells_that_wait_share_one_thread_which_goes_away(kernel):
         assert time.monotonic() < ends_at
         time.sleep(0.05)
     assert kernel.good("1") == "1"
+
+
+def test_children_do_not_inherit_the_channel(kernel):
+    sockets = "ls -l /proc/self/fd | grep -c socket: || true"
+    options = "{ stdio: ['ignore', 'pipe', 'inherit'] }"
+    assert kernel.good(f"require('child_process').execSync({sockets!r}, {options}).toString().trim()") == "'0'"

@@ -119,6 +119,13 @@ def test_exit_ends_the_cell_and_not_the_session(kernel):
     assert kernel.good("kept") == "2"
 
 
+def test_an_exit_between_cells_ends_only_what_calls_it(kernel):
+    # A cell waits for a second for what it has started.
+    kernel.good("setTimeout(() => process.exit(3), 1100); let kept = 1")
+    time.sleep(0.5)
+    assert kernel.good("await new Promise((end) => setTimeout(end, 20)); [process.exitCode, kept]") == "[ undefined, 1 ]"
+
+
 @pytest.mark.parametrize(
     ("code", "status"), [("process.reallyExit(9)", 9), ("process.abort()", -signal.SIGABRT), ("process.kill(process.pid, 9)", -9)]
 )
@@ -228,3 +235,14 @@ def test_a_cell_that_interrupts_itself(kernel):
         assert kernel.good("kept") == "1"
     assert cell.stdout == "told\n"
     assert kernel.good("process.kill(process.pid, 0)") == "true"
+
+
+@pytest.mark.parametrize("left", ["setTimeout(() => { while (true); }, 1200)", "setInterval(() => { while (true); }, 1200)"])
+def test_a_loop_that_a_cell_has_left_is_interrupted_when_the_next_cell_comes(kernel, left):
+    assert kernel.run(left).kind == ENDED
+    time.sleep(0.5)
+    kernel.send("'next'")
+    time.sleep(0.2)
+    kernel.interrupt()
+    cell = kernel.result()
+    assert (cell.kind, cell.value) == (ENDED, "'next'"), cell

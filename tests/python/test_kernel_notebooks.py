@@ -4,17 +4,7 @@ import os
 import sys
 
 import pytest
-from kernel import Runner, ended
-
-
-@pytest.fixture
-def runner(tmp_path):
-    """A session. When it is closed no process may be left."""
-    runner = Runner(tmp_path)
-    try:
-        yield runner
-    finally:
-        assert runner.close() == 0
+from kernel import ended
 
 
 def test_commands_of_the_shell(runner, tmp_path):

@@ -13,16 +13,6 @@ from kernel import PYTHON, Runner, ended
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
-@pytest.fixture
-def runner(tmp_path):
-    """A session. When it is closed no process may be left."""
-    runner = Runner(tmp_path)
-    try:
-        yield runner
-    finally:
-        assert runner.close() == 0
-
-
 # Texts, as notebooks show them.
 
 LONG = "[" + ",\n ".join(map(str, range(40))) + "]"
@@ -123,6 +113,8 @@ def test_forms(runner):
     assert (cell.value, cell.out) == (None, "itself\n")
     assert runner.run("Every()").value == {"text/plain": b"every"}
     assert runner.run("Rich").value == {"text/plain": b"__main__.Rich"}
+    mixed = "class Mixed:\n    def _repr_mimebundle_(self, **more): return {5: 6, None: 'x', 'text/plain': 'mixed'}\nMixed()"
+    assert runner.run(mixed).value == {"text/plain": b"mixed"}
     failing = runner.run("Failing()").value
     assert {"text/plain": b"failing", "text/latex": b"$f$"}.items() <= failing.items() and "text/html" not in failing
 

@@ -121,7 +121,7 @@ async def test_what_a_cell_shows_comes_as_text_html_and_pictures(tools):
 async def test_what_is_shown_has_bounds(tools):
     async with opened(tools) as session:
         many = await session.cell("for n in range(2000): display(n)")
-        assert len(many["shown"]) == 500 and "1500 of the things" in " ".join(many["notes"])
+        assert len(many["shown"]) == 500 and "1500 things are missing" in " ".join(many["notes"])
         long = await session.answer("'x' * (1 << 20)")
         assert len(long.content[0].text) < 100_000
         html = "class H:\n    def _repr_html_(self): return '<b>' * (1 << 20)\n    def __repr__(self): return 'H'\nH()"
@@ -185,8 +185,11 @@ async def test_files_of_a_session_are_resources_and_are_read_in_ranges(tools):
         assert base64.b64decode((await session.file("b.bin", "?offset=250&length=100")).blob) == bytes(range(250, 256))
         assert (await session.file("%5Cxff.csv")).text == "bytes"
         assert (await session.file("%5Cx5cxff.csv")).text == "text"
-        for path in ("none", "link", "pipe", "d", "../etc/passwd", "%2Fetc%2Fpasswd", "%FF", "d/e/f/g"):
-            with pytest.raises(MCPError):
+        for path in ("none", "link", "pipe", "d", "../etc/passwd", "%2Fetc%2Fpasswd", "d/e/f/g"):
+            with pytest.raises(MCPError, match="there is no such file"):
+                await session.file(path)
+        for path, said in {"%FF": "is not UTF-8", "x" * 5000: "is longer than 4096 bytes"}.items():
+            with pytest.raises(MCPError, match=said):
                 await session.file(path)
         for query in ("?offset=x", "?offset=-1", "?from=1", f"?offset={1 << 70}"):
             with pytest.raises(MCPError):
@@ -247,6 +250,28 @@ async def test_what_is_left_running_lives_on_and_prints_later(tools):
         assert (await session.command("true"))["background_output"] == "from a thread\n"
         await session.command("sleep 100 & echo $! > pid")
         assert await session.value("import os; os.kill(int(open('pid').read()), 0)\n'alive'") == "'alive'"
+
+
+# What goes on showing things when its cell has ended.
+SHOWS_LATER = {
+    "python": (
+        "import threading, time\ndef shows():\n    while True:\n        time.sleep(0.02)\n        display('late')\n"
+        "threading.Thread(target=shows, daemon=True).start()"
+    ),
+    "javascript": "setInterval(() => display('late'), 20); undefined",
+}
+
+
+@pytest.mark.parametrize("language", SHOWS_LATER)
+async def test_what_is_shown_between_two_cells_belongs_to_the_next(tools, language):
+    async with opened(tools, language) as session:
+        await session.cell(SHOWS_LATER[language])
+        for _ in range(3):
+            await anyio.sleep(0.2)
+            data = await session.cell("6 * 7")
+            assert data["result"] == "42", data
+            texts = [thing["text"].strip("'") for thing in data["shown"]]
+            assert set(texts) == {"late", "42"} and data["shown"][0]["is_result"] is False, data
 
 
 async def test_cells_wait_for_each_other_and_not_too_many(tools):

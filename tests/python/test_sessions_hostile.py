@@ -237,6 +237,10 @@ async def test_floods_cost_the_server_nothing(place):
             flood = f"sock.sendall({header})\nfor _ in range(100): sock.sendall(bytes(1 << 20))"
             await answer(session, channel + flood, timeout="3s")
             await goes_on_or_is_gone(session)
+        # What never ends does not keep the runner from looking at the time.
+        for endless in ("while True: display(1)", channel + "while True: sock.sendall(b'd\\0\\0\\0\\1\\0' * 10_000)"):
+            data = await answer(session, endless, timeout="2s")
+            assert data["status"] == "timeout" and data["undone"], data
         small = "for _ in range(2000): display('x' * 60_000)"
         data = await answer(session, small, timeout="20s")
         assert len(data.get("shown", [])) <= 500 and data["notes"], data["status"]
@@ -376,6 +380,29 @@ async def test_javascript_that_can_not_go_on_ends_and_says_so(place, code):
         data = await answer(session, code, timeout="1s")
         assert "the session has ended with it" in data["message"] or data["status"] == "session_gone", data
         await session.tools.is_gone(session.id, "its program has ended it")
+
+
+# What keeps a kernel from its next cell.
+HELD_UP = [
+    (
+        "python",
+        "import os, subprocess\n"
+        "stop = f'sleep 0.2; kill -STOP {os.getpid()}'\n"
+        "_ = subprocess.Popen(['sh', '-c', stop], start_new_session=True)",
+    ),
+    ("javascript", "setTimeout(() => { while (true); }, 1200)"),
+]
+
+
+@pytest.mark.parametrize("language, code", HELD_UP, ids=["stopped", "in a loop"])
+async def test_a_kernel_that_an_earlier_cell_holds_up_takes_the_next_one_soon(place, language, code):
+    async with attacked(place, language) as session:
+        assert (await answer(session, code))["status"] == "success"
+        await anyio.sleep(0.6)
+        began = time.monotonic()
+        assert await session.value("x") == "1"
+        # It is helped after a second.
+        assert time.monotonic() - began < 4
 
 
 async def test_a_workspace_that_is_full_takes_no_files_and_says_so(place):

@@ -46,6 +46,15 @@ async def test_a_cell_that_fails_badly_costs_only_itself(tools, how):
         assert (await session.rewind(1))["undone_cells"] == 1
 
 
+async def test_a_cell_that_leaves_no_room_for_the_next_one_is_undone_with_it(tools):
+    async with opened(tools) as session:
+        await session.cell("x = 1")
+        await session.cell("import os\nx = 2\ntry:\n    while True: os.open('/dev/null', 0)\nexcept OSError: pass")
+        data = await session.cell("x", "error")
+        assert data["undone"] and "the cell did not run" in data["message"] and "open files" in data["message"], data
+        assert await session.value("x") == "1"
+
+
 @pytest.mark.parametrize("how", ["memory", "exit", "crash"])
 async def test_without_a_checkpoint_more_cells_are_undone(tools, how):
     code, arguments, status, _ = BAD[how]
@@ -111,7 +120,7 @@ async def test_a_session_is_rewound_as_far_as_there_are_checkpoints(tools):
         assert await session.rewind(3) | {"expires_at": 0} == {"undone_cells": 3, "can_rewind": 5, "expires_at": 0}
         assert await session.value("x") == str(list(range(9)))
         assert (await session.rewind(1))["can_rewind"] == 5
-        await tools.refuses("rewind_session", "cells", "up to the last 5", session=session.id, cells=6)
+        await tools.refuses("rewind_session", "cells", "no checkpoint 6 cells back; the oldest one is 5 back", session=session.id, cells=6)
         assert await session.value("x, open('kept').read()") == rf"({list(range(9))}, 'a file\n')"
         assert (await session.rewind(6))["undone_cells"] == 6
         assert await session.value("x") == str(list(range(4)))

@@ -23,7 +23,7 @@ pub struct Mutator<'a> {
 }
 
 /// All kinds of frames.
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 31] = [
     Kind::Job,
     Kind::Tar,
     Kind::Stdin,
@@ -39,6 +39,22 @@ const KINDS: [Kind; 15] = [
     Kind::File,
     Kind::Content,
     Kind::Alone,
+    Kind::Session,
+    Kind::Cell,
+    Kind::Interrupt,
+    Kind::Cancel,
+    Kind::Rewind,
+    Kind::List,
+    Kind::Read,
+    Kind::Opened,
+    Kind::Shown,
+    Kind::ShownContent,
+    Kind::Background,
+    Kind::CellEnded,
+    Kind::Rewound,
+    Kind::Listed,
+    Kind::ReadEnded,
+    Kind::Resting,
 ];
 
 /// Types of members of an archive.
@@ -110,7 +126,7 @@ impl<'a> Mutator<'a> {
 
     fn frame(&mut self, frames: &mut Vec<Frame>) {
         let Some(at) = self.index(frames.len()) else { return };
-        match self.below(16) {
+        match self.below(17) {
             0 => drop(frames.remove(at)),
             1 => frames.insert(at, frames[at].clone()),
             2 => {
@@ -118,6 +134,11 @@ impl<'a> Mutator<'a> {
                 frames.swap(at, to);
             }
             3 => frames[at].kind = self.one(&KINDS) as u8,
+            // Kernels have other kinds than runners.
+            6 => {
+                let other = self.below(frames.len());
+                frames[at].kind = frames[other].kind;
+            }
             4 => {
                 let kind = self.one(&KINDS) as u8;
                 frames.insert(at, Frame { kind, payload: Vec::new() });

@@ -4,23 +4,25 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, Alone, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job, Kind, OutputLimits,
-    Preload, Preloaded, Ready, StreamCount, VERSION, Wanted, WantedFiles,
+    self, Alone, CellEnd, CellEnded, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job,
+    Kind, Listed, Opened, OutputLimits, Packages, Preload, Preloaded, ReadEnded, Ready, Rewound,
+    Shown, StreamCount, VERSION, Wanted, WantedFiles,
 };
 use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tar::EntryType;
 
+use crate::frames::{self, Frame};
 use crate::mutate::gzip;
 use crate::tape::{self, Member};
 
 /// How many bytes of an input come before the stream of frames. They choose the request and the engine that get it.
 pub fn knobs(target: &str) -> usize {
-    if target == "runner_says" { KNOBS } else { 0 }
+    if ["runner_says", "session_says", "kernel_says"].contains(&target) { KNOBS } else { 0 }
 }
 
-/// The number of these bytes for `runner_says`.
+/// The number of these bytes, for targets that have some.
 pub const KNOBS: usize = 3;
 
 /// All seeds: the target, the file's name, its content.
@@ -28,6 +30,8 @@ pub fn all() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut seeds = Vec::new();
     for (target, of_target) in [
         ("runner_says", runner_says()),
+        ("session_says", session_says()),
+        ("kernel_says", kernel_says()),
         ("server_says", server_says()),
         ("layers", layers()),
         ("archive", archives()),
@@ -59,16 +63,12 @@ impl Stream {
     }
 }
 
-fn runner_says() -> Seeds {
-    let with =
-        |knobs: [u8; KNOBS]| Stream(knobs.to_vec()).say(Kind::Ready, &Ready { version: VERSION });
-    let preloaded = Preloaded {
-        memory: 1 << 20,
-        complaints: vec!["numpy is missing".to_owned()],
-        not_ready: None,
-    };
-    let file = |path: &str, size, sent| ChangedFile { path: path.to_owned(), size, sent };
-    let exit = Exit {
+fn file(path: &str, size: u64, sent: bool) -> ChangedFile {
+    ChangedFile { path: path.to_owned(), size, sent }
+}
+
+fn exit() -> Exit {
+    Exit {
         end: End::Code(0),
         killed: None,
         wall: Duration::from_millis(3),
@@ -83,7 +83,18 @@ fn runner_says() -> Seeds {
         unpack: Duration::from_micros(100),
         spawn: Duration::from_micros(200),
         preloaded: true,
+    }
+}
+
+fn runner_says() -> Seeds {
+    let with =
+        |knobs: [u8; KNOBS]| Stream(knobs.to_vec()).say(Kind::Ready, &Ready { version: VERSION });
+    let preloaded = Preloaded {
+        memory: 1 << 20,
+        complaints: vec!["numpy is missing".to_owned()],
+        not_ready: None,
     };
+    let exit = exit();
     let failed = Failed { cause: FailedCause::WorkspaceFull, message: "no space".to_owned() };
     vec![
         (
@@ -128,6 +139,141 @@ fn runner_says() -> Seeds {
     ]
 }
 
+fn session_says() -> Seeds {
+    let opened = Opened {
+        interpreter: Some("Python 3.13.5".to_owned()),
+        preloaded: true,
+        memory: Some(20 << 20),
+    };
+    let with = |knobs: [u8; KNOBS]| {
+        Stream(knobs.to_vec())
+            .say(Kind::Ready, &Ready { version: VERSION })
+            .say(Kind::Opened, &opened)
+            .sign(Kind::Resting)
+    };
+    let ended = CellEnded {
+        exit: exit(),
+        end: Some(CellEnd::Raised),
+        undone: 0,
+        no_checkpoint: Some("threads are running".to_owned()),
+        checkpoints: 2,
+        is_alive: true,
+        memory: Some(30 << 20),
+        background_dropped: 1,
+        shown_dropped: 1,
+    };
+    let shown = |thing, media_type: &str, size| Shown {
+        thing,
+        is_result: thing == 1,
+        media_type: media_type.to_owned(),
+        size,
+    };
+    let failed = Failed { cause: FailedCause::Command, message: "no such command".to_owned() };
+    let cells = |stream: Stream| {
+        stream
+            .sign(Kind::Started)
+            .bytes(Kind::Stdout, b"hello\n")
+            .say(Kind::Shown, &shown(0, "text/plain", 2))
+            .bytes(Kind::ShownContent, b"hi")
+            .say(Kind::Shown, &shown(1, "text/html", 8))
+            .bytes(Kind::ShownContent, b"<b>h")
+            .bytes(Kind::ShownContent, b"</b>")
+            .bytes(Kind::Background, b"from before\n")
+            .say(Kind::File, &file("out/a.csv", 4, true))
+            .bytes(Kind::Content, b"1,2\n")
+            .say(Kind::CellEnded, &ended)
+            .sign(Kind::Resting)
+            .say(Kind::Failed, &failed)
+            .sign(Kind::Resting)
+    };
+    let rewound = Rewound { cells: 1, checkpoints: 1, is_alive: true };
+    vec![
+        (
+            "success",
+            cells(with([0xff, 0, 0]))
+                .say(Kind::Rewound, &rewound)
+                .sign(Kind::Resting)
+                .say(Kind::File, &file("a", 5, false))
+                .say(Kind::Listed, &Listed { more: false })
+                .sign(Kind::Resting)
+                .bytes(Kind::Content, b"content")
+                .say(Kind::ReadEnded, &ReadEnded { size: Some(7), error: None })
+                .sign(Kind::Resting)
+                .0,
+        ),
+        ("small_pieces", cells(with([0xbf, 3, 0x20])).0),
+        ("silence", with([0xff, 0, 0x21]).sign(Kind::Started).bytes(Kind::Stdout, b"x").0),
+        (
+            "ended",
+            with([0xff, 50, 0])
+                .sign(Kind::Started)
+                .say(Kind::CellEnded, &CellEnded { is_alive: false, undone: 1, ..ended.clone() })
+                .0,
+        ),
+        ("long_message", {
+            let message = "long ".repeat(1000);
+            let failed = Failed { cause: FailedCause::Command, message };
+            with([0xff, 0, 0]).say(Kind::Failed, &failed).sign(Kind::Resting).0
+        }),
+        ("long_reason", {
+            let wrong = json!({ "end": "long ".repeat(1000) });
+            with([0xff, 0, 0]).sign(Kind::Started).say(Kind::CellEnded, &wrong).0
+        }),
+        (
+            "long_path",
+            cells(with([0xff, 0, 0]))
+                .say(Kind::Rewound, &rewound)
+                .sign(Kind::Resting)
+                .say(Kind::File, &file(&"long/".repeat(1000), 5, false))
+                .say(Kind::Listed, &Listed { more: false })
+                .0,
+        ),
+        (
+            "no_kernel",
+            Stream(vec![0xff, 0, 0])
+                .say(Kind::Ready, &Ready { version: VERSION })
+                .say(Kind::Failed, &failed)
+                .0,
+        ),
+    ]
+}
+
+fn kernel_says() -> Seeds {
+    let form = |media_type: &str, content: &[u8]| {
+        let length = |length: usize| u32::try_from(length).expect("a seed is small").to_be_bytes();
+        let head = &length(media_type.len())[2..];
+        [head, media_type.as_bytes(), &length(content.len()), content].concat()
+    };
+    let says = |knobs: [u8; KNOBS], said: &[(u8, &[u8])]| {
+        let frames: Vec<_> =
+            said.iter().map(|&(kind, payload)| Frame { kind, payload: payload.to_vec() }).collect();
+        [&knobs[..], &frames::join(&frames, &[])].concat()
+    };
+    let table = [&[1][..], &form("text/plain", b"a b"), &form("text/html", b"<table>")].concat();
+    let picture = [&[0][..], &form("image/png", &[0x89; 300])].concat();
+    let long = [&[0][..], &form(&"ü".repeat(150), b"x")].concat();
+    let ended = [&[1][..], &1_i32.to_be_bytes(), b"ValueError: no"].concat();
+    vec![
+        (
+            "cell",
+            says(
+                [3, 0, 0],
+                &[
+                    (b'r', b"Python 3.13.5"),
+                    (b'p', b"\x01"),
+                    (b's', b"\0threads are running"),
+                    (b'd', &picture),
+                    (b'd', &table),
+                    (b'e', &ended),
+                ],
+            ),
+        ),
+        ("long_names", says([3, 0, 0], &[(b's', b"\x01"), (b'd', &long), (b'r', &[b'x'; 500])])),
+        ("little_room", says([1, 7, 0], &[(b's', b"\x01"), (b'd', &table), (b'd', &table)])),
+        ("no_room", says([0, 0, 0], &[(b'd', &picture), (b'e', &[3, 0xff, 0xff, 0xff, 0xff])])),
+    ]
+}
+
 fn server_says() -> Seeds {
     let job = Job {
         argv: vec!["python3".to_owned(), "main.py".to_owned()],
@@ -139,6 +285,10 @@ fn server_says() -> Seeds {
         output: OutputLimits { head: 100, tail: 100, kill: 1000 },
         interpreter: Wanted::Loaded,
         files: Some(WantedFiles { globs: vec!["out/**".to_owned()], pictures: true, most: 100 }),
+        packages: Some(Packages {
+            interpreter: Interpreter::Python,
+            folder: "/nowhere".to_owned(),
+        }),
     };
     let preload = Preload {
         interpreter: Interpreter::Python,

@@ -20,7 +20,8 @@ use crate::fake::{
 };
 
 async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
-    let request = SessionRequest { kernel: None, resources: RESOURCES, checkpoints: 2 };
+    let request =
+        SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2 };
     let (session, receipt) =
         world.open_session(POOL, &Client::host(), &request).await.expect("a session");
     (Arc::new(session), receipt)
@@ -108,6 +109,8 @@ async fn whoever_goes_away_takes_only_the_cell_along() {
     let long = spawn(&world, &session, "sleep 500");
     settle().await;
     assert!(tokio::time::timeout(ms(100), run(&session, "end")).await.is_err());
+    // This would end the session.
+    assert!(tokio::time::timeout(ms(100), session.rewind(5)).await.is_err());
     assert!(long.await.unwrap().is_ok());
     assert_eq!(run(&session, "sleep 5").await.unwrap().cell, 4);
     drop(session);
@@ -183,10 +186,31 @@ async fn a_sandbox_that_ends_or_can_not_be_frozen_or_thawed_ends_its_session() {
     let lost = run(&frozen, "sleep 5").await;
     assert!(matches!(lost, Err(SessionError::Ended(EndReason::Lost(_)))), "{lost:?}");
 
+    // That may be the fault of a busy machine, so it is tried again for a while.
     let (resting, _) = open(&world).await;
-    world.engine.fault(Call::Pause, Fault::Fail(1));
+    world.engine.fault(Call::Pause, Fault::Fail(2));
+    tokio::time::sleep(secs(5)).await;
+    assert!(!resting.is_frozen() && run(&resting, "sleep 5").await.is_ok());
+    tokio::time::sleep(secs(7)).await;
+    assert!(resting.is_frozen() && run(&resting, "sleep 5").await.is_ok());
+    world.engine.fault(Call::Pause, Fault::Broken);
+    let began = Instant::now();
     assert!(matches!(resting.ended().await, EndReason::Lost(_)));
+    assert!((secs(50)..secs(70)).contains(&began.elapsed()), "{:?}", began.elapsed());
     drop((frozen, resting));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_somebody_has_frozen_is_thawed_after_a_second() {
+    let world = World::start(Setup { size: 0, ..Setup::default() });
+    let (session, _) = open(&world).await;
+    assert!(run(&session, "sleep 5").await.is_ok());
+    world.engine.freeze_all();
+    let began = Instant::now();
+    assert_eq!(run(&session, "sleep 5").await.unwrap().cell, 2);
+    assert!((ms(1000)..ms(1500)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    drop(session);
     world.end().await;
 }
 
@@ -222,7 +246,12 @@ async fn pools_can_be_closed_at_each_moment_of_a_session() {
         world.engine.delay_all(ms(5));
         let pools = Arc::clone(&world.pools);
         let life = world.tasks.spawn(async move {
-            let request = SessionRequest { kernel: None, resources: RESOURCES, checkpoints: 2 };
+            let request = SessionRequest {
+                kernel: None,
+                resources: RESOURCES,
+                packages: None,
+                checkpoints: 2,
+            };
             let Ok((session, _)) = pools.open_session(POOL, &Client::host(), &request).await else {
                 return;
             };

@@ -15,10 +15,13 @@ use super::running::Running;
 use super::shown::ShownSoFar;
 use crate::output::Keeper;
 use crate::program::{self, REAP_EVERY, pass_on, send_tail};
-use crate::{cgroup, changes, unpack};
+use crate::{cgroup, changes};
 
 /// How long a cell without a checkpoint may take to end when it is interrupted.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
+
+/// How often the channel of a kernel is read before the runner looks at everything else again.
+const READS_AT_ONCE: usize = 16;
 
 /// How long a process may take to be gone when it was killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,15 +31,11 @@ const SHORT_OF_MEMORY: u64 = 80;
 
 /// How a cell has ended.
 struct Ended {
-    end: End,
+    as_program: program::Ended,
+    /// What its kernel says of its end.
     said: Option<CellEnd>,
-    killed: Option<KillReason>,
-    wall: Duration,
-    cpu: Duration,
     /// Whether the process that ran it is gone.
     is_gone: bool,
-    stdout: StreamCount,
-    stderr: StreamCount,
     shown_dropped: u32,
     /// Whether what it has started could not be killed.
     is_lost: bool,
@@ -91,6 +90,8 @@ impl Session<'_> {
                 (None, Ended::never_began(is_lost))
             }
         };
+        // A kernel that was gone when its cell came may have been killed since the last answer.
+        let before = if running.is_some() { before } else { std::mem::take(&mut self.counted) };
         let no_checkpoint = running.as_mut().and_then(|running| running.no_checkpoint.take());
         let is_code = matches!(cell.run, CellRun::Code { .. });
         let (mut undone, is_alive) = self.undo_if_gone(&ended, is_code);
@@ -102,7 +103,8 @@ impl Session<'_> {
             self.keep_pipes(running, is_code);
         }
         self.reap();
-        let after = cgroup::Counters::read();
+        let exit = ended.as_program.into_exit(&before, &cell.disks);
+        self.counted = cgroup::Counters::read();
         let background_dropped = self.background.send(self.to_server)?;
         let more_files = match &cell.files {
             Some(wanted) => {
@@ -113,25 +115,8 @@ impl Session<'_> {
             }
             None => false,
         };
-        let full_disks = cell.disks.iter().filter(|path| unpack::is_full(path)).cloned().collect();
-        let exit = Exit {
-            end: ended.end,
-            killed: ended.killed,
-            wall: ended.wall,
-            cpu: ended.cpu,
-            peak_memory: cgroup::peak_memory(),
-            oom_kills: after.oom_kills.saturating_sub(before.oom_kills),
-            refused_forks: after.refused_forks.saturating_sub(before.refused_forks),
-            full_disks,
-            stdout: ended.stdout,
-            stderr: ended.stderr,
-            more_files,
-            unpack,
-            spawn,
-            preloaded: false,
-        };
         Ok(Ok(CellEnded {
-            exit,
+            exit: Exit { more_files, unpack, spawn, ..exit },
             end: is_code.then_some(ended.said.unwrap_or(CellEnd::Died)),
             undone,
             no_checkpoint,
@@ -147,6 +132,13 @@ impl Session<'_> {
         let mut stdout = Keeper::new(cell.output.head, cell.output.tail);
         let mut stderr = Keeper::new(cell.output.head, cell.output.tail);
         let mut shown = ShownSoFar::new(cell.shown);
+        if let Some(kernels) = self.kernels.as_mut().filter(|_| running.program.is_none()) {
+            let early = std::mem::take(&mut kernels.early);
+            shown.dropped = early.dropped;
+            for forms in early.things {
+                shown.pass_on(false, forms, self.to_server)?;
+            }
+        }
         let deadline = running.started.checked_add(cell.deadline);
         let mut killed = None;
         let mut kill_at = None;
@@ -235,15 +227,12 @@ impl Session<'_> {
         let killed = killed.filter(|_| {
             matches!(end, End::Signal(_)) || matches!(said, Some((CellEnd::Interrupted, _)))
         });
+        let stdout = send_tail(stdout, Kind::Stdout, self.to_server)?;
+        let stderr = send_tail(stderr, Kind::Stderr, self.to_server)?;
         Ok(Ended {
-            end,
+            as_program: program::Ended { end, killed, wall, cpu, stdout, stderr },
             said: said.map(|(end, _)| end),
-            killed,
-            wall,
-            cpu,
             is_gone,
-            stdout: send_tail(stdout, Kind::Stdout, self.to_server)?,
-            stderr: send_tail(stderr, Kind::Stderr, self.to_server)?,
             shown_dropped: shown.dropped,
             is_lost,
         })
@@ -283,8 +272,9 @@ impl Session<'_> {
         said: &mut Option<(CellEnd, i32)>,
     ) -> io::Result<bool> {
         let Some(kernels) = &mut self.kernels else { return Ok(false) };
+        let mut reads = READS_AT_ONCE;
         while said.is_none() {
-            match kernels.current.channel.next() {
+            match kernels.current.channel.next_within(&mut reads) {
                 Ok(Some(Said::Shown { is_result, forms })) => {
                     shown.pass_on(is_result, forms, self.to_server)?;
                 }
@@ -382,22 +372,23 @@ impl Session<'_> {
 impl Ended {
     /// A cell that only brought files.
     fn with_its_files() -> Self {
-        Self { end: End::Code(0), is_gone: false, ..Self::never_began(false) }
+        Self { is_gone: false, ..Self::without_run(End::Code(0), false) }
     }
 
     /// A cell whose kernel was gone before.
     fn never_began(is_lost: bool) -> Self {
-        Self {
-            end: End::Signal(9),
-            said: None,
+        Self { said: Some(CellEnd::NotBegun), ..Self::without_run(End::Signal(9), is_lost) }
+    }
+
+    fn without_run(end: End, is_lost: bool) -> Self {
+        let as_program = program::Ended {
+            end,
             killed: None,
             wall: Duration::ZERO,
             cpu: Duration::ZERO,
-            is_gone: true,
             stdout: StreamCount::default(),
             stderr: StreamCount::default(),
-            shown_dropped: 0,
-            is_lost,
-        }
+        };
+        Self { as_program, said: None, is_gone: true, shown_dropped: 0, is_lost }
     }
 }

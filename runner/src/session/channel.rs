@@ -5,12 +5,13 @@
 //!
 //! ```text
 //! kernel                        runner
+//!                           ◀──  H        Node.js only: the channel from now on, as a descriptor
 //!   r: interpreter, version ──▶           cells can come
 //!                           ◀──  C: number, flags, code; with three descriptors for Python
 //!   s: checkpoint or why not ─▶           from the process that runs the cell
 //!                           ◀──  P        make the checkpoint of the next cell now; with one descriptor
 //!   p: checkpoint or why not ─▶           from the process that will run the cell
-//!   d: forms of a thing     ──▶           what the cell shows
+//!   d: forms of a thing     ──▶           what the cell shows; between cells, what threads and timers of earlier ones do
 //!   e: how it ended         ──▶           everything that it printed is in its pipes
 //!                           ◀──  R        the process that ran the cell is gone: this is the session again
 //! ```
@@ -23,6 +24,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use isolator_runner::wire::session::MAX_MEDIA_TYPE;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -60,6 +62,8 @@ pub(super) enum Said {
 pub(super) struct Channel {
     socket: OwnedFd,
     received: Vec<u8>,
+    /// Bytes of it that were taken.
+    taken: usize,
     /// Bytes of a message that is too long, which are still to come.
     skipped: usize,
     /// The process that has sent last.
@@ -73,7 +77,14 @@ impl Channel {
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_socket_passcred(&socket, true)?;
-        Ok(Self { socket, received: Vec::new(), skipped: 0, sender: None, is_closed: false })
+        Ok(Self {
+            socket,
+            received: Vec::new(),
+            taken: 0,
+            skipped: 0,
+            sender: None,
+            is_closed: false,
+        })
     }
 
     /// To be polled.
@@ -131,13 +142,25 @@ impl Channel {
     ///
     /// When the kernel breaks the protocol.
     pub(super) fn next(&mut self) -> io::Result<Option<Said>> {
+        let mut all = usize::MAX;
+        self.next_within(&mut all)
+    }
+
+    /// The same, for a caller who has more to do than to listen: what comes is read only so many times, because it may come without
+    /// end. What was read is told in any case, and what was not is still to be polled.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel breaks the protocol.
+    pub(super) fn next_within(&mut self, reads: &mut usize) -> io::Result<Option<Said>> {
         loop {
             if let Some(said) = self.parse()? {
                 return Ok(Some(said));
             }
-            if self.is_closed || !self.receive()? {
+            if self.is_closed || *reads == 0 || !self.receive()? {
                 return Ok(None);
             }
+            *reads -= 1;
         }
     }
 
@@ -167,6 +190,7 @@ impl Channel {
             }
         }
         self.is_closed = count == 0;
+        self.received.drain(..std::mem::take(&mut self.taken));
         let skipped = self.skipped.min(count);
         self.skipped -= skipped;
         self.received.extend_from_slice(&buffer[skipped..count]);
@@ -174,21 +198,21 @@ impl Channel {
     }
 
     fn parse(&mut self) -> io::Result<Option<Said>> {
-        let Some((header, rest)) = self.received.split_first_chunk::<HEADER>() else {
+        let left = &self.received[self.taken..];
+        let Some((header, rest)) = left.split_first_chunk::<HEADER>() else {
             return Ok(None);
         };
         let [kind, length @ ..] = *header;
         let length = u32::from_be_bytes(length) as usize;
         if length > MAX_MESSAGE {
             self.skipped = length.saturating_sub(rest.len());
-            let skipped = HEADER + length.min(rest.len());
-            self.received.drain(..skipped);
+            self.taken += HEADER + length.min(rest.len());
             return Ok(Some(Said::TooLong));
         }
         let Some(payload) = rest.get(..length) else { return Ok(None) };
         let said =
             said(kind, payload).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-        self.received.drain(..HEADER + length);
+        self.taken += HEADER + length;
         Ok(Some(said))
     }
 }
@@ -218,7 +242,9 @@ fn said(kind: u8, payload: &[u8]) -> Option<Said> {
                 let (length, after) = after.split_first_chunk::<4>()?;
                 let (content, after) =
                     after.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-                forms.push((text(media_type), content.to_vec()));
+                let mut media_type = String::from_utf8_lossy(media_type).into_owned();
+                media_type.truncate(media_type.floor_char_boundary(MAX_MEDIA_TYPE));
+                forms.push((media_type, content.to_vec()));
                 rest = after;
             }
             Said::Shown { is_result: *is_result == 1, forms }
@@ -277,6 +303,35 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_that_never_stops_is_heard_only_for_a_while() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(ours.into()).unwrap();
+        let flood = std::thread::spawn(move || {
+            let many = message(b's', &[1]).repeat(10_000);
+            // It ends when nobody listens anymore.
+            while theirs.write_all(&many).is_ok() {}
+        });
+        for _ in 0..3 {
+            let (mut reads, mut heard) = (2, 0);
+            while channel.next_within(&mut reads).unwrap().is_some() {
+                heard += 1;
+            }
+            assert!(heard <= 2 * CHUNK / HEADER, "{heard}");
+        }
+        drop(channel);
+        flood.join().unwrap();
+    }
+
+    #[test]
+    fn a_media_type_is_no_longer_than_the_server_takes() {
+        let long = "ü".repeat(MAX_MEDIA_TYPE);
+        let length = u16::try_from(long.len()).unwrap().to_be_bytes();
+        let payload = [&[0][..], &length, long.as_bytes(), &[0, 0, 0, 0]].concat();
+        let Some(Said::Shown { forms, .. }) = said(b'd', &payload) else { panic!("it is shown") };
+        assert_eq!(forms[0].0, "ü".repeat(MAX_MEDIA_TYPE / 2));
+    }
+
+    #[test]
     fn what_is_too_long_is_skipped_and_what_is_wrong_is_an_error() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut channel = Channel::new(ours.into()).unwrap();
@@ -292,7 +347,7 @@ mod tests {
         for wrong in [&b"\x01\x00\xff"[..], b"\x01\x00\x01x\xff\xff\xff\xff"] {
             theirs.write_all(&message(b'd', wrong)).unwrap();
             assert!(channel.next().is_err());
-            channel.received.clear();
+            (channel.received, channel.taken) = (Vec::new(), 0);
         }
     }
 }

@@ -13,13 +13,14 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::Interpreter;
+use isolator_runner::wire::session::SHOWN_OVERHEAD;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::channel::{Channel, Said};
 use crate::preload::StartedKernel;
 use crate::process::nonblocking;
-use crate::processes;
+use crate::{processes, usage};
 
 /// How long a kernel may take until it can take cells.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -27,8 +28,40 @@ const READY_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long it may take to begin a cell: it reads the code and forks, which copies the tables of its memory.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long it may be silent before the runner does something about what may hold it up, and how often.
+const NUDGE_EVERY: Duration = Duration::from_secs(1);
+
+/// CPU time after which a kernel that still has not begun is busy with something else. A fork of several GB takes a tenth of it.
+const BUSY: Duration = Duration::from_secs(2);
+
 /// How long a checkpoint may take to read that it is the session again.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Most bytes of what is shown between two cells.
+const MOST_EARLY: u64 = 1 << 20;
+
+/// What threads and timers of earlier cells have shown between two cells. It belongs to the next one.
+#[derive(Default)]
+pub(super) struct Early {
+    /// The forms of each thing.
+    pub(super) things: Vec<Vec<(String, Vec<u8>)>>,
+    bytes: u64,
+    /// Things for which there was no room.
+    pub(super) dropped: u32,
+}
+
+impl Early {
+    fn add(&mut self, forms: Vec<(String, Vec<u8>)>) {
+        let sizes = forms.iter().map(|(_, content)| content.len() as u64 + SHOWN_OVERHEAD);
+        let bytes = self.bytes + SHOWN_OVERHEAD + sizes.sum::<u64>();
+        if bytes > MOST_EARLY {
+            self.dropped = self.dropped.saturating_add(1);
+        } else {
+            self.bytes = bytes;
+            self.things.push(forms);
+        }
+    }
+}
 
 /// A process of the kernel.
 pub(super) struct KernelProcess {
@@ -70,6 +103,8 @@ pub(super) struct Kernels {
     is_prepared: bool,
     /// Whether the process that is the session did not do what it was asked. It is of no more use then.
     is_deaf: bool,
+    /// What was shown since the last cell.
+    pub(super) early: Early,
     /// Where a kernel prints that can't be given new pipes for each cell.
     pub(super) own_pipes: (Option<File>, Option<File>),
 }
@@ -105,7 +140,10 @@ impl Kernels {
     ) -> io::Result<(Self, String, [Option<File>; 2])> {
         let StartedKernel { process, channel, .. } = started;
         let (mut stdout, mut stderr) = (process.stdout, process.stderr);
-        let channel = Channel::new(channel.into())?;
+        let mut channel = Channel::new(channel.into())?;
+        if interpreter == Interpreter::Node {
+            channel = handed_over(&channel)?;
+        }
         let mut current = KernelProcess {
             pid: process.pid,
             pidfd: process.pidfd,
@@ -136,6 +174,7 @@ impl Kernels {
             most,
             is_prepared: false,
             is_deaf: false,
+            early: Early::default(),
             own_pipes,
         };
         Ok((kernels, version, [stdout, stderr]))
@@ -217,7 +256,10 @@ impl Kernels {
         mut channel: Option<Channel>,
         expects: Expected,
     ) -> io::Result<(Option<KernelProcess>, Option<String>)> {
-        let until = Instant::now() + BEGIN_TIMEOUT;
+        let began = Instant::now();
+        let until = began + BEGIN_TIMEOUT;
+        let mut nudge_at = began + NUDGE_EVERY;
+        let cpu_before = usage::process_cpu(self.current.pid);
         loop {
             if let Some(child) = &mut channel
                 && let Some(said) = child.next()?
@@ -234,24 +276,57 @@ impl Kernels {
                 let child = KernelProcess { pid, pidfd, channel, depth, found: None };
                 return Ok((Some(child), None));
             }
-            match self.current.channel.next()? {
+            let said = self.current.channel.next()?;
+            let has_said = said.is_some();
+            match said {
                 Some(Said::Started(checkpoint)) => return Ok((None, checkpoint.err())),
                 Some(Said::Prepared(checkpoint)) if expects == Expected::Prepared => {
                     return Ok((None, checkpoint.err()));
                 }
                 // It comes too late.
                 Some(Said::Prepared(_)) => {}
-                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+                Some(Said::Shown { forms, .. }) => self.early.add(forms),
+                Some(Said::TooLong) => self.early.dropped = self.early.dropped.saturating_add(1),
+                Some(Said::Ready(_) | Said::Ended { .. }) => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
                 None if self.current.channel.is_closed || self.current.has_ended() => {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 None => {}
             }
-            let KernelProcess { channel: parent, pidfd, .. } = &self.current;
-            match channel.as_ref().filter(|child| !child.is_closed) {
-                Some(child) => wait(&[child.fd(), parent.fd(), pidfd.as_fd()], until)?,
-                None => wait(&[parent.fd(), pidfd.as_fd()], until)?,
+            // It may say something without end.
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
             }
+            if has_said {
+                continue;
+            }
+            let KernelProcess { channel: parent, pidfd, .. } = &self.current;
+            let waited = match channel.as_ref().filter(|child| !child.is_closed) {
+                Some(child) => wait(&[child.fd(), parent.fd(), pidfd.as_fd()], until.min(nudge_at)),
+                None => wait(&[parent.fd(), pidfd.as_fd()], until.min(nudge_at)),
+            };
+            match waited {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && nudge_at < until => {
+                    nudge_at += NUDGE_EVERY;
+                    let used = usage::process_cpu(self.current.pid).saturating_sub(cpu_before);
+                    if used > BUSY {
+                        return Err(error);
+                    }
+                    self.nudge();
+                }
+                waited => waited?,
+            }
+        }
+    }
+
+    /// Ends what may keep a kernel from what it was asked to do: an earlier cell can have stopped its process, or have left a loop
+    /// in Node.js. In Python no cell's code runs now that could be interrupted.
+    fn nudge(&self) {
+        self.current.signal(Signal::CONT);
+        if self.interpreter == Interpreter::Node {
+            self.current.signal(Signal::INT);
         }
     }
 
@@ -333,6 +408,8 @@ impl Kernels {
             return false;
         }
         self.current = process;
+        // Whatever has shown something is gone.
+        self.early = Early::default();
         (self.is_prepared, self.is_deaf) = (false, false);
         self.prepare();
         if self.is_deaf {
@@ -361,6 +438,14 @@ impl Kernels {
         self.checkpoints.truncate(at + 1);
         self.undo().ok_or(())
     }
+}
+
+/// Gives a kernel in Node.js another channel, which takes the place of the one that it was started with. Its children would inherit
+/// that one: Node.js can't change it. What comes in a message is not inherited.
+fn handed_over(first: &Channel) -> io::Result<Channel> {
+    let (ours, theirs) = UnixStream::pair()?;
+    first.send(b'H', &[], &[theirs.as_fd()], BEGIN_TIMEOUT)?;
+    Channel::new(ours.into())
 }
 
 fn pipe() -> io::Result<(File, PipeWriter)> {

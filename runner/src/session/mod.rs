@@ -15,7 +15,7 @@ mod upload;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
@@ -29,6 +29,7 @@ use self::background::Background;
 use self::kernels::Kernels;
 use self::listing::{Listing, Nothing};
 use crate::frame_writer::FrameWriter;
+use crate::packages::{self, Links};
 use crate::preload::{Preloads, StartedKernel};
 use crate::process::OomScore;
 use crate::unpack::TarFrames;
@@ -45,10 +46,14 @@ const CHUNK: usize = 64 * 1024;
 struct Session<'a> {
     workdir: PathBuf,
     kernels: Option<Kernels>,
+    /// The set of packages that its programs can import from, if any.
+    packages: Option<wire::Packages>,
     background: Background,
     listing: Listing,
     /// Children that have ended while the cell runs.
     reaped: HashMap<Pid, Reaped>,
+    /// What was counted when the last cell had ended.
+    counted: cgroup::Counters,
     oom_score: &'a OomScore,
     from_server: BufReader<File>,
     to_server: &'a mut FrameWriter<File>,
@@ -67,6 +72,12 @@ pub(crate) fn serve(
     to_server: &mut FrameWriter<File>,
 ) -> io::Result<()> {
     let wire::Session { kernel, workdir, checkpoints } = session;
+    let packages = kernel.as_ref().and_then(|kernel| kernel.packages.clone());
+    if let Some(packages) = &packages
+        && let Err(failed) = packages::make_ready(packages, Path::new(&workdir), Links::OneByOne)
+    {
+        return to_server.send(Kind::Failed, &failed);
+    }
     let mut background = Background::new();
     let mut opened = Opened::default();
     let kernels = match kernel {
@@ -102,9 +113,11 @@ pub(crate) fn serve(
     let mut session = Session {
         workdir: workdir.into(),
         kernels,
+        packages,
         background,
         listing: Listing::default(),
         reaped: HashMap::new(),
+        counted: cgroup::Counters::read(),
         oom_score,
         from_server,
         to_server,
@@ -238,7 +251,7 @@ impl Session<'_> {
                 };
                 ReadEnded { size: Some(size), error }
             }
-            Err(error) => ReadEnded { size: None, error: Some(error.to_string()) },
+            Err(error) => ReadEnded { size: None, error: Some(unreadable(&error)) },
         };
         self.to_server.send(Kind::ReadEnded, &ended)?;
         Ok(true)
@@ -249,6 +262,19 @@ impl Session<'_> {
         while let Some(child) = usage::reap() {
             self.reaped.insert(child.pid, child);
         }
+    }
+}
+
+/// Why a file can't be read.
+fn unreadable(error: &io::Error) -> String {
+    use rustix::io::Errno;
+    let no_file = [Errno::NOENT, Errno::LOOP, Errno::NOTDIR, Errno::NXIO];
+    if error.kind() == io::ErrorKind::NotFound
+        || Errno::from_io_error(error).is_some_and(|errno| no_file.contains(&errno))
+    {
+        "there is no such file (links and pipes are not read)".to_owned()
+    } else {
+        error.to_string()
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Session;
 use super::kernels::Begun;
+use crate::packages;
 use crate::process::Process;
 use crate::processes::{self, Stat};
 use crate::usage;
@@ -62,7 +63,8 @@ impl Session<'_> {
                 let folder = self.workdir.join(cwd);
                 let found = processes::all().map_err(|error| command(error.to_string()))?;
                 let started = Instant::now();
-                let process = Process::spawn(argv, env, &folder, self.oom_score, Some(input));
+                let env = packages::variables(env, self.packages.as_ref());
+                let process = Process::spawn(argv, &env, &folder, self.oom_score, Some(input));
                 let mut process =
                     process.map_err(|error| command(self.explain(argv, &folder, &error)))?;
                 Ok(Some(Running {

@@ -28,10 +28,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Exit, Interpreter, OutputLimits, Wanted, WantedFiles};
+use super::{Exit, Interpreter, OutputLimits, Packages, Wanted, WantedFiles};
 
 /// Most things that a cell can show.
 pub const MAX_SHOWN: u32 = 500;
+
+/// Longest media type of a form, in bytes.
+pub const MAX_MEDIA_TYPE: usize = 200;
 
 /// What each form of a thing counts besides its content, in bytes.
 pub const SHOWN_OVERHEAD: u64 = 100;
@@ -60,6 +63,9 @@ pub struct Kernel {
     pub env: BTreeMap<String, String>,
     /// Which of the interpreters that wait may become the kernel.
     pub wanted: Wanted,
+    /// The set of packages that its cells can import from, if any.
+    #[serde(default)]
+    pub packages: Option<Packages>,
 }
 
 /// The session can serve cells.
@@ -143,6 +149,8 @@ pub enum CellEnd {
     Exited,
     /// The kernel did not say: its process has ended, or was ended.
     Died,
+    /// The kernel did not take the cell, which is the doing of an earlier one.
+    NotBegun,
 }
 
 /// A cell has run.

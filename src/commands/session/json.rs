@@ -126,6 +126,7 @@ const fn end(end: CellEnd) -> &'static str {
         CellEnd::Interrupted => "interrupted",
         CellEnd::Exited => "exited",
         CellEnd::Died => "died",
+        CellEnd::NotBegun => "not_begun",
     }
 }
 

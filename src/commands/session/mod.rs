@@ -13,6 +13,7 @@ mod shown;
 use std::io::IsTerminal as _;
 use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -27,7 +28,9 @@ use crate::commands::Work;
 use crate::commands::cli::SessionArguments;
 use crate::commands::signals::{Interrupts, end_signal, stopped_by};
 use crate::commands::steps::ensure_image;
+use crate::commands::wanted_sets::WantedSets;
 use crate::config::Config;
+use crate::request::packages::WantedPackages;
 
 use cells::{Cells, CellsError};
 use console::{After, Console, Style};
@@ -46,6 +49,7 @@ const LOOK_AHEAD: Duration = Duration::from_millis(100);
 /// Opens a session and runs cells in it until there are no more.
 pub fn session(config: Config, command: SessionArguments) -> Work {
     Box::pin(async move {
+        let config = Arc::new(config);
         let setup = Setup::new(&config, &command)?;
         let mut pending = Pending::new(&config);
         for file in &command.files {
@@ -61,11 +65,13 @@ pub fn session(config: Config, command: SessionArguments) -> Work {
             signal = &mut end_signal => return Ok(stopped_by(signal)),
             () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
         };
-        let pools = app.start_pools(&config, PoolFill::Nothing)?;
+        let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
+        let sets = WantedSets::new(&config, &pools, command.quiet)?;
         let talked = tokio::select! {
-            talked = talk(&config, &setup, &command, pending, &pools, interrupts) => talked,
+            talked = talk(&config, &setup, &command, pending, &pools, &sets, interrupts) => talked,
             signal = end_signal => Ok(stopped_by(signal)),
         };
+        sets.close().await;
         // Whatever has ended it, nothing may be left.
         let closed = pools.close(END_GRACE).await;
         let code = talked?;
@@ -80,10 +86,16 @@ async fn talk(
     command: &SessionArguments,
     pending: Pending,
     pools: &Pools,
+    sets: &WantedSets,
     mut interrupts: Interrupts,
 ) -> anyhow::Result<ExitCode> {
     let client = Client::host();
-    let request = setup.request(config);
+    let wanted = WantedPackages::named(command.packages.clone());
+    let given = tokio::select! {
+        given = sets.of(&setup.language, wanted) => given?,
+        () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
+    };
+    let request = setup.request(config, given.map(|given| given.set));
     let (session, _) = tokio::select! {
         opened = pools.open_session(&setup.language.name, &client, &request) => opened?,
         () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),

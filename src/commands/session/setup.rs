@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use isolator_pool::engine::limits::Resources;
+use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::session::SessionRequest;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::workspace::WorkspaceBuilder;
@@ -67,10 +68,15 @@ impl Setup {
     }
 
     /// What the pool is asked for.
-    pub(super) fn request(&self, config: &Config) -> SessionRequest {
+    pub(super) fn request(
+        &self,
+        config: &Config,
+        packages: Option<Arc<PackageSet>>,
+    ) -> SessionRequest {
         SessionRequest {
             kernel: self.language.kernel_command(self.resources.memory),
             resources: self.resources,
+            packages,
             checkpoints: config.sessions.checkpoints,
         }
     }

@@ -11,14 +11,17 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Answer, Call, Calls};
+use crate::audit::Note;
 use crate::duration;
 use crate::mcp::{session_answers, tool_result};
 use crate::request::arguments::{
     Arguments, InvalidArgument, OneSession, OpenSession, RewindSession, RunCommand, required,
 };
 use crate::request::in_session::{self, Cell, Opening};
+use crate::request::packages::WantedPackages;
 use crate::request::understand::{self, given::Given};
-use crate::result::explain::Context;
+use crate::result::explain::{Caller, Context, PackagesAdvice};
+
 use crate::result::report::Report;
 use crate::sessions::journal::{Entry, EntryEnd, SentFile, Step};
 use crate::sessions::{InUse, NoSession, Sessions};
@@ -62,11 +65,6 @@ impl Drop for Unanswered<'_> {
 }
 
 impl Calls {
-    /// Whether sessions are offered.
-    pub(super) fn has_sessions(&self) -> bool {
-        self.config.sessions.max > 0
-    }
-
     /// The handle of the session that a call of `execute_code` names, if it names one. It says what the language is, so it is looked
     /// for before the arguments are read.
     pub(super) fn named_session(&self, arguments: &Given) -> Option<String> {
@@ -81,8 +79,13 @@ impl Calls {
     }
 
     /// Opens a session.
-    pub(super) async fn open_session(&self, arguments: Given, call: Call) -> Answer {
-        let Call { client, progress, .. } = call;
+    pub(super) async fn open_session(
+        &self,
+        arguments: Given,
+        call: Call,
+        note: &mut Note,
+    ) -> Answer {
+        let Call { client, progress, steps: tell, .. } = call;
         let (arguments, notes) = understand::read::<OpenSession>(arguments, &self.config)?;
         let mut share = self.in_flight.share(&client);
         let weight = arguments.files.iter().map(|file| file.content.len()).sum();
@@ -90,7 +93,7 @@ impl Calls {
             return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
         let replay = arguments.replay.clone();
-        let Opening { wish, first } =
+        let Opening { mut wish, packages: mut names, first } =
             in_session::opening(arguments, &self.config).map_err(|error| notes.explain(error))?;
         let mut steps = VecDeque::new();
         let mut replayed = None;
@@ -104,16 +107,38 @@ impl Calls {
                     format!("that session's language is {language}: open one in the same language");
                 return Err(InvalidArgument::new("replay", message));
             }
+            if names.is_empty() {
+                names = journal.packages().to_vec();
+            }
             let again = journal.entries().filter(|entry| entry.end == EntryEnd::Ran).cloned();
             steps.extend(again);
             replayed = Some(Replayed { forgotten: journal.missing(), ..Replayed::default() });
         }
-        let (session, receipt) = match self.sessions.open(&client, wish).await {
+        let mut notes = notes.into_texts();
+        let wanted = WantedPackages::named(names);
+        let patience = Some(self.config.results.detach_after);
+        let got = self.packages_for(&wish.language, wanted, &client, tell.as_ref(), patience).await;
+        let mut got = match got {
+            Ok(got) => got,
+            Err(answer) => return answer,
+        };
+        notes.append(&mut got.notes);
+        wish.packages = got.bound.clone();
+        let (session, receipt) = match self.sessions.open(&client, &self.config, wish).await {
             Ok(opened) => opened,
             Err(error) => {
                 return Ok(session_answers::not_opened(&error, self.pools.advice_when_busy()));
             }
         };
+        note.place(&session.language.name, Some(&session.id));
+        note.limits(session.idle_timeout, session.resources);
+        note.opened(receipt.start);
+        if let Some(bound) = &got.bound {
+            note.packages(&bound.asked, &bound.set.hash);
+        }
+        if let Some(first) = &first {
+            note.files(first.sent());
+        }
         let mut unanswered = Unanswered { sessions: &self.sessions, session, is_answered: false };
         let session = &unanswered.session;
         if let Some(first) = first
@@ -144,11 +169,13 @@ impl Calls {
         if let Some(replayed) = replayed {
             answer["replayed"] = json!(replayed);
         }
-        let notes = notes.into_texts();
+        if let Some(bound) = &session.packages {
+            answer["packages"] = json!(bound.asked);
+        }
         if !notes.is_empty() {
             answer["notes"] = json!(notes);
         }
-        let receipt = session_answers::open_receipt(session, &receipt);
+        let receipt = session_answers::open_receipt(session, &receipt, got.used());
         unanswered.is_answered = true;
         Ok(tool_result::with_receipt(tool_result::of_data(&answer), &receipt))
     }
@@ -260,6 +287,9 @@ impl Calls {
             });
         }
         self.sessions.count_undone(outcome.undone);
+        if let Some(counts) = self.pools.counts_of(&session.language.name) {
+            counts.ran_cell(outcome.outcome.status);
+        }
         Ok(outcome)
     }
 
@@ -270,6 +300,7 @@ impl Calls {
         mut arguments: Given,
         client: &Client,
         watch: Option<Watch>,
+        note: &mut Note,
     ) -> Answer {
         if !self.has_sessions() {
             return Err(InvalidArgument::new("session", "this server offers no sessions"));
@@ -278,6 +309,7 @@ impl Calls {
             Ok(session) => session,
             Err(none) => return Ok(session_answers::none(handle, &none)),
         };
+        note.place(&session.language.name, Some(handle));
         if let Given::Object(given) = &mut arguments {
             let language = || Given::String(session.language.name.clone());
             given.entry("language".to_owned()).or_insert_with(language);
@@ -289,7 +321,12 @@ impl Calls {
         }
         let cell = in_session::cell(arguments, &session.language, session.resources, &self.config)
             .map_err(|error| notes.explain(error))?;
-        self.finish(&session, cell, notes.into_texts(), client, watch).await
+        let mut notes = notes.into_texts();
+        if let Step::Code { code, .. } = &cell.step {
+            let (language, bound) = (&session.language, session.packages.as_ref());
+            notes.extend(self.packages_of_cell(language, bound, code).await?);
+        }
+        self.finish(&session, cell, notes, client, watch, note).await
     }
 
     /// Runs a shell command.
@@ -298,6 +335,7 @@ impl Calls {
         arguments: Given,
         client: &Client,
         watch: Option<Watch>,
+        note: &mut Note,
     ) -> Answer {
         let (arguments, notes) = understand::read::<RunCommand>(arguments, &self.config)?;
         let handle = required(arguments.session.clone(), "session", HANDLE)?;
@@ -305,6 +343,7 @@ impl Calls {
             Ok(session) => session,
             Err(none) => return Ok(session_answers::none(&handle, &none)),
         };
+        note.place(&session.language.name, Some(&handle));
         let mut share = self.in_flight.share(client);
         let texts = [&arguments.command, &arguments.stdin].into_iter().flatten();
         if !share.grow(texts.map(String::len).sum()) {
@@ -312,7 +351,7 @@ impl Calls {
         }
         let cell = in_session::command(arguments, &session.language, &self.config)
             .map_err(|error| notes.explain(error))?;
-        self.finish(&session, cell, notes.into_texts(), client, watch).await
+        self.finish(&session, cell, notes.into_texts(), client, watch, note).await
     }
 
     async fn finish(
@@ -322,9 +361,17 @@ impl Calls {
         notes: Vec<String>,
         client: &Client,
         watch: Option<Watch>,
+        note: &mut Note,
     ) -> Answer {
+        match &cell.step {
+            Step::Code { code, .. } => note.code(code),
+            Step::Command { command, .. } => note.code(command),
+            Step::Files => {}
+        }
+        note.files(cell.sent());
+        note.limits(cell.run.timeout, session.resources);
         let unchecked = std::mem::take(&mut cell.unchecked);
-        let found = self.config.policies.check(&session.language.name, unchecked).await;
+        let found = session.policies(&self.config).check(&session.language.name, unchecked).await;
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));
@@ -335,12 +382,18 @@ impl Calls {
             Ok(outcome) => outcome,
             Err(error) => return Ok(session_answers::failed(&error, session)),
         };
+        note.ran(&outcome.outcome, None);
         let context = Context {
             config: &self.config,
             language: &session.language,
             timeout,
             resources: session.resources,
             advice: advice.as_deref(),
+            packages: Some(PackagesAdvice {
+                packages: &self.packages,
+                asked: session.packages.as_ref().map_or(&[], |bound| &bound.asked),
+                caller: Caller::Cell,
+            }),
         };
         let unenforced = self.pools.unenforced();
         let keep = (&*self.results, client);

@@ -6,7 +6,7 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use super::{like_execute_code, object, plain_schema};
+use super::{like_execute_code, object, offer_packages, plain_schema};
 use crate::config::Config;
 use crate::duration;
 use crate::request::arguments::{OneSession, OpenSession, RewindSession, RunCommand};
@@ -46,41 +46,40 @@ fn open_session(config: &Config) -> Tool {
     let description = format!(
         "Opens a sandbox that lives on between calls, for work in several steps. Pass its handle as session to execute_code, which \
          then runs the code there as the next cell, and to run_command. Files live on. {state}A Python cell that hangs, crashes or \
-         runs out of memory is undone. A session ends if it is not used for {idle}."
+         runs out of memory is undone. A session ends if unused for {idle}."
     );
     let mut input = plain_schema::<OpenSession>();
     input["required"] = json!(["language"]);
     input["properties"]["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
     input["properties"]["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
-    let output = json!({ "type": "object", "properties": {
+    offer_packages(&mut input, config, None);
+    let mut output = json!({ "type": "object", "properties": {
         "session": text("The handle."),
-        "language": text("Language of its cells."),
-        "interpreter": text("What runs them, if variables live on."),
-        "expires_at": text("When it ends if it is not used."),
+        "expires_at": text("When it ends if unused."),
         "limits": { "type": "object", "description": "What it can use.", "properties": {
             "memory_mb": { "type": "integer" },
-            "cpus": { "type": "number" },
-            "idle_timeout": { "type": "string" },
             "max_timeout": { "type": "string" },
-            "max_age": { "type": "string" },
         }},
+        "packages": { "type": "array", "items": { "type": "string" }, "description": "What its cells can import from." },
         "replayed": { "type": "object", "description": "What was run again.", "properties": {
             "steps": { "type": "integer" },
-            "failed": { "type": "array", "items": { "type": "string" } },
-            "forgotten": { "type": "integer" },
-            "not_run": { "type": "integer" },
         }},
     }});
+    if !config.packages.is_used()
+        && let Some(properties) = output["properties"].as_object_mut()
+    {
+        properties.remove("packages");
+    }
     tool(OPEN_SESSION, "Open a session", &description, input, output, false)
 }
 
 fn run_command() -> Tool {
     let mut input = plain_schema::<RunCommand>();
     input["required"] = json!(["session", "command"]);
-    let handle = text("After running: pass it to get_result.");
+    let handle = text("For get_result, while it is running.");
     let output = like_execute_code(json!({ "handle": handle }));
     let description = "Runs a shell command in a session's sandbox, in its working directory. Processes that it leaves in the \
-                       background live on.";
+                       background live on, but run only while a call does.";
     tool(RUN_COMMAND, "Run a command", description, input, output, false)
 }
 
@@ -90,7 +89,6 @@ fn rewind_session() -> Tool {
     let output = json!({ "type": "object", "properties": {
         "undone_cells": { "type": "integer", "description": "How many cells were undone." },
         "can_rewind": { "type": "integer", "description": "How many more can be." },
-        "expires_at": text("When the session ends if it is not used."),
     }});
     let description = "Undoes the last cells of a Python session: variables are as before them. Files are not undone.";
     tool(REWIND_SESSION, "Rewind a session", description, input, output, false)

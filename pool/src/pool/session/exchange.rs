@@ -1,5 +1,6 @@
 //! One exchange with the runner of a session: something is asked, frames come, and a last one ends it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_runner::wire::{self, Kind};
@@ -8,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::run::{FREEZE_CHECK_AFTER, thaw_if_frozen};
 use crate::sandbox::connection::{ConnectionError, Frame};
 use crate::sandbox::{Armed, Sandbox};
 
@@ -36,7 +38,8 @@ pub(super) struct Signals<'a> {
 }
 
 /// Sends a message and takes frames until one is the last. `take` gets each frame, and returns something for the last one;
-/// `timeout` is asked for the time that is left after each.
+/// `timeout` is asked for the time that is left after each. A sandbox that somebody has frozen meanwhile is thawed. When the
+/// future is dropped, the runner may have the message or a part of it.
 pub(super) async fn exchange<T>(
     sandbox: &mut Sandbox<Armed>,
     mut message: Vec<u8>,
@@ -44,6 +47,13 @@ pub(super) async fn exchange<T>(
     mut timeout: Duration,
     mut take: impl FnMut(Frame, &mut Duration) -> Result<Option<T>, String>,
 ) -> Result<T, Broken> {
+    let engine = Arc::clone(&sandbox.engine);
+    let name = sandbox.lease.name().clone();
+    let mut freeze_check = std::pin::pin!(async {
+        tokio::time::sleep(FREEZE_CHECK_AFTER).await;
+        thaw_if_frozen(&*engine, &name).await;
+    });
+    let mut is_checked = false;
     let (sender, mut receiver) = sandbox.connection.split();
     let input = sender.into_inner();
     let mut thawed = std::pin::pin!(sandbox.state.thawed());
@@ -65,6 +75,7 @@ pub(super) async fn exchange<T>(
                     None | Some(Err(ConnectionError::Engine(_))) => return Err(Broken::Closed),
                     Some(Err(error)) => return Err(Broken::Protocol(error.to_string())),
                 };
+                is_checked = true;
                 let before = timeout;
                 if let Some(last) = take(frame, &mut timeout).map_err(Broken::Protocol)? {
                     return Ok(last);
@@ -81,8 +92,11 @@ pub(super) async fn exchange<T>(
                 }
                 Ok(count) => {
                     at += count;
-                    if at == message.len() && input.flush().await.is_err() {
-                        return Err(Broken::Closed);
+                    if at == message.len() {
+                        if input.flush().await.is_err() {
+                            return Err(Broken::Closed);
+                        }
+                        (message, at) = (Vec::new(), 0);
                     }
                 }
             },
@@ -92,12 +106,15 @@ pub(super) async fn exchange<T>(
                     return Err(Broken::NotThawed(error.to_string()));
                 }
             }
+            // A runner that has answered is not frozen, and one that is being thawed is not checked.
+            () = &mut freeze_check, if !is_checked && !is_thawing => is_checked = true,
             () = cancelled(gone), if !is_cancelled => {
                 is_cancelled = true;
                 message.extend_from_slice(&wire::header(Kind::Cancel, 0));
                 until = Instant::now() + CANCEL_GRACE;
             }
-            () = notified(interrupt) => {
+            // One that comes before the last was sent adds nothing to it.
+            () = notified(interrupt), if at == message.len() => {
                 message.extend_from_slice(&wire::header(Kind::Interrupt, 0));
             }
             () = tokio::time::sleep_until(until) => return Err(Broken::Late),
@@ -116,5 +133,34 @@ async fn notified(notify: Option<&Notify>) {
     match notify {
         Some(notify) => notify.notified().await,
         None => std::future::pending().await,
+    }
+}
+
+pub(super) fn message<T: serde::Serialize>(kind: Kind, body: &T) -> Vec<u8> {
+    let mut message = Vec::new();
+    // It is shorter than a frame may be: a path is the longest thing in it.
+    if let Err(error) = wire::push_message(&mut message, kind, body) {
+        tracing::error!(%error, "a message for a session could not be written");
+    }
+    message
+}
+
+pub(super) fn parse<T: serde::de::DeserializeOwned>(
+    kind: Kind,
+    payload: &[u8],
+) -> Result<T, String> {
+    wire::parse_message(kind, payload).map_err(|error| error.to_string())
+}
+
+pub(super) fn unexpected(kind: Kind) -> String {
+    format!("the runner sent an unexpected {kind:?} frame")
+}
+
+pub(super) fn told(broken: &Broken) -> String {
+    match broken {
+        Broken::Closed => "its runner has ended".to_owned(),
+        Broken::NotThawed(error) => format!("it could not be thawed: {error}"),
+        Broken::Protocol(error) => format!("its runner broke the protocol: {error}"),
+        Broken::Late => "its runner did not answer in time".to_owned(),
     }
 }

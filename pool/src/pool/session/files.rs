@@ -1,11 +1,12 @@
 //! The files of a session's workspace.
 
-use isolator_runner::wire::{self, Kind, Listed, MAX_FILES, Read, ReadEnded};
+use isolator_runner::wire::{self, Kind, Listed, MAX_FILES, MAX_PATH, Read, ReadEnded};
 
-use super::exchange::exchange;
-use super::task::{SHORT_TIMEOUT, message, parse, told, unexpected};
+use super::exchange::{exchange, message, parse, told, unexpected};
+use super::task::SHORT_TIMEOUT;
 use super::{EndReason, FilePart, SessionError};
 use crate::run::outcome::ChangedFile;
+use crate::run::shortened;
 use crate::sandbox::{Armed, Sandbox};
 
 /// Lists them, and tells whether that is all. The outer error is a session that is gone.
@@ -17,6 +18,9 @@ pub(super) async fn list(
     let listed = exchange(sandbox, message, None, SHORT_TIMEOUT, |(kind, payload), _| match kind {
         Kind::File if files.len() < MAX_FILES => {
             let wire::ChangedFile { path, size, .. } = parse(kind, &payload)?;
+            if path.len() > MAX_PATH {
+                return Err(format!("it listed a path of {} bytes", path.len()));
+            }
             files.push(ChangedFile { path, size, content: None });
             Ok(None)
         }
@@ -48,8 +52,7 @@ pub(super) async fn read(
     match ended.await {
         Ok(ReadEnded { size: Some(size), error: None }) => Ok(Ok(FilePart { content, size })),
         Ok(ReadEnded { error, .. }) => {
-            let error = error.unwrap_or_default().chars().take(300).collect();
-            Ok(Err(SessionError::NoSuchFile(error)))
+            Ok(Err(SessionError::NoSuchFile(shortened(&error.unwrap_or_default()))))
         }
         Err(broken) => Err(EndReason::Lost(told(&broken))),
     }

@@ -6,6 +6,8 @@
 
 mod exchange;
 mod files;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod output;
 mod task;
 
@@ -16,11 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use isolator_runner::wire::{CellEnd, CellRun};
-use isolator_runner::wire::{Interpreter, OutputLimits, Rewound, WantedFiles};
+use isolator_runner::wire::{Interpreter, MAX_PATH, OutputLimits, Rewound, WantedFiles};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::engine::limits::Resources;
+use crate::packages::PackageSet;
 use crate::pool::admission::{AdmissionError, Client};
 use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
@@ -46,6 +49,8 @@ pub struct SessionRequest {
     pub kernel: Option<KernelCommand>,
     /// What its sandbox may use.
     pub resources: Resources,
+    /// The set of packages that its cells can import from, if any.
+    pub packages: Option<Arc<PackageSet>>,
     /// Most checkpoints that are kept. Each is a process of the sandbox.
     pub checkpoints: u32,
 }
@@ -250,6 +255,18 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether somebody waits for the answer.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !match self {
+            Self::Cell { answer, .. } => answer.is_closed(),
+            Self::Rewind { answer, .. } => answer.is_closed(),
+            Self::List { answer } => answer.is_closed(),
+            Self::Read { answer, .. } => answer.is_closed(),
+        }
+    }
+}
+
 impl Session {
     /// The interpreter of its cells.
     pub fn opened(&self) -> &OpenedSession {
@@ -279,7 +296,7 @@ impl Session {
     }
 
     /// Goes back to before so many cells of code. Returns how many were undone, and how many more can be: none, if there is no
-    /// checkpoint before that cell. Dropping the future changes nothing.
+    /// checkpoint before that cell. Dropping the future before its turn has come changes nothing, and later it does not stop it.
     ///
     /// # Errors
     ///
@@ -309,6 +326,10 @@ impl Session {
         offset: u64,
         length: u64,
     ) -> Result<FilePart, SessionError> {
+        if path.len() > MAX_PATH {
+            let why = format!("the path is longer than {MAX_PATH} bytes");
+            return Err(SessionError::NoSuchFile(why));
+        }
         let path = path.to_owned();
         self.ask(|answer| Command::Read { path, offset, length, answer }).await
     }

@@ -1,13 +1,10 @@
 //! What comes from the runner while a cell runs. Its word on limits is not trusted.
 
-use isolator_runner::wire::session::{MAX_SHOWN, SHOWN_OVERHEAD};
+use isolator_runner::wire::session::{MAX_MEDIA_TYPE, MAX_SHOWN, SHOWN_OVERHEAD};
 use isolator_runner::wire::{self, Kind, Shown, WireError};
 
 use super::{CellRequest, ShownThing};
 use crate::run::output::Output;
-
-/// Longest media type.
-const MAX_MEDIA_TYPE: usize = 200;
 
 /// Most bytes of what processes of earlier cells have printed.
 const MAX_BACKGROUND: usize = 16 * 1024;

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, Cell, CellEnded, Failed, FailedCause, Kernel, Kind, Opened, Read, Rewind, Rewound, Wanted,
+    self, Cell, CellEnded, Failed, FailedCause, Kernel, Kind, Opened, Read, Rewind, Rewound,
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::exchange::{Broken, Signals, exchange};
+use super::exchange::{Broken, Signals, exchange, message, parse, told, unexpected};
 use super::files;
 use super::output::CellOutput;
 use super::{
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::pool::Shared;
 use crate::pool::admission::Admission;
-use crate::run::disks;
 use crate::run::outcome::Outcome;
+use crate::run::{Prepared, disks, shortened};
 use crate::sandbox::{Armed, Paused, Sandbox};
 
 /// How long a session stays thawed after its last answer: the next cell of a conversation often follows at once, and thawing takes
@@ -30,6 +30,10 @@ const FREEZE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a session stays thawed if its runner does not say that it rests.
 const LONGEST_UNREST: Duration = Duration::from_secs(20);
+
+/// When freezing is tried again that has failed, as it does on a machine that is very busy, and how often.
+const FREEZE_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const FREEZE_TRIES: u32 = 12;
 
 /// How long a kernel may take to get ready: longer than the runner allows it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
@@ -51,17 +55,19 @@ pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) async fn start(
     mut sandbox: Sandbox<Armed>,
     request: &SessionRequest,
-    wanted: Wanted,
+    prepared: Prepared,
     shared: &Arc<Shared>,
     admission: Admission,
     abort: CancellationToken,
 ) -> Result<Session, SessionError> {
+    let Prepared { interpreter: wanted, packages, .. } = prepared;
     let kernel = request.kernel.as_ref().map(|kernel| Kernel {
         interpreter: kernel.interpreter,
         argv: kernel.argv.clone(),
         waiting: kernel.waiting.clone(),
         env: kernel.env.clone(),
         wanted,
+        packages,
     });
     let workdir = sandbox.spec.workdir.clone();
     let checkpoints = request.checkpoints.min(sandbox.spec.limits.pids / 4);
@@ -77,7 +83,14 @@ pub(crate) async fn start(
         });
     let opened = match opened.await {
         Ok(Ok(opened)) => opened,
-        Ok(Err(failed)) => return Err(SessionError::Command(failed.message)),
+        Ok(Err(failed)) if failed.cause == FailedCause::Packages => {
+            if let Some(set) = &request.packages {
+                sandbox.engine.missed(set);
+            }
+            let why = format!("it did not get its packages: {}", shortened(&failed.message));
+            return Err(SessionError::Ended(EndReason::Lost(why)));
+        }
+        Ok(Err(failed)) => return Err(SessionError::Command(shortened(&failed.message))),
         Err(broken) => return Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
     };
     let image = sandbox.spec.image.digest.clone();
@@ -98,6 +111,7 @@ pub(crate) async fn start(
         state: Arc::clone(&state),
         cells: 0,
         is_resting: false,
+        failed_freezes: 0,
         memory_limit: limit,
     };
     shared.tasks.spawn(task.serve(Held::Awake(sandbox), received));
@@ -126,6 +140,8 @@ struct Task {
     cells: u32,
     /// Whether the runner has said that the sandbox can be frozen.
     is_resting: bool,
+    /// How often freezing the sandbox has failed since the last call.
+    failed_freezes: u32,
     memory_limit: u64,
 }
 
@@ -175,11 +191,17 @@ impl Task {
         let (_, mut receiver) = connection.split();
         let since = Instant::now();
         loop {
-            let freeze_after = if self.is_resting { FREEZE_AFTER } else { LONGEST_UNREST };
+            let freeze_after = if self.failed_freezes > 0 {
+                FREEZE_AGAIN_AFTER
+            } else if self.is_resting {
+                FREEZE_AFTER
+            } else {
+                LONGEST_UNREST
+            };
             tokio::select! {
                 biased;
                 command = commands.recv() => {
-                    self.is_resting = false;
+                    (self.is_resting, self.failed_freezes) = (false, 0);
                     return command.map(Some).ok_or(EndReason::Closed);
                 }
                 () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
@@ -205,12 +227,13 @@ impl Task {
         let is_frozen = matches!(held, Held::Frozen(_));
         let Some(command) = command else {
             let Held::Awake(sandbox) = held else { return Ok(held) };
-            let frozen = sandbox.pause().await;
-            let frozen = frozen.map_err(|error| EndReason::Lost(error.to_string()))?;
-            self.state.is_frozen.store(true, Ordering::Relaxed);
-            return Ok(Held::Frozen(frozen));
+            return self.freeze(sandbox).await;
         };
-        // Whoever does not wait anymore needs nothing. A cell has to wait for its turn, while the sandbox is left as it is.
+        // Whoever does not wait anymore needs nothing.
+        if !command.is_wanted() {
+            return Ok(held);
+        }
+        // A cell has to wait for its turn, while the sandbox is left as it is.
         let arrived = Instant::now();
         let admitted = match &command {
             Command::Cell { client, gone, .. } => tokio::select! {
@@ -246,6 +269,23 @@ impl Task {
             obeyed = activity.during(obeyed) => obeyed?,
         }
         Ok(Held::Awake(sandbox))
+    }
+
+    async fn freeze(&mut self, sandbox: Sandbox<Armed>) -> Result<Held, EndReason> {
+        match sandbox.pause_or_keep().await {
+            Ok(Ok(frozen)) => {
+                self.state.is_frozen.store(true, Ordering::Relaxed);
+                Ok(Held::Frozen(frozen))
+            }
+            Ok(Err(sandbox)) => {
+                self.failed_freezes += 1;
+                if self.failed_freezes < FREEZE_TRIES {
+                    return Ok(Held::Awake(sandbox));
+                }
+                Err(EndReason::Lost("its processes could not be frozen".to_owned()))
+            }
+            Err(error) => Err(EndReason::Lost(error.to_string())),
+        }
     }
 
     async fn obey(
@@ -339,11 +379,14 @@ impl Task {
         let ended = match exchange(sandbox, message, signals, START_TIMEOUT, take).await {
             Ok(Ok(ended)) => ended,
             Ok(Err(Failed { cause, message })) => {
+                let message = shortened(&message);
                 let error = match cause {
                     FailedCause::WorkspaceFull | FailedCause::Workspace => {
                         SessionError::Files(message)
                     }
-                    FailedCause::Command | FailedCause::Protocol => SessionError::Command(message),
+                    FailedCause::Command | FailedCause::Packages | FailedCause::Protocol => {
+                        SessionError::Command(message)
+                    }
                 };
                 return Ok((Err(error), None));
             }
@@ -438,33 +481,4 @@ fn finish<T>(
     // The receiver may be gone, which is fine.
     let _ = answer.send(answered);
     end
-}
-
-pub(super) fn message<T: serde::Serialize>(kind: Kind, body: &T) -> Vec<u8> {
-    let mut message = Vec::new();
-    // It is shorter than a frame may be: a path is the longest thing in it.
-    if let Err(error) = wire::push_message(&mut message, kind, body) {
-        tracing::error!(%error, "a message for a session could not be written");
-    }
-    message
-}
-
-pub(super) fn parse<T: serde::de::DeserializeOwned>(
-    kind: Kind,
-    payload: &[u8],
-) -> Result<T, String> {
-    wire::parse_message(kind, payload).map_err(|error| error.to_string())
-}
-
-pub(super) fn unexpected(kind: Kind) -> String {
-    format!("the runner sent an unexpected {kind:?} frame")
-}
-
-pub(super) fn told(broken: &Broken) -> String {
-    match broken {
-        Broken::Closed => "its runner has ended".to_owned(),
-        Broken::NotThawed(error) => format!("it could not be thawed: {error}"),
-        Broken::Protocol(error) => format!("its runner broke the protocol: {error}"),
-        Broken::Late => "its runner did not answer in time".to_owned(),
-    }
 }

@@ -2,18 +2,19 @@
 
 use isolator_pool::pool::session::{CellEnd, CellOutcome};
 use isolator_pool::quote::escaped;
-use isolator_pool::run::outcome::{Captured, End, Outcome, Status};
+use isolator_pool::run::outcome::{Captured, End, Status};
 use isolator_pool::run::output::Stream;
 
 use super::{After, Console, in_words_of_options};
 use crate::commands::session::setup::Setup;
 use crate::commands::session::{json, shown};
+use crate::result::cell;
 use crate::result::explain::{self, Context};
 
 impl Console<'_> {
     /// Shows what became of a cell. Its output was passed on, up to where the middle is missing.
     pub(super) async fn show(&mut self, cell: &CellOutcome) -> anyhow::Result<After> {
-        let cause = self.cause(&cell.outcome);
+        let cause = self.cause(cell);
         if self.style.is_json {
             self.screen.line(&json::line(cell, cause.as_deref())?).await?;
         } else {
@@ -102,18 +103,28 @@ impl Console<'_> {
         if cell.shown_dropped > 0 {
             let count = cell.shown_dropped;
             self.screen
-                .remark(&format!("{count} more things that it showed are too large, and lost"))
+                .remark(&format!(
+                    "{count} more things that it showed are too many or too large, and lost"
+                ))
                 .await?;
         }
         Ok(())
     }
 
     /// Why it failed, in the words of the command line.
-    fn cause(&self, outcome: &Outcome) -> Option<String> {
+    fn cause(&self, cell: &CellOutcome) -> Option<String> {
         let Setup { language, timeout, resources, .. } = self.setup;
         let (timeout, resources) = (*timeout, *resources);
-        let context = Context { config: self.config, language, timeout, resources, advice: None };
-        explain::cause(outcome, &context).map(|cause| in_words_of_options(&cause))
+        let context = Context {
+            config: self.config,
+            language,
+            timeout,
+            resources,
+            advice: None,
+            packages: None,
+        };
+        let cause = cell::cause(explain::cause(&cell.outcome, &context), cell);
+        cause.map(|cause| in_words_of_options(&cause))
     }
 }
 
@@ -150,6 +161,7 @@ fn remark(cell: &CellOutcome, cause: Option<String>, is_interactive: bool) -> Op
 #[cfg(test)]
 mod tests {
     use isolator_pool::pool::session::CellTimes;
+    use isolator_pool::run::outcome::Outcome;
 
     use super::*;
 
