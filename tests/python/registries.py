@@ -1,15 +1,19 @@
 """Registries of the tests' own, which are folders of files behind a web server on this machine."""
 
 import base64
+import gzip
 import hashlib
 import io
 import json
+import re
+import stat
 import tarfile
 import threading
 import zipfile
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -31,28 +35,64 @@ def served(folder):
         server.server_close()
 
 
+class Link(NamedTuple):
+    """A symbolic link, instead of the text of a file."""
+
+    target: str
+
+
 def archive(files):
-    """A compressed tar with these files, as bytes."""
+    """A compressed tar with these files, which have texts or bytes or are links, as bytes. They are the same at any time."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as compressed, tarfile.open(fileobj=compressed, mode="w") as tar:
         for path, text in files.items():
             file = tarfile.TarInfo(path)
-            content = text.encode()
+            if isinstance(text, Link):
+                file.type, file.linkname = tarfile.SYMTYPE, text.target
+                tar.addfile(file)
+                continue
+            content = _bytes(text)
             file.size = len(content)
             tar.addfile(file, io.BytesIO(content))
     return packed.getvalue()
 
 
-def wheel(name, version, *metadata):
-    """A wheel with a single empty module and more lines of metadata, as its file's name and bytes."""
+def _bytes(text):
+    return text.encode() if isinstance(text, str) else text
+
+
+def wheel(name, version, *metadata, files=None, tag="py3-none-any", record=None):
+    """A wheel with these files, or with a single empty module, as its file's name and bytes.
+
+    `metadata` are more lines of its metadata. `record` is the list of the files with their hashes, if it is to be another.
+    """
+    distribution = re.sub("[-_.]+", "_", name)
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *metadata]
+    described = f"{distribution}-{version}.dist-info"
+    files = {f"{distribution}.py": ""} if files is None else dict(files)
+    # What files of the description there are besides those that each wheel has.
+    files = {path.replace("{info}", described): text for path, text in files.items()} | {
+        f"{described}/METADATA": "\n".join(lines) + "\n",
+        f"{described}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    files[f"{described}/RECORD"] = _record(files, described) if record is None else record
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
-        file.writestr(f"{name}.py", "")
-        file.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
-        file.writestr(f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        file.writestr(f"{name}-{version}.dist-info/RECORD", "")
-    return f"{name}-{version}-py3-none-any.whl", packed.getvalue()
+        for path, text in files.items():
+            entry = zipfile.ZipInfo(path)
+            is_link = isinstance(text, Link)
+            entry.external_attr = ((stat.S_IFLNK | 0o777) if is_link else (stat.S_IFREG | 0o644)) << 16
+            file.writestr(entry, text.target if is_link else text)
+    return f"{distribution}-{version}-{tag}.whl", packed.getvalue()
+
+
+def _record(files, described):
+    lines = []
+    for path, text in files.items():
+        content = _bytes(text.target if isinstance(text, Link) else text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        lines.append(f"{path},sha256={digest},{len(content)}")
+    return "\n".join([*lines, f"{described}/RECORD,,", ""])
 
 
 class PyPI:

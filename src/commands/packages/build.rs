@@ -1,0 +1,119 @@
+//! `isolator packages build`.
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use isolator_pool::pool::pools::Pools;
+
+use crate::app::{App, PoolFill};
+use crate::commands::packages::list::Row;
+use crate::commands::packages::lock::lock_new;
+use crate::commands::packages::{choice, size};
+use crate::commands::signals::{stop_signal, stopped_by};
+use crate::commands::steps::{Steps, ensure_image};
+use crate::commands::{complain, say};
+use crate::config::{Config, SetConfig};
+use crate::packages::build::{Builder, Sandboxes};
+use crate::packages::store::{Store, StoredSet};
+use crate::packages::{Packages, short};
+
+/// Packages whose versions are printed.
+const MOST_SHOWN: usize = 6;
+
+/// Builds the sets, one after the other. A set that can't be built does not keep the others from it.
+pub(super) async fn build(
+    config: Config,
+    store: Store,
+    names: &[String],
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    choice::of_configuration(&config, names)?;
+    let config = Arc::new(config);
+    let app = App::new(&config).await?;
+    let mut stop = pin!(stop_signal()?);
+    let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
+    let packages = Packages::new(Arc::clone(&config), Arc::clone(&pools), store.clone(), true);
+    let sandboxes = Arc::clone(&pools) as Arc<dyn Sandboxes>;
+    let builder = Builder::new(Arc::clone(&config), store.clone(), sandboxes);
+    let mut rows = Vec::new();
+    let mut failed = 0;
+    let ended = tokio::select! {
+        ended = async {
+            for set in choice::of_configuration(&config, names)? {
+                match build_one(&app, &config, &builder, &packages, set).await {
+                    Ok(built) if json => rows.push(Row::of(
+                        &config,
+                        &store,
+                        Some(set.name.clone()),
+                        built,
+                        SystemTime::now(),
+                    )),
+                    Ok(built) => say(&told(set, &built))?,
+                    Err(error) => {
+                        failed += 1;
+                        complain(&format!("isolator: {error:#}"));
+                    }
+                }
+            }
+            anyhow::Ok(None)
+        } => ended,
+        signal = &mut stop => Ok(Some(signal)),
+    };
+    // Whatever has ended it, no tool goes on.
+    packages.close().await;
+    let closed = close(&pools).await;
+    if let Some(signal) = ended? {
+        return Ok(stopped_by(signal));
+    }
+    closed?;
+    if json {
+        say(&serde_json::to_string_pretty(&rows)?)?;
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Removes the sandboxes that were needed.
+pub(super) async fn close(pools: &Pools) -> anyhow::Result<()> {
+    Ok(pools.close(Duration::ZERO).await?)
+}
+
+async fn build_one(
+    app: &App,
+    config: &Config,
+    builder: &Builder,
+    packages: &Packages,
+    set: &SetConfig,
+) -> anyhow::Result<StoredSet> {
+    let SetConfig { name, language, .. } = set;
+    if let Some(language) = config.languages.get(language) {
+        ensure_image(&app.images, &language.sandbox.image.name, false).await?;
+    }
+    let steps = Steps::new(format!("the set of packages {name} is built, which is done once"));
+    // Whoever builds it next, on this machine or another, gets the same versions.
+    let locked = lock_new(config, builder, set, &steps).await;
+    let locked = locked.with_context(|| format!("the set of packages {name} was not locked"))?;
+    if let Some(folder) = locked {
+        complain(&format!(
+            "isolator: wrote {}, from which {name} is built from now on; keep it with the configuration",
+            folder.display()
+        ));
+    }
+    Ok(packages.build(name, &|line| steps.show(line)).await?)
+}
+
+fn told(set: &SetConfig, built: &StoredSet) -> String {
+    let mut packages: Vec<_> = built
+        .packages
+        .iter()
+        .take(MOST_SHOWN)
+        .map(|locked| format!("{} {}", locked.name, locked.version))
+        .collect();
+    if built.packages.len() > MOST_SHOWN {
+        packages.push(format!("{} more", built.packages.len() - MOST_SHOWN));
+    }
+    let (name, hash, size) = (&set.name, short(&built.hash), size(built.bytes));
+    format!("{name} {hash}, {size}: {}", packages.join(", "))
+}

@@ -1,0 +1,343 @@
+//! Tools as processes: started with little, watched, bounded, and never left behind.
+//!
+//! A tool and its children are one process group, which is killed when nobody waits anymore. Standard input is the file
+//! whose lock keeps the folder of the build: if this process is killed, the folder stays until the tool has ended, too.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use isolator_pool::engine::Progress;
+use rustix::process::{Pid, Signal, kill_process_group, setpriority_process};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use super::error::BuildError;
+use super::secrets::Secrets;
+
+/// Longest line that is looked at, in bytes.
+const LONGEST_LINE: u64 = 8 * 1024;
+
+/// Bytes of what a tool says that are kept: its end, where the reason of a failure is.
+const KEPT: usize = 16 * 1024;
+
+/// Bytes of it that people see.
+const SHOWN: usize = 4 * 1024;
+
+/// The nice value of tools.
+const PRIORITY: i32 = 10;
+
+/// After its end, what children of a tool may still hold open is waited for so long.
+const STREAMS_CLOSE: Duration = Duration::from_secs(2);
+
+/// A tool's call.
+pub(super) struct Call<'c> {
+    /// Its name.
+    pub tool: &'static str,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments. All users of the machine can see them.
+    pub arguments: Vec<OsString>,
+    /// All its variables. Only this user can see them.
+    pub env: BTreeMap<String, OsString>,
+    /// The folder in which it runs.
+    pub folder: &'c Path,
+    /// Keeps the folder as long as the tool runs.
+    pub lock: &'c File,
+    /// What must not be shown.
+    pub secrets: &'c Secrets,
+    /// What people are told of a line, if anything.
+    pub tell: fn(&str) -> Option<String>,
+}
+
+/// What a tool said before it failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// How it ended.
+    pub how: String,
+    /// The end of what it said, without credentials.
+    pub said: String,
+}
+
+/// The end of what a tool says.
+#[derive(Default)]
+struct Said {
+    lines: VecDeque<String>,
+    bytes: usize,
+    dropped: bool,
+}
+
+impl Said {
+    fn push(&mut self, line: String) {
+        self.bytes += line.len() + 1;
+        self.lines.push_back(line);
+        while self.bytes > KEPT
+            && let Some(first) = self.lines.pop_front()
+        {
+            self.bytes -= first.len() + 1;
+            self.dropped = true;
+        }
+    }
+
+    /// The last lines, as many as people want to read.
+    fn last(&self, most: usize) -> String {
+        let mut shown: Vec<&str> = Vec::new();
+        let mut bytes = 0;
+        for line in self.lines.iter().rev() {
+            bytes += line.len() + 1;
+            if bytes > most {
+                shown.push("…");
+                break;
+            }
+            shown.push(line);
+        }
+        shown.reverse();
+        shown.join("\n")
+    }
+}
+
+/// Kills a tool and its children when it is dropped.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0.take()
+            && let Err(error) = kill_process_group(group, Signal::KILL)
+            && error != rustix::io::Errno::SRCH
+        {
+            tracing::warn!(%error, "a tool that installs packages could not be ended");
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Runs the tool until `deadline`. Dropping the future kills it and its children.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be started or takes too long. That it fails is the inner error.
+    pub(super) async fn run(
+        self,
+        deadline: Deadline,
+        say: Progress<'_>,
+    ) -> Result<Result<(), Failed>, BuildError> {
+        let no_tool = |error: &io::Error| BuildError::NoTool {
+            tool: self.tool,
+            why: match error.kind() {
+                io::ErrorKind::NotFound => format!("{} is not there", self.program.display()),
+                _ => format!("{}: {error}", self.program.display()),
+            },
+        };
+        let lock = self.lock.try_clone().map_err(|error| no_tool(&error))?;
+        let mut child = Command::new(&self.program)
+            .args(&self.arguments)
+            .env_clear()
+            .envs(&self.env)
+            .current_dir(self.folder)
+            .stdin(Stdio::from(lock))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| no_tool(&error))?;
+        let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+        // Requests come first. What the tool starts from now on has its priority.
+        if let Some(pid) = group.0
+            && let Err(error) = setpriority_process(Some(pid), PRIORITY)
+        {
+            tracing::debug!(%error, tool = self.tool, "a tool runs with the server's priority");
+        }
+        let said = std::sync::Mutex::new(Said::default());
+        let ended = tokio::time::timeout_at(deadline.at, self.follow(&mut child, &said, say)).await;
+        let said = said.into_inner().unwrap_or_default();
+        match ended {
+            Err(_) => {
+                let mut last = said.last(SHOWN / 4);
+                if last.is_empty() {
+                    last = format!("{} has said nothing", self.tool);
+                }
+                Err(BuildError::Timeout { after: deadline.after, last })
+            }
+            Ok(Err(error)) => Err(BuildError::Tool {
+                tool: self.tool,
+                how: error.to_string(),
+                said: said.last(SHOWN),
+            }),
+            Ok(Ok(status)) => {
+                // Children that it has left behind.
+                drop(group);
+                if status.success() {
+                    return Ok(Ok(()));
+                }
+                Ok(Err(Failed { how: status.to_string(), said: said.last(SHOWN) }))
+            }
+        }
+    }
+
+    /// Reads what it says until it ends.
+    async fn follow(
+        &self,
+        child: &mut Child,
+        said: &std::sync::Mutex<Said>,
+        say: Progress<'_>,
+    ) -> io::Result<std::process::ExitStatus> {
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let read = async {
+            tokio::join!(self.listen(stdout, said, say), self.listen(stderr, said, say));
+        };
+        tokio::pin!(read);
+        let status = tokio::select! {
+            () = &mut read => child.wait().await?,
+            status = child.wait() => {
+                let status = status?;
+                // A child that lives on must not make this wait.
+                let _ = tokio::time::timeout(STREAMS_CLOSE, &mut read).await;
+                status
+            }
+        };
+        Ok(status)
+    }
+
+    async fn listen(
+        &self,
+        stream: Option<impl AsyncRead + Unpin>,
+        said: &std::sync::Mutex<Said>,
+        say: Progress<'_>,
+    ) {
+        let Some(stream) = stream else { return };
+        let mut stream = BufReader::new(stream);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // A longer line counts as several.
+            match (&mut stream).take(LONGEST_LINE).read_until(b'\n', &mut line).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let text = self.secrets.hide(String::from_utf8_lossy(&line).trim_end());
+            if text.is_empty() {
+                continue;
+            }
+            if let Some(told) = (self.tell)(&text) {
+                say(&told);
+            }
+            tracing::debug!(tool = self.tool, "{text}");
+            if let Ok(mut said) = said.lock() {
+                said.push(text);
+            }
+        }
+    }
+}
+
+/// Until when a build may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    at: tokio::time::Instant,
+    after: Duration,
+}
+
+impl Deadline {
+    /// So long from now.
+    pub(super) fn after(after: Duration) -> Self {
+        // A century later is never.
+        let now = tokio::time::Instant::now();
+        let at = now.checked_add(after).unwrap_or(now + Duration::from_secs(3_000_000_000));
+        Self { at, after }
+    }
+
+    /// Waits for something until then.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Timeout`], with what was being done.
+    pub(super) async fn bound<T>(
+        self,
+        doing: &str,
+        future: impl Future<Output = T>,
+    ) -> Result<T, BuildError> {
+        let ended = tokio::time::timeout_at(self.at, future).await;
+        ended.map_err(|_| BuildError::Timeout { after: self.after, last: doing.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Runs a script as a tool. Returns what people were told, too.
+    async fn run(
+        script: &str,
+        after: Duration,
+    ) -> (Result<Result<(), Failed>, BuildError>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = File::create(folder.path().join("lock")).unwrap();
+        let mut secrets = Secrets::default();
+        secrets.add("very secret");
+        let call = Call {
+            tool: "sh",
+            program: "/bin/sh".into(),
+            arguments: ["-c", script].map(Into::into).to_vec(),
+            env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".into())]),
+            folder: folder.path(),
+            lock: &lock,
+            secrets: &secrets,
+            tell: |line| line.strip_prefix("told ").map(str::to_owned),
+        };
+        let told = Mutex::new(Vec::new());
+        let ended = call
+            .run(Deadline::after(after), &|line| told.lock().unwrap().push(line.to_owned()))
+            .await;
+        (ended, told.into_inner().unwrap())
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn what_a_tool_says_is_bounded_and_has_no_credentials() {
+        let script =
+            "echo told the very secret; seq 1 100000; echo the end is very secret >&2; exit 3";
+        let (ended, told) = run(script, LONG).await;
+        assert_eq!(told, ["the ***"]);
+        let Failed { how, said } = ended.unwrap().unwrap_err();
+        assert!(how.contains('3'), "{how}");
+        assert!(said.len() <= SHOWN + 10 && said.contains("the end is ***"), "{said}");
+        assert!(run("exit 0", LONG).await.0.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn children_end_with_a_tool_that_takes_too_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let script = format!("sleep 600 & echo $! > {}; echo waiting; wait", file.display());
+        let (ended, _) = run(&script, Duration::from_secs(2)).await;
+        let Err(BuildError::Timeout { last, .. }) = ended else { panic!("{ended:?}") };
+        assert_eq!(last, "waiting");
+        let child = std::fs::read_to_string(file).unwrap();
+        let status = format!("/proc/{}/status", child.trim());
+        for _ in 0..100 {
+            match std::fs::read_to_string(&status) {
+                // A zombie waits for whoever adopted it.
+                Ok(text) if !text.contains("State:\tZ") => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                _ => return,
+            }
+        }
+        panic!("the child still runs");
+    }
+
+    #[tokio::test]
+    async fn a_child_that_keeps_the_streams_open_holds_nobody_up() {
+        let began = std::time::Instant::now();
+        let (ended, _) = run("sleep 600 & exit 0", LONG).await;
+        assert!(ended.unwrap().is_ok());
+        assert!(began.elapsed() < Duration::from_secs(15));
+    }
+}

@@ -1,0 +1,47 @@
+//! What all configurations of a server share about its sets of packages.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, Weak};
+use std::time::SystemTime;
+
+use isolator_pool::packages::PackageSet;
+use tokio::sync::{RwLock, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::BUILDS_AT_ONCE;
+use super::jobs::Jobs;
+
+/// What does not change with the configuration.
+pub(super) struct Common {
+    pub jobs: Jobs,
+    /// For [`BUILDS_AT_ONCE`].
+    pub turns: Semaphore,
+    /// One for each set that was taken or removed: taking one excludes its removal.
+    pub gates: Mutex<HashMap<String, Weak<RwLock<()>>>>,
+    /// Sets that requests have now, by their hashes.
+    pub held: Mutex<HashMap<String, Weak<PackageSet>>>,
+    /// When sets were last used by this server: the store notes it less often.
+    pub uses: Mutex<HashMap<String, SystemTime>>,
+    /// Hashes of the sets that were brought to the engine.
+    pub provided: Mutex<HashSet<String>>,
+    pub changes: watch::Sender<u64>,
+    pub stop: CancellationToken,
+    pub tasks: TaskTracker,
+}
+
+impl Common {
+    pub(super) fn new(has_one_client: bool, stop: CancellationToken) -> Self {
+        Self {
+            jobs: Jobs::new(has_one_client),
+            turns: Semaphore::new(BUILDS_AT_ONCE),
+            gates: Mutex::default(),
+            held: Mutex::default(),
+            uses: Mutex::default(),
+            provided: Mutex::default(),
+            changes: watch::Sender::new(0),
+            stop,
+            tasks: TaskTracker::new(),
+        }
+    }
+}

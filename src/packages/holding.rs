@@ -1,0 +1,96 @@
+//! Taking a set that is there: nobody removes it as long as somebody has it.
+
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+
+use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
+use tokio::sync::RwLock;
+
+use crate::config::Language;
+use crate::packages::refusal::Refusal;
+use crate::packages::store::{StoreError, StoredSet};
+use crate::packages::{Shared, blocking, short};
+
+/// Why a set that was there could not be taken.
+pub(super) enum Lost {
+    /// It is not there anymore.
+    Gone,
+    /// It can't be used.
+    Refused(Refusal),
+}
+
+impl Shared {
+    /// Takes a set, so that nobody removes it, and brings it to the engine.
+    pub(super) async fn take(
+        &self,
+        language: &Language,
+        set: &StoredSet,
+    ) -> Result<Arc<PackageSet>, Lost> {
+        let gate = self.gate(&set.hash);
+        let _staying = gate.read().await;
+        let held = lock(&self.held).get(&set.hash).and_then(Weak::upgrade);
+        let held = match held {
+            Some(held) => held,
+            None => self.hold(set).await?,
+        };
+        lock(&self.uses).insert(set.hash.clone(), SystemTime::now());
+        // The engine does it by itself at the first use, too, but that would be within the time of a sandbox.
+        if !lock(&self.provided).contains(&set.hash) {
+            let provided = self.workshop.provide(&language.name, &held).await;
+            provided.map_err(|why| Lost::Refused(unusable(set, why)))?;
+            lock(&self.provided).insert(set.hash.clone());
+        }
+        Ok(held)
+    }
+
+    async fn hold(&self, set: &StoredSet) -> Result<Arc<PackageSet>, Lost> {
+        let (workshop, own) = (Arc::clone(&self.workshop), set.clone());
+        let held = blocking(move || {
+            let held = workshop.hold(&own);
+            match &held {
+                Ok(_) => workshop.used(&own.hash),
+                // Whoever has changed its files, it comes back from its lock.
+                Err(error @ StoreError::Changed { .. }) => {
+                    tracing::error!(%error, "a set of packages is removed and built again");
+                    if let Err(error) = workshop.remove(&own.hash) {
+                        tracing::warn!(%error, hash = own.hash, "it can't be removed");
+                    }
+                }
+                Err(_) => {}
+            }
+            held
+        });
+        match held.await.map_err(Lost::Refused)? {
+            Ok(held) => {
+                let mut all = lock(&self.held);
+                all.retain(|_, set| set.strong_count() > 0);
+                all.insert(set.hash.clone(), Arc::downgrade(&held));
+                Ok(held)
+            }
+            Err(StoreError::NoSuchSet(_)) => Err(Lost::Gone),
+            Err(error) => Err(Lost::Refused(unusable(set, error.to_string()))),
+        }
+    }
+
+    /// Whether a request has a set now.
+    pub(super) fn is_held(&self, hash: &str) -> bool {
+        lock(&self.held).get(hash).is_some_and(|set| set.strong_count() > 0)
+    }
+
+    /// What excludes that a set is removed while it is taken.
+    pub(super) fn gate(&self, hash: &str) -> Arc<RwLock<()>> {
+        let mut gates = lock(&self.gates);
+        if let Some(gate) = gates.get(hash).and_then(Weak::upgrade) {
+            return gate;
+        }
+        gates.retain(|_, gate| gate.strong_count() > 0);
+        let gate = Arc::new(RwLock::new(()));
+        gates.insert(hash.to_owned(), Arc::downgrade(&gate));
+        gate
+    }
+}
+
+fn unusable(set: &StoredSet, why: String) -> Refusal {
+    Refusal::Unusable { what: format!("the set of packages {}", short(&set.hash)), why }
+}

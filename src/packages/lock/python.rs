@@ -1,0 +1,195 @@
+//! Locks of Python: `requirements.txt` with hashes, as uv and pip-tools write it.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use isolator_pool::quote::quoted;
+use regex::Regex;
+
+use super::{LockError, Locked, WANTED};
+use crate::packages::requirement::{Pins, Recipe, normalised_python};
+
+/// Begins the line that says for what a lock was made.
+const TARGET: &str = "# Target: ";
+
+/// A package with its hashes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::packages) struct Pinned {
+    /// The package.
+    pub package: Locked,
+    /// The SHA-256 of its files, sorted.
+    pub hashes: Vec<String>,
+}
+
+impl Pinned {
+    /// As a line that uv reads.
+    pub(in crate::packages) fn line(&self) -> String {
+        let Self { package: Locked { name, version, .. }, hashes } = self;
+        let mut line = format!("{name}=={version}");
+        for hash in hashes {
+            // Writing to a string can't fail.
+            let _ = write!(line, " --hash=sha256:{hash}");
+        }
+        line
+    }
+}
+
+/// What uv is asked to resolve.
+pub(in crate::packages) fn wanted(recipe: &Recipe) -> String {
+    recipe.requirements.iter().map(|requirement| format!("{}\n", requirement.text)).collect()
+}
+
+/// What uv has to keep to.
+pub(in crate::packages) fn constraints(pins: &Pins) -> String {
+    pins.versions.iter().map(|(name, version)| format!("{name}=={version}\n")).collect()
+}
+
+/// The packages as uv reads them.
+pub(in crate::packages) fn text(pinned: &[Pinned]) -> String {
+    pinned.iter().map(|it| format!("{}\n", it.line())).collect()
+}
+
+/// The packages as a lock has them, with those that want each.
+pub(super) fn locked(pinned: &[Pinned]) -> String {
+    let one = |Pinned { package, hashes }: &Pinned| {
+        let hashes = hashes.iter().map(|hash| format!(" \\\n    --hash=sha256:{hash}"));
+        let wanted_by = package.wanted_by.iter().map(|name| format!("    #   {name}\n"));
+        let via = if package.wanted_by.is_empty() { "" } else { "    # via\n" };
+        let (hashes, wanted_by) = (hashes.collect::<String>(), wanted_by.collect::<String>());
+        format!("{}=={}{hashes}\n{via}{wanted_by}", package.name, package.version)
+    };
+    pinned.iter().map(one).collect()
+}
+
+/// What uv has resolved, with a line about for what.
+pub(in crate::packages) fn with_target(target: &str, resolved: &str) -> String {
+    format!("{TARGET}{target}\n{resolved}")
+}
+
+static PACKAGE: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"^(?<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)\s*(?<more>\\?)$",
+    )
+});
+static HASH: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"^\s+--hash=sha256:(?<hash>[0-9a-f]{64})\s*(?<more>\\?)$"));
+static VIA: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s+#\s+(?:via(?:\s+|$))?(?<who>.*)$"));
+
+/// The packages of a lock with their hashes, and for what it was made.
+pub(in crate::packages) fn parse(text: &str) -> Result<(String, Vec<Pinned>), LockError> {
+    let mut target = None;
+    let mut packages: Vec<Pinned> = Vec::new();
+    let mut goes_on = false;
+    for (number, line) in text.lines().enumerate() {
+        if let Some(name) = line.strip_prefix(TARGET) {
+            target.get_or_insert_with(|| name.trim().to_owned());
+        } else if line.trim().is_empty() || line.starts_with('#') {
+        } else if let Some(found) = PACKAGE.captures(line).filter(|_| !goes_on) {
+            goes_on = !found["more"].is_empty();
+            let package = Locked {
+                name: normalised_python(&found["name"]),
+                version: found["version"].to_owned(),
+                wanted_by: Vec::new(),
+            };
+            packages.push(Pinned { package, hashes: Vec::new() });
+        } else if let Some((found, last)) = HASH.captures(line).zip(packages.last_mut())
+            && goes_on
+        {
+            goes_on = !found["more"].is_empty();
+            last.hashes.push(found["hash"].to_owned());
+        } else if let Some((found, last)) = VIA.captures(line).zip(packages.last_mut()) {
+            goes_on = false;
+            let who = found["who"].trim();
+            // An option names the file of the requirements.
+            if !who.is_empty() && !who.starts_with('-') && who != WANTED {
+                let name = who.split('[').next().unwrap_or_default();
+                last.package.wanted_by.push(normalised_python(name));
+            }
+        } else {
+            return Err(LockError(format!(
+                "line {} is not a package with hashes: {}",
+                number + 1,
+                quoted(line)
+            )));
+        }
+    }
+    for Pinned { package, hashes } in &mut packages {
+        if hashes.is_empty() {
+            return Err(LockError(format!("{} has no hash", package.name)));
+        }
+        hashes.sort();
+        hashes.dedup();
+        package.wanted_by.sort();
+        package.wanted_by.dedup();
+    }
+    packages.sort_by(|a, b| a.package.name.cmp(&b.package.name));
+    if let Some(twice) = packages.windows(2).find(|two| two[0].package.name == two[1].package.name)
+    {
+        return Err(LockError(format!("{} is there twice", twice[0].package.name)));
+    }
+    let target = target.ok_or_else(|| LockError::new("it does not say for what it was made"))?;
+    Ok((target, packages))
+}
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a constant pattern is valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASHES: [&str; 2] = [
+        "1111111111111111111111111111111111111111111111111111111111111111",
+        "2222222222222222222222222222222222222222222222222222222222222222",
+    ];
+
+    fn text() -> String {
+        let [one, two] = HASHES;
+        format!(
+            "# Target: cpython-3.13-x86_64-manylinux_2_40\n# This file was autogenerated by uv\n#    isolator packages lock\n\
+             numpy==2.3.0 \\\n    --hash=sha256:{two} \\\n    --hash=sha256:{one}\n    # via\n    #   -r requirements.in\n    \
+             #   Pandas\npandas==2.2.0+local \\\n    --hash=sha256:{one}\n    # via -r requirements.in\n"
+        )
+    }
+
+    #[test]
+    fn packages_have_their_hashes_and_who_wants_them() {
+        let (target, packages) = parse(&text()).unwrap();
+        assert_eq!(target, "cpython-3.13-x86_64-manylinux_2_40");
+        let [numpy, pandas] = packages.as_slice() else { panic!("{packages:?}") };
+        assert_eq!(
+            (&numpy.hashes[..], &numpy.package.wanted_by[..]),
+            (&HASHES.map(str::to_owned)[..], &["pandas".to_owned()][..])
+        );
+        assert_eq!(pandas.line(), format!("pandas==2.2.0+local --hash=sha256:{}", HASHES[0]));
+        assert!(pandas.package.wanted_by.is_empty());
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let (target, packages) = parse(&text()).unwrap();
+        assert_eq!(parse(&with_target(&target, &locked(&packages))), Ok((target, packages)));
+    }
+
+    #[test]
+    fn nothing_but_packages_with_hashes_is_read() {
+        for line in [
+            "evil @ https://index.example/evil.whl",
+            "https://index.example/evil.whl",
+            "-e .",
+            "--index-url https://index.example",
+            "  --hash=sha256:123",
+            "evil>=1",
+            "evil==1 --hash=sha256:0",
+            "-r other.txt",
+            "evil==1 ; python_version > '3'",
+            "evil==1",
+        ] {
+            let text = format!("{}{line}\n", text());
+            assert!(parse(&text).is_err(), "{line}");
+        }
+        assert!(parse(&format!("{0}{0}", text())).is_err());
+        assert!(parse(&text().replacen(TARGET, "# ", 1)).is_err());
+    }
+}

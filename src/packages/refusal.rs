@@ -1,0 +1,203 @@
+//! Why a request gets no set of packages, in words for whoever asked.
+
+use std::time::Duration;
+
+use isolator_pool::engine::limits::ByteSize;
+use isolator_pool::quote::quoted;
+
+/// Names of sets or patterns that a refusal shows at most.
+const MOST_SHOWN: usize = 30;
+
+/// Why there is no set. Everybody who waits for the same build gets the same one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// No set has this name, and nothing is built on demand.
+    #[error("there is no set of packages {}: {}", quoted(.asked), of_sets(.sets, .language))]
+    NoSuchSet {
+        /// What was asked for.
+        asked: String,
+        /// The language of the program.
+        language: String,
+        /// The sets of this language.
+        sets: Vec<String>,
+    },
+    /// The set is for another language.
+    #[error(
+        "the set of packages {} is for {theirs}, and this program is {language}: {}",
+        quoted(.asked),
+        of_sets(.sets, .language)
+    )]
+    OtherLanguage {
+        /// What was asked for.
+        asked: String,
+        /// The language of the set.
+        theirs: String,
+        /// The language of the program.
+        language: String,
+        /// The sets of this language.
+        sets: Vec<String>,
+    },
+    /// The language has no packages.
+    #[error("programs in {0} can't be given packages: send what they need as files")]
+    NoPackages(String),
+    /// A text is neither a set nor a requirement.
+    #[error("{message}; {}", of_sets(.sets, .language))]
+    Bad {
+        /// What is wrong with it.
+        message: String,
+        /// The language of the program.
+        language: String,
+        /// The sets of this language.
+        sets: Vec<String>,
+    },
+    /// More were asked for than one set can have.
+    #[error("{asked} packages are asked for, and {most} can be at most")]
+    TooMany {
+        /// How many.
+        asked: usize,
+        /// How many can be.
+        most: usize,
+    },
+    /// The operator does not allow these packages.
+    #[error(
+        "the operator does not allow {}: what can be asked for are packages whose names match {}; {}",
+        .names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", "),
+        list(.allow),
+        of_sets(.sets, .language)
+    )]
+    NotAllowed {
+        /// The names that match no pattern.
+        names: Vec<String>,
+        /// The patterns.
+        allow: Vec<String>,
+        /// The language of the program.
+        language: String,
+        /// The sets of this language.
+        sets: Vec<String>,
+    },
+    /// So many builds wait already, or so many calls wait for builds.
+    #[error("{waiting} {what} at this moment: try again in a minute")]
+    Busy {
+        /// How many there are.
+        waiting: usize,
+        /// What they are.
+        what: &'static str,
+    },
+    /// It was not built.
+    #[error("{what} could not be built: {why}")]
+    Failed {
+        /// Which set.
+        what: String,
+        /// Why.
+        why: String,
+        /// Whether it most likely fails again in the same way, because it is not a matter of time.
+        is_lasting: bool,
+    },
+    /// It was not built a moment ago, and this was not tried again.
+    #[error(
+        "{first} (this was {} s ago, and it is tried again when it is asked for in {} s or later)",
+        .ago.as_secs(),
+        .again.as_secs().max(1)
+    )]
+    FailedBefore {
+        /// The refusal of then.
+        first: Box<Self>,
+        /// How long ago that was.
+        ago: Duration,
+        /// How long it is remembered from now on.
+        again: Duration,
+    },
+    /// It is larger than everything that the store may have.
+    #[error(
+        "{what} has {}, and all sets together can have {} (packages.maxStoreMB): ask for less, or for a set that is there",
+        size(*.bytes),
+        size(*.most)
+    )]
+    TooLarge {
+        /// Which set.
+        what: String,
+        /// Its bytes.
+        bytes: u64,
+        /// The bytes that all can have.
+        most: u64,
+    },
+    /// There is no room beside sets that are in use or named by the configuration.
+    #[error(
+        "there is no room for {what}, which has {}: the other sets have {} of {} (packages.maxStoreMB), and are in use or \
+         named by the configuration",
+        size(*.bytes),
+        size(*.others),
+        size(*.most)
+    )]
+    NoRoom {
+        /// Which set.
+        what: String,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes of the others.
+        others: u64,
+        /// The bytes that all can have.
+        most: u64,
+    },
+    /// All the sets that there can be on demand are in use.
+    #[error(
+        "all {0} sets that can be there on demand (packages.onDemand.maxSets) are in use at this moment: try again in a \
+         minute, or ask for a set that is there"
+    )]
+    AllInUse(usize),
+    /// The set is there, and can't be used.
+    #[error("{what} can't be used: {why}")]
+    Unusable {
+        /// Which set.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// The server is stopping.
+    #[error("the server is shutting down")]
+    Stopping,
+}
+
+impl Refusal {
+    /// Whether the arguments have to change before it can be otherwise.
+    pub(crate) const fn is_of_arguments(&self) -> bool {
+        matches!(
+            self,
+            Self::NoSuchSet { .. }
+                | Self::OtherLanguage { .. }
+                | Self::NoPackages(_)
+                | Self::Bad { .. }
+                | Self::TooMany { .. }
+                | Self::NotAllowed { .. }
+        )
+    }
+
+    /// Whether another try a moment later should fail at once, without asking the index again.
+    pub(super) const fn is_remembered(&self) -> bool {
+        !matches!(self, Self::Stopping | Self::AllInUse(_) | Self::NoRoom { .. })
+    }
+}
+
+fn of_sets(sets: &[String], language: &str) -> String {
+    match sets {
+        [] => format!("there are no sets for {language}"),
+        sets => format!("the sets for {language} are {}", list(sets)),
+    }
+}
+
+/// Texts of the operator.
+fn list(names: &[String]) -> String {
+    let mut shown: Vec<_> = names.iter().take(MOST_SHOWN).cloned().collect();
+    if names.len() > MOST_SHOWN {
+        shown.push(format!("{} more", names.len() - MOST_SHOWN));
+    }
+    match shown.is_empty() {
+        true => "nothing".to_owned(),
+        false => shown.join(", "),
+    }
+}
+
+/// A size in MiB, rounded up.
+fn size(bytes: u64) -> ByteSize {
+    ByteSize::mib(bytes.div_ceil(1 << 20))
+}

@@ -1,0 +1,146 @@
+//! What a set that is there has: modules, and versions of packages.
+
+use std::collections::BTreeMap;
+use std::str::FromStr as _;
+
+use isolator_pool::engine::preload::Interpreter;
+use pep440_rs::{Version, VersionSpecifiers};
+
+use crate::packages::requirement::{self, Requirement};
+use crate::packages::store::StoredSet;
+
+/// Whether a set has a module, as programs name it: `yaml`, `google.protobuf`, `lodash/fp`, `@scope/name/file`.
+pub(super) fn has_module(set: &StoredSet, module: &str) -> bool {
+    let topmost = match set.interpreter {
+        Interpreter::Python => module.split('.').next().unwrap_or_default(),
+        Interpreter::Node => {
+            let parts = if module.starts_with('@') { 2 } else { 1 };
+            let end = module.match_indices('/').nth(parts - 1).map_or(module.len(), |(at, _)| at);
+            &module[..end]
+        }
+    };
+    !topmost.is_empty() && set.modules.iter().any(|module| module == topmost)
+}
+
+/// Whether a set for Python has a package in one of the wanted versions, with all of its extras. A requirement for some
+/// machines only is satisfied if it would be on every one.
+pub(super) fn satisfies(set: &StoredSet, wanted: &Requirement) -> bool {
+    if set.interpreter != Interpreter::Python {
+        return false;
+    }
+    let Wanted { extras, versions } = Wanted::of(&wanted.text);
+    let Ok(versions) = VersionSpecifiers::from_str(versions) else { return false };
+    let Some(locked) = set.packages.iter().find(|locked| locked.name == wanted.name) else {
+        return false;
+    };
+    let Ok(version) = Version::from_str(&locked.version) else { return false };
+    // What an extra brings along is there if the set was built with it.
+    let has = |extra: &&str| {
+        set.requirements.iter().any(|text| {
+            requirement::parse(set.interpreter, text).is_ok_and(|own| {
+                own.name == wanted.name && Wanted::of(&own.text).extras.contains(extra)
+            })
+        })
+    };
+    versions.contains(&version) && extras.iter().all(has)
+}
+
+/// Whether a package is among these, with its version, and is one of those that are wanted. Of extras nothing is known.
+pub(super) fn has_version(there: &BTreeMap<String, String>, wanted: &Requirement) -> bool {
+    let Wanted { extras, versions } = Wanted::of(&wanted.text);
+    let (Ok(versions), true) = (VersionSpecifiers::from_str(versions), extras.is_empty()) else {
+        return false;
+    };
+    let version = there.get(&wanted.name).and_then(|version| Version::from_str(version).ok());
+    version.is_some_and(|version| versions.contains(&version))
+}
+
+/// The parts of a requirement of Python, as [`requirement::parse`] writes it.
+struct Wanted<'a> {
+    extras: Vec<&'a str>,
+    versions: &'a str,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(text: &'a str) -> Self {
+        let text = text.split(';').next().unwrap_or_default().trim();
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let rest = text.trim_start_matches(is_of_name);
+        let (extras, versions) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))
+        {
+            Some((extras, versions)) => (extras.split(',').collect(), versions),
+            None => (Vec::new(), rest),
+        };
+        Self { extras, versions }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::packages::lock::Locked;
+
+    fn set(interpreter: Interpreter, modules: &[&str]) -> StoredSet {
+        let locked = |(name, version): (&str, &str)| Locked {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            wanted_by: Vec::new(),
+        };
+        StoredSet {
+            hash: "0".repeat(64),
+            interpreter,
+            target: String::new(),
+            index: String::new(),
+            requirements: vec!["httpx[http2]>=0.27".to_owned(), "typing-extensions".to_owned()],
+            locks: BTreeMap::new(),
+            packages: [("httpx", "0.28.1"), ("h2", "4.2.0"), ("typing-extensions", "4.13.0")]
+                .map(locked)
+                .into(),
+            modules: modules.iter().map(|module| (*module).to_owned()).collect(),
+            bytes: 1,
+            built: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn requirements_are_compared_as_the_standard_says() {
+        let set = set(Interpreter::Python, &[]);
+        for (wanted, expected) in [
+            ("httpx", true),
+            ("HTTPX>=0.28,<1", true),
+            ("httpx==0.28.*", true),
+            ("httpx~=0.27.0", false),
+            ("httpx!=0.28.1", false),
+            ("httpx[http2]", true),
+            ("httpx[http2,socks]", false),
+            ("h2", true),
+            ("Typing.Extensions>=4", true),
+            ("httpx; python_version >= '3.8'", true),
+            ("requests", false),
+        ] {
+            let wanted = requirement::parse(Interpreter::Python, wanted).unwrap();
+            assert_eq!(satisfies(&set, &wanted), expected, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_module_belongs_to_the_set_with_its_topmost_one() {
+        let python = set(Interpreter::Python, &["yaml", "google"]);
+        let node = set(Interpreter::Node, &["lodash", "@scope/name"]);
+        for (set, module, expected) in [
+            (&python, "yaml", true),
+            (&python, "google.protobuf", true),
+            (&python, "goog", false),
+            (&python, "", false),
+            (&node, "lodash", true),
+            (&node, "lodash/fp", true),
+            (&node, "@scope/name/file.js", true),
+            (&node, "@scope", false),
+            (&node, "name", false),
+        ] {
+            assert_eq!(has_module(set, module), expected, "{module}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A set that is being built: a folder of its own, which is removed unless it becomes a set.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock, syncfs};
+
+use super::{SetFile, Store, StoreError, StoredSet, new_name, tree};
+use crate::packages::store::tree::Entry;
+
+/// The file whose lock says that somebody builds here.
+pub(super) const LOCK: &str = "lock";
+
+/// What becomes the set.
+const SET: &str = "set";
+
+/// A folder in which a set is built. It is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Building {
+    store: Store,
+    folder: PathBuf,
+    lock: File,
+    /// Keeps the caches of the tools.
+    _cache: File,
+}
+
+impl Building {
+    /// Begins a set. The folder for its files is there.
+    ///
+    /// # Errors
+    ///
+    /// When a folder can't be made.
+    pub(super) fn begin(store: &Store) -> Result<Self, StoreError> {
+        // Otherwise a sweep could see the folder before its lock.
+        let all = store.lock_all()?;
+        let folder = store.folder.join("building").join(new_name());
+        let failed = |error| StoreError::io(&folder, error);
+        fs::create_dir(&folder).map_err(failed)?;
+        let remove = |error: StoreError| {
+            let _ = fs::remove_dir_all(&folder);
+            error
+        };
+        let path = folder.join(LOCK);
+        let lock = File::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|error| remove(StoreError::io(&path, error)))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| remove(StoreError::io(&path, error.into())))?;
+        let cache = store.use_cache().map_err(remove)?;
+        drop(all);
+        let building = Self { store: store.clone(), folder, lock, _cache: cache };
+        let files = building.files();
+        fs::create_dir_all(&files).map_err(|error| StoreError::io(&files, error))?;
+        Ok(building)
+    }
+
+    /// The folder where tools work.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The file whose lock keeps the folder. Tools inherit it.
+    pub(crate) fn lock(&self) -> &File {
+        &self.lock
+    }
+
+    /// The files of the set.
+    pub(crate) fn files(&self) -> PathBuf {
+        self.folder.join(SET).join(super::FILES)
+    }
+
+    /// Makes it a set that all processes of this user see. If another process was faster, this one's work is dropped.
+    ///
+    /// # Errors
+    ///
+    /// When files can't be read or written.
+    pub(crate) fn publish(self, set: &StoredSet, entries: &[Entry]) -> Result<(), StoreError> {
+        let new = self.folder.join(SET);
+        let manifest = tree::manifest(&self.files(), entries)?;
+        let file = SetFile { manifest: super::hash_of(manifest.as_bytes()), set: set.clone() };
+        let write = |name: &str, content: &[u8]| {
+            let path = new.join(name);
+            fs::write(&path, content).map_err(|error| StoreError::io(&path, error))
+        };
+        write(super::MANIFEST, manifest.as_bytes())?;
+        write(super::USED, b"")?;
+        write(super::SET_FILE, &serde_json::to_vec_pretty(&file).expect("plain data is JSON"))?;
+        // After a power cut the set is there as a whole or not at all.
+        let folder = File::open(&new).map_err(|error| StoreError::io(&new, error))?;
+        syncfs(&folder).map_err(|error| StoreError::io(&new, error.into()))?;
+        let place = self.store.set_folder(&set.hash)?;
+        let all = self.store.lock_all()?;
+        if place.join(super::SET_FILE).exists() {
+            return Ok(());
+        }
+        fs::rename(&new, &place).map_err(|error| StoreError::io(&place, error))?;
+        drop(all);
+        self.store.mark_verified(&set.hash);
+        Ok(())
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        // Out of the way at once. What is left there goes with the next start.
+        let away = self.store.folder.join("removed").join(new_name());
+        let folder = match fs::rename(&self.folder, &away) {
+            Ok(()) => away,
+            Err(error) => {
+                tracing::warn!(%error, folder = %self.folder.display(), "a build's folder could not be moved away");
+                self.folder.clone()
+            }
+        };
+        let remove = move || super::remove_folder(&folder);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
+    }
+}

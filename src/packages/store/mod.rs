@@ -1,0 +1,486 @@
+//! The sets on disk.
+//!
+//! ```text
+//! sets/HASH/files/…      the set: what sandboxes see
+//! sets/HASH/set.json     what is known of it; a process that uses the set holds a shared lock on this file
+//! sets/HASH/manifest     its files with their hashes; set.json has the hash of this
+//! sets/HASH/used         its modification time is that of the last use
+//! building/…             sets that are being built, each with a lock
+//! removed/…              what is being deleted
+//! cache/                 of the tools; files of sets are linked to those here
+//! lock                   is held for a moment by whoever adds or removes something
+//! ```
+//!
+//! One rename makes a set visible, and one makes it invisible. So a process that is killed leaves at most what no other
+//! takes for a set, and the next start removes it. Locks (`flock`) show what is in use, because they end with their process.
+
+mod building;
+pub(crate) mod tree;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::{Errno, retry_on_intr};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+pub(crate) use building::Building;
+
+use crate::hex::hex;
+use crate::packages::lock::Locked;
+
+/// Names of a set's files.
+const FILES: &str = "files";
+const SET_FILE: &str = "set.json";
+const MANIFEST: &str = "manifest";
+const USED: &str = "used";
+
+/// A use is noted if the last one was so long ago.
+const USES_APART: Duration = Duration::from_secs(30);
+
+/// What is known of a set in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StoredSet {
+    /// Its identity, in hexadecimal digits.
+    pub hash: String,
+    /// The interpreter that imports from it.
+    pub interpreter: Interpreter,
+    /// For what it was built.
+    pub target: String,
+    /// The index from which it came, without credentials; empty if the tools' own configuration said which.
+    #[serde(default)]
+    pub index: String,
+    /// What was asked for.
+    pub requirements: Vec<String>,
+    /// The hashes of the locks that held for a part of it, by the names of their sets.
+    #[serde(default)]
+    pub locks: BTreeMap<String, String>,
+    /// Its packages, in the order of their names.
+    pub packages: Vec<Locked>,
+    /// The names that programs import, topmost only.
+    pub modules: Vec<String>,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// When it was built.
+    pub built: SystemTime,
+}
+
+/// The file with what is known of a set.
+#[derive(Serialize, Deserialize)]
+struct SetFile {
+    /// Hash of the list of its files.
+    manifest: String,
+    #[serde(flatten)]
+    set: StoredSet,
+}
+
+/// The store can't do what it should.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// There is no such set.
+    #[error("the set {0} is not in the store")]
+    NoSuchSet(String),
+    /// Processes use the set.
+    #[error("the set {0} is in use")]
+    InUse(String),
+    /// A file of the set is not what it was when it was built.
+    #[error(
+        "the set {hash} was changed since it was built ({what}): remove it with `isolator packages rm {hash}`"
+    )]
+    Changed {
+        /// The set.
+        hash: String,
+        /// The difference.
+        what: String,
+    },
+    /// The disk is full.
+    #[error("no space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
+    Full(PathBuf),
+    /// A file or folder can't be used.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl StoreError {
+    /// What is wrong with a file or folder.
+    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Full(path.parent().unwrap_or(path).to_owned())
+            }
+            _ => Self::Io { path: path.to_owned(), error },
+        }
+    }
+}
+
+/// Whether a set is as it was built, by the inode of its `set.json`. Who asks first looks, and others wait for the answer.
+type Verified = Mutex<HashMap<(String, u64), Arc<Mutex<bool>>>>;
+
+/// The sets of a user on this machine. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    folder: Arc<Path>,
+    verified: Arc<Verified>,
+}
+
+impl Store {
+    /// Opens the store in a folder, which is made, and cleans up after processes that were killed.
+    ///
+    /// # Errors
+    ///
+    /// When the folder can't be made or written.
+    pub(crate) fn open(folder: &Path) -> Result<Self, StoreError> {
+        let store = Self { folder: folder.into(), verified: Arc::default() };
+        for name in ["sets", "building", "removed", "cache"] {
+            let path = folder.join(name);
+            let mut made = fs::DirBuilder::new();
+            // Only the sandboxes of this user see sets, and only through mounts.
+            made.recursive(true).mode(0o700);
+            made.create(&path).map_err(|error| StoreError::io(&path, error))?;
+        }
+        store.sweep();
+        Ok(store)
+    }
+
+    /// The folder of the sets. Each is in a folder with its hash as the name.
+    pub(crate) fn sets_folder(&self) -> PathBuf {
+        self.folder.join("sets")
+    }
+
+    /// The file whose lock says that a process holds the set.
+    pub(crate) fn lock_file(&self, hash: &str) -> PathBuf {
+        self.sets_folder().join(hash).join(SET_FILE)
+    }
+
+    /// The folder of a set, which need not be there.
+    fn set_folder(&self, hash: &str) -> Result<PathBuf, StoreError> {
+        let is_hash = hash.len() == 64
+            && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        if is_hash {
+            Ok(self.sets_folder().join(hash))
+        } else {
+            Err(StoreError::NoSuchSet(hash.chars().take(64).collect()))
+        }
+    }
+
+    /// What is known of a set, if it is there.
+    pub(crate) fn find(&self, hash: &str) -> Option<StoredSet> {
+        let path = self.set_folder(hash).ok()?.join(SET_FILE);
+        match read_set(&path) {
+            Ok(Some(found)) if found.set.hash == hash => Some(found.set),
+            Ok(None) => None,
+            Ok(Some(_)) => {
+                tracing::warn!(path = %path.display(), "a set of packages is in the wrong folder");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a set of packages can't be read");
+                None
+            }
+        }
+    }
+
+    /// Whether a set is there.
+    pub(crate) fn is_there(&self, hash: &str) -> bool {
+        self.lock_file(hash).exists()
+    }
+
+    /// All sets, and when each was last used.
+    pub(crate) fn all(&self) -> Vec<(StoredSet, SystemTime)> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.sets_folder()).into_iter().flatten().flatten() {
+            let Some(set) = entry.file_name().to_str().and_then(|hash| self.find(hash)) else {
+                continue;
+            };
+            let used = fs::metadata(entry.path().join(USED)).and_then(|used| used.modified());
+            let used = used.unwrap_or(set.built);
+            found.push((set, used));
+        }
+        found.sort_by(|(a, _), (b, _)| a.hash.cmp(&b.hash));
+        found
+    }
+
+    /// Takes a set, which is there as long as what is returned. The first time in this process, all its files are compared
+    /// with what they were when it was built, which takes a second for each gigabyte: call it where blocking is allowed.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there, or was changed.
+    pub(crate) fn hold(&self, set: &StoredSet) -> Result<Arc<PackageSet>, StoreError> {
+        let folder = self.set_folder(&set.hash)?;
+        let (held, inode) = self.take(&set.hash, FlockOperation::LockShared)?;
+        let verified = {
+            let mut all = lock(&self.verified);
+            Arc::clone(all.entry((set.hash.clone(), inode)).or_default())
+        };
+        let mut is_verified = lock(&verified);
+        if !*is_verified {
+            verify(&folder, &set.hash)?;
+            *is_verified = true;
+        }
+        Ok(Arc::new(PackageSet {
+            hash: set.hash.clone(),
+            folder: folder.join(FILES),
+            interpreter: set.interpreter,
+            modules: set.modules.clone(),
+            held,
+        }))
+    }
+
+    /// Locks a set that is there. Returns the lock, and the inode of its file.
+    fn take(&self, hash: &str, operation: FlockOperation) -> Result<(File, u64), StoreError> {
+        let path = self.set_folder(hash)?.join(SET_FILE);
+        let gone = || StoreError::NoSuchSet(hash.to_owned());
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => gone(),
+            _ => StoreError::io(&path, error),
+        };
+        let file = File::open(&path).map_err(failed)?;
+        match retry_on_intr(|| flock(&file, operation)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(StoreError::InUse(hash.to_owned())),
+            Err(error) => return Err(StoreError::io(&path, error.into())),
+        }
+        // It may have been removed before the lock was had.
+        let inode = file.metadata().map_err(failed)?.ino();
+        if fs::metadata(&path).map_err(failed)?.ino() == inode {
+            Ok((file, inode))
+        } else {
+            Err(gone())
+        }
+    }
+
+    /// Remembers that a set was looked at when it was made.
+    fn mark_verified(&self, hash: &str) {
+        if let Ok(metadata) = fs::metadata(self.lock_file(hash)) {
+            lock(&self.verified)
+                .insert((hash.to_owned(), metadata.ino()), Arc::new(Mutex::new(true)));
+        }
+    }
+
+    /// Removes a set. Tells whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::InUse`] if this process or another holds it.
+    pub(crate) fn remove(&self, hash: &str) -> Result<bool, StoreError> {
+        let folder = self.set_folder(hash)?;
+        let all = self.lock_all()?;
+        let held = match self.take(hash, FlockOperation::NonBlockingLockExclusive) {
+            // A folder without its file is not a set anymore, and has nobody who uses it.
+            Err(StoreError::NoSuchSet(_)) if folder.exists() => None,
+            Err(StoreError::NoSuchSet(_)) => return Ok(false),
+            taken => Some(taken?),
+        };
+        let away = self.folder.join("removed").join(new_name());
+        fs::rename(&folder, &away).map_err(|error| StoreError::io(&folder, error))?;
+        drop((held, all));
+        lock(&self.verified).retain(|(known, _), _| known != hash);
+        remove_folder(&away);
+        Ok(true)
+    }
+
+    /// Whether a process holds the set, this one or another.
+    pub(crate) fn is_held(&self, hash: &str) -> bool {
+        matches!(
+            self.take(hash, FlockOperation::NonBlockingLockExclusive),
+            Err(StoreError::InUse(_))
+        )
+    }
+
+    /// Remembers that the set was used now.
+    pub(crate) fn used(&self, hash: &str) {
+        let Ok(path) = self.set_folder(hash).map(|folder| folder.join(USED)) else { return };
+        let now = SystemTime::now();
+        let noted = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let is_new =
+            noted.is_ok_and(|noted| now.duration_since(noted).is_ok_and(|ago| ago < USES_APART));
+        if is_new {
+            return;
+        }
+        let file = File::options().write(true).open(&path);
+        if let Err(error) = file.and_then(|file| file.set_modified(now))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, path = %path.display(), "the use of a set of packages was not noted");
+        }
+    }
+
+    /// Bytes of all sets. What several have in common counts once. Looks at every file, so it takes a while.
+    pub(crate) fn bytes(&self) -> u64 {
+        tree::disk_bytes(&self.sets_folder(), &mut HashSet::new())
+    }
+
+    /// Removes what processes left that were killed while they built or removed a set.
+    pub(crate) fn sweep(&self) {
+        if let Err(error) = self.move_leftovers() {
+            tracing::warn!(%error, "what unfinished builds of packages left could not be removed");
+        }
+        for entry in fs::read_dir(self.folder.join("removed")).into_iter().flatten().flatten() {
+            remove_folder(&entry.path());
+        }
+    }
+
+    /// Moves away what dead processes were building.
+    fn move_leftovers(&self) -> Result<(), StoreError> {
+        let _all = self.lock_all()?;
+        let building = self.folder.join("building");
+        for entry in fs::read_dir(&building).map_err(|error| StoreError::io(&building, error))? {
+            let path = entry.map_err(|error| StoreError::io(&building, error))?.path();
+            // Whoever makes such a folder holds the lock of all until it has its own.
+            let is_alive = File::open(path.join(building::LOCK)).is_ok_and(|own| {
+                flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+            });
+            if !is_alive {
+                let away = self.folder.join("removed").join(new_name());
+                fs::rename(&path, away).map_err(|error| StoreError::io(&path, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to build a set.
+    ///
+    /// # Errors
+    ///
+    /// When its folder can't be made.
+    pub(crate) fn begin(&self) -> Result<Building, StoreError> {
+        Building::begin(self)
+    }
+
+    /// The folder of a tool's cache.
+    pub(crate) fn cache(&self, tool: &str) -> PathBuf {
+        self.folder.join("cache").join(tool)
+    }
+
+    /// Keeps the caches until the lock is dropped.
+    fn use_cache(&self) -> Result<File, StoreError> {
+        self.lock_file_of("cache.lock", FlockOperation::LockShared)
+    }
+
+    /// Bytes of the caches that no set has.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        let mut seen = HashSet::new();
+        tree::disk_bytes(&self.sets_folder(), &mut seen);
+        tree::disk_bytes(&self.folder.join("cache"), &mut seen)
+    }
+
+    /// Removes what the tools have downloaded, unless a process builds at this moment. Returns the bytes that this freed.
+    ///
+    /// # Errors
+    ///
+    /// When the folder can't be moved away.
+    pub(crate) fn clear_cache(&self) -> Result<u64, StoreError> {
+        let bytes = self.cache_bytes();
+        let held = match self.lock_file_of("cache.lock", FlockOperation::NonBlockingLockExclusive) {
+            Err(StoreError::InUse(_)) => return Ok(0),
+            held => held?,
+        };
+        let cache = self.folder.join("cache");
+        let away = self.folder.join("removed").join(new_name());
+        fs::rename(&cache, &away).map_err(|error| StoreError::io(&cache, error))?;
+        let made = fs::create_dir(&cache).map_err(|error| StoreError::io(&cache, error));
+        drop(held);
+        remove_folder(&away);
+        made.map(|()| bytes)
+    }
+
+    /// Keeps others from adding or removing something. Held for a moment.
+    fn lock_all(&self) -> Result<File, StoreError> {
+        self.lock_file_of("lock", FlockOperation::LockExclusive)
+    }
+
+    fn lock_file_of(&self, name: &str, operation: FlockOperation) -> Result<File, StoreError> {
+        let path = self.folder.join(name);
+        let failed = |error| StoreError::io(&path, error);
+        let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+        match retry_on_intr(|| flock(&file, operation)) {
+            Ok(()) => Ok(file),
+            Err(Errno::WOULDBLOCK) => Err(StoreError::InUse(name.to_owned())),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+}
+
+/// What is known of a set; `None` if there is none.
+fn read_set(path: &Path) -> Result<Option<SetFile>, StoreError> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io(path, error)),
+    };
+    let parsed = serde_json::from_slice(&text);
+    parsed.map(Some).map_err(|error| StoreError::io(path, io::Error::other(error)))
+}
+
+/// Compares a set's files with what they were when it was built.
+fn verify(folder: &Path, hash: &str) -> Result<(), StoreError> {
+    let changed = |what: String| StoreError::Changed { hash: hash.to_owned(), what };
+    let file = read_set(&folder.join(SET_FILE))?;
+    let file = file.ok_or_else(|| StoreError::NoSuchSet(hash.to_owned()))?;
+    let path = folder.join(MANIFEST);
+    let manifest = fs::read_to_string(&path).map_err(|error| StoreError::io(&path, error))?;
+    if hash_of(manifest.as_bytes()) != file.manifest {
+        return Err(changed("its list of files is another".to_owned()));
+    }
+    let files = folder.join(FILES);
+    let entries = match tree::entries(&files) {
+        Ok(entries) => entries,
+        Err(tree::TreeError::Refused(what)) => return Err(changed(what)),
+        Err(tree::TreeError::Store(error)) => return Err(error),
+    };
+    match tree::difference(&manifest, &tree::manifest(&files, &entries)?) {
+        None => Ok(()),
+        Some(what) => Err(changed(what)),
+    }
+}
+
+fn hash_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// A name that no other folder has.
+fn new_name() -> String {
+    let mut random = [0; 8];
+    if getrandom::fill(&mut random).is_err() {
+        // Without random numbers, time and process are enough to be different.
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        random =
+            u64::try_from(time.as_nanos() & u128::from(u64::MAX)).unwrap_or_default().to_le_bytes();
+    }
+    format!("{}-{}", std::process::id(), hex(&random))
+}
+
+/// Deletes a folder that is out of the way. A tool that was killed may write into it for a moment.
+fn remove_folder(folder: &Path) {
+    const TRIES: u32 = 5;
+    for attempt in 1..=TRIES {
+        match fs::remove_dir_all(folder) {
+            Ok(()) => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.exists() => return,
+            Err(error) if attempt == TRIES => {
+                tracing::warn!(%error, folder = %folder.display(), "a folder could not be deleted; the next start tries it again");
+            }
+            Err(_) => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
