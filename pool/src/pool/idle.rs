@@ -28,10 +28,6 @@ pub(crate) enum Idle {
 
 /// Sandboxes that a request can take.
 pub(crate) struct IdleSet {
-    /// How many sandboxes the set holds at most.
-    size: usize,
-    /// How many of them are thawed at rest. Unfinished ones are thawed, too, until they are finished.
-    hot: usize,
     sandboxes: Mutex<Sandboxes>,
     /// Notified once for each sandbox that is added, and for all when the set is closed.
     added: Notify,
@@ -40,6 +36,10 @@ pub(crate) struct IdleSet {
 /// What is in the set, the oldest first.
 #[derive(Default)]
 struct Sandboxes {
+    /// How many sandboxes the set holds at most.
+    size: usize,
+    /// How many of them are thawed at rest. Unfinished ones are thawed, too, until they are finished.
+    most_hot: usize,
     hot: VecDeque<Sandbox<Armed>>,
     paused: VecDeque<Sandbox<Paused>>,
     is_closed: bool,
@@ -60,7 +60,29 @@ pub(crate) struct Closed;
 
 impl IdleSet {
     pub(crate) fn new(size: usize, hot: usize) -> Self {
-        Self { size, hot: hot.min(size), sandboxes: Mutex::default(), added: Notify::new() }
+        let sandboxes = Sandboxes { size, most_hot: hot.min(size), ..Sandboxes::default() };
+        Self { sandboxes: Mutex::new(sandboxes), added: Notify::new() }
+    }
+
+    /// How many sandboxes the set holds at rest.
+    pub(crate) fn size(&self) -> usize {
+        lock(&self.sandboxes).size
+    }
+
+    /// Changes how many sandboxes the set holds, and how many are thawed at rest. The oldest of those that are too many are
+    /// dropped.
+    pub(crate) fn resize(&self, size: usize, hot: usize) {
+        let mut sandboxes = lock(&self.sandboxes);
+        (sandboxes.size, sandboxes.most_hot) = (size, hot.min(size));
+        let mut dropped = (Vec::new(), Vec::new());
+        while sandboxes.hot.len() + sandboxes.paused.len() > size {
+            match sandboxes.paused.pop_front() {
+                Some(paused) => dropped.0.push(paused),
+                None => dropped.1.extend(sandboxes.hot.pop_front()),
+            }
+        }
+        drop(sandboxes);
+        drop(dropped);
     }
 
     /// Takes a sandbox if there is one. A program that wants modules gets one that has them, if
@@ -102,19 +124,25 @@ impl IdleSet {
     /// Takes a paused sandbox if there is one and fewer are hot than should be, counting the `thawing` ones.
     pub(crate) fn take_to_thaw(&self, thawing: usize) -> Option<Sandbox<Paused>> {
         let mut sandboxes = lock(&self.sandboxes);
-        if sandboxes.finished() + thawing < self.hot { sandboxes.paused.pop_back() } else { None }
+        if sandboxes.finished() + thawing < sandboxes.most_hot {
+            sandboxes.paused.pop_back()
+        } else {
+            None
+        }
     }
 
     /// Takes a thawed sandbox that is only in the set because requests were waiting: one without its
     /// interpreter, or a finished one beyond those that should be hot.
     pub(crate) fn take_untidy(&self) -> Option<Sandbox<Armed>> {
         let mut finished = 0;
-        lock(&self.sandboxes).take_hot(|sandbox| match sandbox.missing() {
+        let mut sandboxes = lock(&self.sandboxes);
+        let most_hot = sandboxes.most_hot;
+        sandboxes.take_hot(|sandbox| match sandbox.missing() {
             Some(Missing::Interpreter) => true,
             Some(Missing::Modules) => false,
             None => {
                 finished += 1;
-                finished > self.hot
+                finished > most_hot
             }
         })
     }
@@ -127,7 +155,7 @@ impl IdleSet {
     /// Adds a thawed sandbox that is finished. Gives it back if enough are hot, or the set is full.
     pub(crate) fn add_finished(&self, sandbox: Sandbox<Armed>) -> Result<(), Sandbox<Armed>> {
         self.add(sandbox, |sandboxes| {
-            (sandboxes.finished() < self.hot).then_some(&mut sandboxes.hot)
+            (sandboxes.finished() < sandboxes.most_hot).then_some(&mut sandboxes.hot)
         })
     }
 
@@ -149,7 +177,7 @@ impl IdleSet {
         queue: impl FnOnce(&mut Sandboxes) -> Option<&mut VecDeque<Sandbox<State>>>,
     ) -> Result<(), Sandbox<State>> {
         let mut sandboxes = lock(&self.sandboxes);
-        if !self.has_room_in(&sandboxes) {
+        if !sandboxes.has_room() {
             return Err(sandbox);
         }
         let Some(queue) = queue(&mut sandboxes) else { return Err(sandbox) };
@@ -160,11 +188,7 @@ impl IdleSet {
 
     /// Whether a sandbox can be added.
     pub(crate) fn has_room(&self) -> bool {
-        self.has_room_in(&lock(&self.sandboxes))
-    }
-
-    fn has_room_in(&self, sandboxes: &Sandboxes) -> bool {
-        !sandboxes.is_closed && sandboxes.hot.len() + sandboxes.paused.len() < self.size
+        lock(&self.sandboxes).has_room()
     }
 
     /// Drops what is dead, older than `max_age` or outdated.
@@ -213,6 +237,10 @@ impl IdleSet {
 }
 
 impl Sandboxes {
+    fn has_room(&self) -> bool {
+        !self.is_closed && self.hot.len() + self.paused.len() < self.size
+    }
+
     /// The newest first: what it is made of is most likely still in the caches.
     fn newest(&mut self) -> Option<Idle> {
         self.newest_hot().or_else(|| self.newest_paused())

@@ -3,34 +3,45 @@
 //! A request takes a sandbox from the idle set, or waits for the next one, whichever way it comes. What
 //! was made for a request that goes away is put into the idle set: no call to the engine is cut short.
 
+mod adapt;
 pub mod admission;
 mod backoff;
+pub mod counts;
 mod idle;
 mod pace;
 pub mod pools;
 mod preloading;
+mod reconcile;
+mod reconfigure;
 mod refill;
 pub mod session;
+pub mod sizing;
 mod template;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use adapt::unmeasured_memory;
 use isolator_runner::wire::Wanted;
 use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::counts::Count;
 use crate::engine::images::{FetchStatus, ImageProvider};
 use crate::engine::instance::Instance;
 use crate::engine::preload::{PreloadStatus, Want};
 use crate::engine::{Engine, SandboxSpec};
 use crate::lock::lock;
+use crate::pool::adapt::{LeadTimes, Sizing};
 use crate::pool::backoff::Backoff;
+use crate::pool::counts::{PoolCounts, SharedCounts};
 use crate::pool::idle::{Closed, Idle, IdleSet};
 use crate::pool::preloading::PreloadSchedule;
 use crate::pool::session::SessionRequest;
+use crate::pool::sizing::{LeadTime, Size};
 use crate::pool::template::Template;
 use crate::run::RunRequest;
 use crate::run::interpreter;
@@ -47,10 +58,10 @@ const IMAGE_PATIENCE: Duration = Duration::from_secs(5);
 const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The size of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolSize {
-    /// Sandboxes ready at rest; 0 makes every start a cold one.
-    pub size: usize,
+    /// Sandboxes ready at rest.
+    pub size: Size,
     /// How many of them stay thawed.
     pub hot: usize,
     /// Age at which an unused sandbox is replaced.
@@ -71,6 +82,9 @@ pub enum Start {
 }
 
 impl Start {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Hot, Self::Warm, Self::Queued, Self::Cold];
+
     /// The name that callers see.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -128,7 +142,7 @@ fn others(ready: &[String]) -> String {
 }
 
 /// A pool at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PoolStatus {
     /// Thawed sandboxes that wait for a request.
     pub hot: usize,
@@ -136,8 +150,12 @@ pub struct PoolStatus {
     pub paused: usize,
     /// Sandboxes being made.
     pub making: usize,
-    /// Sandboxes that should be ready at rest.
+    /// Sandboxes that should be ready at rest, as of now.
     pub size: usize,
+    /// What that can be.
+    pub sizes: Size,
+    /// How long replacing a sandbox typically takes, once some were made.
+    pub lead: Option<LeadTime>,
     /// Requests by how they got their sandbox: hot, warm, queued, cold.
     pub starts: [u64; 4],
     /// Digest of the image that had the same name before, if it was replaced since the start.
@@ -157,22 +175,32 @@ pub(crate) struct Shared {
     pub(crate) instance: Arc<Instance>,
     pub(crate) reaper: Reaper,
     /// Sandboxes made at the same time for the pools.
-    pub(crate) refills: Semaphore,
+    pub(crate) refills: Arc<Semaphore>,
     /// Sandboxes made at the same time for requests, those included that went away meanwhile.
-    pub(crate) cold_starts: Semaphore,
+    pub(crate) cold_starts: Arc<Semaphore>,
     /// The tasks that make sandboxes: what they are doing must end before the last sweep.
     pub(crate) makers: TaskTracker,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) next_number: AtomicU64,
     pub(crate) activity: Arc<ActivityGate>,
+    pub(crate) counts: SharedCounts,
+    /// What size each pool should have.
+    pub(crate) sizing: Mutex<Sizing>,
+    /// A call has come, or sizes were configured.
+    pub(crate) called: Notify,
+    /// When the pools began.
+    pub(crate) began: Instant,
 }
 
 /// A pool of sandboxes that are all alike.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     template: Template,
-    size: PoolSize,
+    /// Its place among the pools, which is that of its name.
+    place: usize,
+    /// What is configured. What is wanted now is the size of `idle`.
+    size: Mutex<PoolSize>,
     idle: IdleSet,
     /// Sandboxes on their way into the idle set.
     coming: AtomicUsize,
@@ -185,23 +213,41 @@ pub(crate) struct Pool {
     backoff: Mutex<Backoff>,
     /// Wakes the task that maintains the pool.
     wake: Arc<Notify>,
-    starts: [AtomicU64; 4],
+    /// What has happened in it, and in the pools of the same name before it.
+    counts: Arc<PoolCounts>,
+    lead: Mutex<LeadTimes>,
+    /// Bytes that each waiting sandbox takes.
+    each: AtomicU64,
 }
 
 impl Pool {
-    pub(crate) fn start(shared: Arc<Shared>, template: SandboxSpec, size: PoolSize) -> Arc<Self> {
+    /// Starts a pool, which goes on with the counts and the size of the one that had its name before, if there was one.
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        name: &str,
+        template: SandboxSpec,
+        size: PoolSize,
+        former: Option<&Self>,
+    ) -> Arc<Self> {
+        let wanted = former.map_or(0, |former| former.idle.size());
+        let wanted = wanted.clamp(size.size.least(), size.size.most());
+        let counts = former.map(|former| Arc::clone(&former.counts)).unwrap_or_default();
+        let place = lock(&shared.sizing).place(name);
         let pool = Arc::new(Self {
+            each: AtomicU64::new(unmeasured_memory(template.preload.as_ref())),
             template: Template::new(template),
-            size,
-            idle: IdleSet::new(size.size, size.hot),
+            place,
+            size: Mutex::new(size),
+            idle: IdleSet::new(wanted, size.hot),
             coming: AtomicUsize::new(0),
             thawing: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            preloading: PreloadSchedule::new(size.size),
+            preloading: PreloadSchedule::new(wanted),
             preload_status: Mutex::default(),
             backoff: Mutex::default(),
             wake: Arc::new(Notify::new()),
-            starts: Default::default(),
+            counts,
+            lead: Mutex::default(),
             shared,
         });
         let stop = || pool.shared.stop.clone();
@@ -210,11 +256,44 @@ impl Pool {
         pool
     }
 
+    /// Changes how many sandboxes can wait. Those that are too many are removed, and those that are missing are made.
+    pub(crate) fn resize(&self, size: PoolSize) {
+        if std::mem::replace(&mut *lock(&self.size), size) == size {
+            return;
+        }
+        let wanted = self.idle.size().clamp(size.size.least(), size.size.most());
+        self.set_wanted(wanted);
+    }
+
+    /// Changes how many sandboxes should wait now.
+    fn set_wanted(&self, wanted: usize) {
+        self.idle.resize(wanted, lock(&self.size).hot);
+        self.preloading.resize(wanted);
+        self.wake.notify_one();
+    }
+
+    /// Whether it makes such sandboxes.
+    pub(crate) fn makes(&self, sandbox: &SandboxSpec) -> bool {
+        self.template.spec() == sandbox
+    }
+
+    /// Whether as many sandboxes wait as should, or none can be made for now.
+    pub(crate) fn is_settled(&self) -> bool {
+        let (hot, paused) = self.idle.len();
+        hot + paused >= self.idle.size()
+            || self.last_error().is_some()
+            || self.shared.images.fetching(self.template.image()).is_some()
+    }
+
     /// The interpreter that a request wants. If it is the one with modules, the next sandbox gets them without waiting
     /// for a calm moment, because others like it may follow.
     pub(crate) fn expect(&self, request: &RunRequest) -> Want {
         let Some(preload) = self.template.preload() else { return Want::only(Wanted::New) };
-        let want = interpreter::wanted(preload, &request.workspace, &request.argv);
+        let mut want = interpreter::wanted(preload, &request.workspace, &request.argv);
+        if request.packages.is_some() && want.interpreter == Wanted::Loaded {
+            // What was imported ahead could be another version than the set has.
+            want.interpreter = Wanted::Bare;
+        }
         if want.interpreter == Wanted::Loaded {
             self.preloading.used();
         }
@@ -226,7 +305,7 @@ impl Pool {
         let has_modules =
             self.template.preload().is_some_and(|preload| !preload.modules.is_empty());
         let interpreter = match request.kernel {
-            Some(_) if has_modules => Wanted::Loaded,
+            Some(_) if has_modules && request.packages.is_none() => Wanted::Loaded,
             Some(_) => Wanted::Bare,
             None => Wanted::New,
         };
@@ -242,6 +321,9 @@ impl Pool {
         source: CheckoutSource,
         wants_modules: bool,
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
+        if source == CheckoutSource::IdleSet {
+            self.note_call();
+        }
         let find = tokio::time::timeout(CHECKOUT_TIMEOUT, self.find(source, wants_modules));
         let found = tokio::select! {
             biased;
@@ -274,7 +356,7 @@ impl Pool {
 
     /// Counts a request that was served.
     pub(crate) fn count(&self, start: Start) {
-        self.starts[start as usize].fetch_add(1, Ordering::Relaxed);
+        self.counts.starts[start as usize].add(1);
     }
 
     async fn find(
@@ -349,8 +431,10 @@ impl Pool {
             hot,
             paused,
             making: self.coming.load(Ordering::Relaxed),
-            size: self.size.size,
-            starts: self.starts.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            size: self.idle.size(),
+            sizes: lock(&self.size).size,
+            lead: lock(&self.lead).typical(),
+            starts: self.counts.starts.each_ref().map(Count::get),
             former_image: self.template.former_digest(),
             outdated: self.idle.count(|sandbox| self.template.is_outdated(sandbox)),
             last_error: self.last_error(),

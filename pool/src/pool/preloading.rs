@@ -21,7 +21,7 @@ pub(super) struct PreloadSchedule {
     /// each one sandbox is loaded without waiting for a calm moment.
     credit: AtomicUsize,
     /// The most credit that is of use: one for each sandbox of the pool.
-    max_credit: usize,
+    max_credit: AtomicUsize,
 }
 
 impl PreloadSchedule {
@@ -30,13 +30,19 @@ impl PreloadSchedule {
         Self {
             loads: Semaphore::new(PARALLEL_LOADS),
             credit: AtomicUsize::new(0),
-            max_credit: pool_size,
+            max_credit: AtomicUsize::new(pool_size),
         }
+    }
+
+    /// The pool has another size from now on.
+    pub(super) fn resize(&self, pool_size: usize) {
+        self.max_credit.store(pool_size, Ordering::Relaxed);
     }
 
     /// A request wants the modules, and others like it may follow.
     pub(super) fn used(&self) {
-        let more = |credit: usize| (credit < self.max_credit).then_some(credit + 1);
+        let most = self.max_credit.load(Ordering::Relaxed);
+        let more = |credit: usize| (credit < most).then_some(credit + 1);
         // As many as there are sandboxes is enough.
         let _ = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Pool;
@@ -27,10 +28,11 @@ pub(super) async fn keep_full(pool: Weak<Pool>, stop: CancellationToken) {
     loop {
         let Some(strong) = pool.upgrade() else { return };
         let wake = Arc::clone(&strong.wake);
+        let began = Instant::now();
         if strong.waiting.load(Ordering::Relaxed) == 0 {
             strong.shared.activity.settled().await;
         }
-        let pause = strong.maintain();
+        let pause = strong.maintain(began.elapsed());
         drop(strong);
         tokio::select! {
             () = stop.cancelled() => return,
@@ -102,16 +104,18 @@ impl Pool {
         if slot.is_err() || self.shared.stop.is_cancelled() {
             return;
         }
-        if let Err(Ok(unwanted)) = request.send(self.make(None).await) {
+        let made = self.make(None).await.map(|(sandbox, _)| sandbox);
+        if let Err(Ok(unwanted)) = request.send(made) {
             self.return_idle(unwanted).await;
             self.wake.notify_one();
         }
     }
 
-    /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again.
-    fn maintain(self: &Arc<Self>) -> Duration {
+    /// Starts what is missing, unless the engine failed a moment ago. Returns when to look again. `delay` is how long this had to
+    /// wait.
+    fn maintain(self: &Arc<Self>, delay: Duration) -> Duration {
         let is_outdated = |sandbox: &SandboxSpec| self.template.is_outdated(sandbox);
-        let stale = self.idle.discard_stale(self.size.max_age, is_outdated);
+        let stale = self.idle.discard_stale(lock(&self.size).max_age, is_outdated);
         if stale.early_exits > 0 {
             self.note_failure(&"sandboxes ended as soon as they were ready");
         } else if stale.total > 0 {
@@ -124,7 +128,11 @@ impl Pool {
         }
         let (hot, paused) = self.idle.len();
         let coming = self.coming.load(Ordering::Relaxed);
-        for _ in hot + paused + coming..self.size.size {
+        let missing = hot + paused + coming..self.idle.size();
+        if !missing.is_empty() {
+            lock(&self.lead).delay.add(delay);
+        }
+        for _ in missing {
             let coming = Coming::new(self);
             self.shared.makers.spawn(Arc::clone(self).refill_one(coming));
         }
@@ -180,8 +188,10 @@ impl Pool {
             return;
         }
         // Failures are remembered and logged where they happen; the next look tries again.
-        if let Ok(sandbox) = self.make(Some(&self.shared.refills)).await {
+        if let Ok((sandbox, creation)) = self.make(Some(&self.shared.refills)).await {
+            let made = Instant::now();
             self.return_idle(sandbox).await;
+            lock(&self.lead).making.add(creation + made.elapsed());
         }
     }
 
@@ -201,8 +211,11 @@ impl Pool {
         });
     }
 
-    /// Makes a sandbox, for the idle set with one of the `slots`.
-    async fn make(&self, slots: Option<&Semaphore>) -> Result<Sandbox<Armed>, SandboxError> {
+    /// Makes a sandbox, for the idle set with one of the `slots`. Returns how long that took, too.
+    async fn make(
+        &self,
+        slots: Option<&Semaphore>,
+    ) -> Result<(Sandbox<Armed>, Duration), SandboxError> {
         let was_resolved = self.template.is_resolved();
         let mut made = self.try_make(slots).await;
         if was_resolved && matches!(&made, Err(error) if error.may_be_outdated()) {
@@ -214,6 +227,7 @@ impl Pool {
             Ok(_) => lock(&self.backoff).succeeded(),
             Err(SandboxError::Closed) => {}
             Err(error) => {
+                self.counts.not_made.add(1);
                 self.template.forget();
                 self.note_failure(error);
             }
@@ -221,7 +235,10 @@ impl Pool {
         made
     }
 
-    async fn try_make(&self, slots: Option<&Semaphore>) -> Result<Sandbox<Armed>, SandboxError> {
+    async fn try_make(
+        &self,
+        slots: Option<&Semaphore>,
+    ) -> Result<(Sandbox<Armed>, Duration), SandboxError> {
         let spec = self.template.resolve(&self.shared).await?;
         // Not before: fetching an image may take minutes, in which other pools need the slots.
         let _slot = match slots {
@@ -238,7 +255,11 @@ impl Pool {
         let engine = Arc::clone(&self.shared.engine);
         let wake = Arc::clone(&self.wake);
         let on_close = move || wake.notify_one();
-        Sandbox::create(engine, lease, spec, &self.shared.tasks, on_close).await
+        let began = Instant::now();
+        let made = Sandbox::create(engine, lease, spec, &self.shared.tasks, on_close).await?;
+        let took = began.elapsed();
+        self.counts.made.add(took);
+        Ok((made, took))
     }
 
     /// Brings a thawed sandbox to the point at which it waits, and puts it into the idle set, thawed or

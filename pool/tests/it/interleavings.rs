@@ -5,6 +5,7 @@ use crate::fake::{
 };
 use isolator_pool::engine::Call;
 use isolator_pool::engine::limits::CpuShare;
+use isolator_pool::pool::sizing::Size;
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
@@ -108,8 +109,9 @@ enum Ahead {
 }
 
 /// Plays the steps to a server and checks it after each.
-async fn play(hot: usize, ahead: Ahead, steps: Vec<Step>) {
-    let setup = Setup { size: SIZE, hot, running: RUNNING, queue: QUEUE, ..Setup::default() };
+async fn play(size: Size, hot: usize, ahead: Ahead, steps: Vec<Step>) {
+    let setup =
+        Setup { sizes: Some(size), hot, running: RUNNING, queue: QUEUE, ..Setup::default() };
     let setup = Setup { preload: ahead != Ahead::No, ..setup };
     let world = World::start_with(setup, |engine| {
         engine.delay_all(ms(7));
@@ -202,6 +204,11 @@ proptest! {
 
     #[test]
     fn whatever_happens_in_whatever_order_the_invariants_hold(
+        // With a low share, the size changes often.
+        size in prop_oneof![
+            Just(Size::Fixed(SIZE)),
+            (0..SIZE).prop_map(|min| Size::Adaptive { min, max: SIZE, target: 0.5 }),
+        ],
         hot in 0..=SIZE,
         ahead in prop_oneof![
             Just(Ahead::No),
@@ -215,7 +222,7 @@ proptest! {
             .start_paused(true)
             .build()
             .unwrap()
-            .block_on(play(hot, ahead, steps));
+            .block_on(play(size, hot, ahead, steps));
     }
 }
 

@@ -1,0 +1,158 @@
+//! The share of warm calls against the memory of a pool, as a chart: a panel for each language, a point for each size.
+
+use std::io;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::chart::ChartError;
+
+const WIDTH: i32 = 900;
+const MARGIN: i32 = 24;
+
+/// The title and a line below it.
+const HEAD_HEIGHT: i32 = 76;
+
+/// A panel with its title and the labels of its axis.
+const PANEL_HEIGHT: i32 = 220;
+
+/// The part of a panel in which the curve is: left, right, top, bottom.
+const PLOT: (i32, i32, i32, i32) = (MARGIN + 56, WIDTH - MARGIN - 24, 40, 160);
+
+const TEXT_COLOUR: RGBColor = RGBColor(0x1f, 0x23, 0x28);
+const MUTED_COLOUR: RGBColor = RGBColor(0x59, 0x63, 0x6e);
+const GRID_COLOUR: RGBColor = RGBColor(0xd8, 0xde, 0xe4);
+const CURVE_COLOUR: RGBColor = RGBColor(0x0b, 0x4f, 0xa8);
+const NOW_COLOUR: RGBColor = RGBColor(0xd2, 0x4a, 0x10);
+
+/// The curve of a language.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    /// Its name.
+    pub language: String,
+    /// MiB for each sandbox.
+    pub each: f64,
+    /// The share of warm calls by size, from 0 sandboxes on.
+    pub shares: Vec<f64>,
+    /// The size as it is, if it is always the same.
+    pub now: Option<usize>,
+    /// The size as it should be.
+    pub chosen: usize,
+}
+
+type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
+
+/// The curves as SVG. `below` is the line below the title.
+///
+/// # Errors
+///
+/// When the library can't draw it.
+pub fn svg(curves: &[Curve], below: &str) -> Result<String, ChartError> {
+    let panels = i32::try_from(curves.len()).unwrap_or(i32::MAX / PANEL_HEIGHT - 1);
+    let height = HEAD_HEIGHT + panels * PANEL_HEIGHT + MARGIN;
+    let mut svg = String::new();
+    let size = (WIDTH.unsigned_abs(), height.unsigned_abs());
+    let canvas = Canvas(SVGBackend::with_string(&mut svg, size).into_drawing_area());
+    canvas.0.fill(&WHITE)?;
+    let corners = [(0, 0), (WIDTH - 1, height - 1)];
+    canvas.0.draw(&Rectangle::new(corners, GRID_COLOUR.stroke_width(1)))?;
+    let title = "Warm calls and memory, by the size of the pool";
+    canvas.text(title, (MARGIN, 28), (21, TEXT_COLOUR), HPos::Left)?;
+    canvas.text(below, (MARGIN, 54), (15, MUTED_COLOUR), HPos::Left)?;
+    for (curve, panel) in curves.iter().zip(0..) {
+        canvas.panel(curve, HEAD_HEIGHT + panel * PANEL_HEIGHT)?;
+    }
+    canvas.0.present()?;
+    drop(canvas);
+    Ok(svg)
+}
+
+struct Canvas<'a>(DrawingArea<SVGBackend<'a>, plotters::coord::Shift>);
+
+impl Canvas<'_> {
+    fn panel(&self, curve: &Curve, top: i32) -> Drawn {
+        let (left, right, above, below) = PLOT;
+        let sizes = curve.shares.len().saturating_sub(1).max(1);
+        let x = |size: usize| {
+            let share = size.min(sizes) as f64 / sizes as f64;
+            left + (share * f64::from(right - left)).round() as i32
+        };
+        let y = |share: f64| {
+            top + below - (share.clamp(0.0, 1.0) * f64::from(below - above)).round() as i32
+        };
+        self.text(&curve.language, (MARGIN, top + 18), (17, TEXT_COLOUR), HPos::Left)?;
+        for percent in [0, 50, 90, 100] {
+            let at = y(f64::from(percent) / 100.0);
+            self.line(vec![(left, at), (right, at)], GRID_COLOUR)?;
+            // 90 and 100 are too close for two labels.
+            if percent != 90 {
+                let label = format!("{percent} %");
+                self.text(&label, (left - 8, at), (14, MUTED_COLOUR), HPos::Right)?;
+            }
+        }
+        // Not more labels than have room.
+        for size in (0..=sizes).step_by(sizes.div_ceil(10)) {
+            let label = format!("{size}: {:.0} MiB", size as f64 * curve.each);
+            self.text(&label, (x(size), top + below + 16), (13, MUTED_COLOUR), HPos::Center)?;
+        }
+        let points: Vec<_> =
+            curve.shares.iter().enumerate().map(|(size, share)| (x(size), y(*share))).collect();
+        self.line(points.clone(), CURVE_COLOUR)?;
+        for point in points {
+            self.0.draw(&Circle::new(point, 3, CURVE_COLOUR.filled()))?;
+        }
+        let share = |size: usize| curve.shares.get(size).or(curve.shares.last()).copied();
+        if let (Some(now), Some(at)) = (curve.now, curve.now.and_then(share)) {
+            self.0.draw(&Circle::new((x(now), y(at)), 7, NOW_COLOUR.stroke_width(2)))?;
+        }
+        if let Some(at) = share(curve.chosen) {
+            self.0.draw(&Circle::new((x(curve.chosen), y(at)), 6, CURVE_COLOUR.filled()))?;
+        }
+        Ok(())
+    }
+
+    fn line(&self, points: Vec<(i32, i32)>, colour: RGBColor) -> Drawn {
+        self.0.draw(&PathElement::new(points, colour.stroke_width(1)))
+    }
+
+    fn text(
+        &self,
+        text: &str,
+        place: (i32, i32),
+        (size, colour): (i32, RGBColor),
+        target: HPos,
+    ) -> Drawn {
+        let font = ("sans-serif", size).into_font().color(&colour);
+        self.0.draw(&Text::new(text, place, font.pos(Pos::new(target, VPos::Center))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_has_its_name_its_sizes_and_both_marks() {
+        let curve = |language: &str, shares: &[f64], now, chosen| Curve {
+            language: language.to_owned(),
+            each: 50.0,
+            shares: shares.to_vec(),
+            now,
+            chosen,
+        };
+        let curves = [
+            curve("<py>", &[0.0, 0.8, 0.9, 0.99, 1.0], Some(9), 3),
+            curve("none", &[0.0], None, 0),
+        ];
+        let svg = svg(&curves, "filled: advice & ring: now").unwrap();
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let texts: Vec<_> =
+            document.descendants().filter_map(|node| node.text()).map(str::trim).collect();
+        for text in ["<py>", "none", "4: 200 MiB", "0: 0 MiB", "filled: advice & ring: now"] {
+            assert!(texts.contains(&text), "{texts:?}");
+        }
+        // Points, and the marks.
+        let circles = document.descendants().filter(|node| node.has_tag_name("circle")).count();
+        assert_eq!(circles, 5 + 1 + 2 + 1);
+    }
+}

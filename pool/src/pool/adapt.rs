@@ -1,0 +1,246 @@
+//! Lets the sizes of pools follow their calls, while the server runs.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::pools::Pools;
+use super::sizing::{LeadTime, Seen, Size, Sizes};
+use super::{Pool, Shared};
+use crate::engine::limits::ByteSize;
+use crate::engine::preload::Preload;
+use crate::lock::lock;
+
+/// Between two looks while calls come.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The same while none come: then sizes only shrink.
+const CALM_PAUSE: Duration = Duration::from_secs(10);
+
+/// Between two looks at the memory of what waits, which takes the engine a millisecond for each sandbox.
+const MEMORY_PAUSE: Duration = Duration::from_secs(30);
+
+/// How long such a look can take.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many of the last times count.
+const LAST: usize = 9;
+
+/// What a waiting sandbox is taken to have until it was measured, in bytes: without an interpreter, with one, and with one that
+/// has imported modules.
+const UNMEASURED: [u64; 3] = [8 << 20, 16 << 20, 64 << 20];
+
+/// The last times, of which the one in the middle is typical. One that was unusual, such as the first one, changes nothing.
+#[derive(Debug, Default)]
+pub(super) struct Times(VecDeque<Duration>);
+
+impl Times {
+    pub(super) fn add(&mut self, time: Duration) {
+        if self.0.len() == LAST {
+            self.0.pop_front();
+        }
+        self.0.push_back(time);
+    }
+
+    fn typical(&self) -> Option<Duration> {
+        let mut times: Vec<_> = self.0.iter().copied().collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied()
+    }
+}
+
+/// How long replacing a sandbox took, the last times.
+#[derive(Debug, Default)]
+pub(super) struct LeadTimes {
+    pub(super) delay: Times,
+    pub(super) making: Times,
+}
+
+impl LeadTimes {
+    /// What is typical, if any sandbox was made.
+    pub(super) fn typical(&self) -> Option<LeadTime> {
+        let making = self.making.typical()?;
+        Some(LeadTime { delay: self.delay.typical().unwrap_or_default(), making })
+    }
+}
+
+/// Bytes for each waiting sandbox, before that was measured.
+pub fn unmeasured_memory(preload: Option<&Preload>) -> u64 {
+    let [nothing, interpreter, modules] = UNMEASURED;
+    match preload {
+        None => nothing,
+        Some(preload) if preload.modules.is_empty() => interpreter,
+        Some(_) => modules,
+    }
+}
+
+/// What size each pool should have. A pool has the place of its name, also after another configuration.
+pub(crate) struct Sizing {
+    sizes: Sizes,
+    pools: Vec<OfName>,
+}
+
+/// The pool that has a name now.
+struct OfName {
+    name: String,
+    pool: Weak<Pool>,
+}
+
+impl Default for Sizing {
+    fn default() -> Self {
+        Self { sizes: Sizes::new(1, None, []), pools: Vec::new() }
+    }
+}
+
+impl Sizing {
+    /// The place of the pools of this name.
+    pub(super) fn place(&mut self, name: &str) -> usize {
+        let known = self.pools.iter().position(|of| of.name == name);
+        known.unwrap_or_else(|| {
+            self.pools.push(OfName { name: name.to_owned(), pool: Weak::new() });
+            self.sizes.add(Size::Fixed(0))
+        })
+    }
+}
+
+/// Sets the sizes of the pools of a server until it stops.
+pub(super) async fn follow_calls(shared: Weak<Shared>, stop: CancellationToken) {
+    let follow = async {
+        let mut last = Look::default();
+        while let Some(shared) = shared.upgrade() {
+            last.look(&shared).await;
+            tokio::time::sleep(PAUSE).await;
+            tokio::select! {
+                () = shared.called.notified() => {}
+                () = tokio::time::sleep(CALM_PAUSE) => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = follow => {}
+    }
+}
+
+/// What was seen the last time.
+#[derive(Default)]
+struct Look {
+    /// When memory was measured.
+    measured: Option<Instant>,
+    /// Whether less waits than the least that should.
+    is_tight: bool,
+}
+
+impl Look {
+    async fn look(&mut self, shared: &Shared) {
+        let (pools, is_bounded) = {
+            let sizing = lock(&shared.sizing);
+            let pools: Vec<_> = sizing.pools.iter().map(|of| of.pool.upgrade()).collect();
+            (pools, sizing.sizes.is_bounded())
+        };
+        if is_bounded && self.measured.is_none_or(|last| last.elapsed() >= MEMORY_PAUSE) {
+            self.measured = Some(Instant::now());
+            for pool in pools.iter().flatten() {
+                pool.measure().await;
+            }
+        }
+        let each = |pool: &Option<Arc<Pool>>| {
+            pool.as_ref().map_or(0, |pool| pool.each.load(Ordering::Relaxed))
+        };
+        let each: Vec<_> = pools.iter().map(each).collect();
+        // Names that have come meanwhile are left for the next time.
+        let sizes = lock(&shared.sizing).sizes.at(shared.began.elapsed(), &each);
+        let sizes =
+            || pools.iter().zip(&sizes).filter_map(|(pool, size)| Some((pool.as_ref()?, *size)));
+        for (pool, size) in sizes() {
+            pool.follow(size, is_bounded);
+        }
+        let is_tight = sizes().any(|(pool, size)| size < lock(&pool.size).size.least());
+        if is_tight && !self.is_tight {
+            tracing::warn!(
+                "pool.memoryMB is too small for all sandboxes that should wait at least"
+            );
+        }
+        self.is_tight = is_tight;
+    }
+}
+
+impl Pool {
+    /// Looks how much memory each waiting sandbox takes, where the engine can tell.
+    async fn measure(&self) {
+        let names = self.idle.names();
+        let looked = tokio::time::timeout(MEMORY_TIMEOUT, self.shared.engine.memory(names)).await;
+        if let Ok(Some(memory)) = looked
+            && let Some(each) = memory.each()
+        {
+            self.each.store(each, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes more sandboxes, or removes some of those that wait, so that so many wait at rest.
+    fn follow(&self, size: usize, is_bounded: bool) {
+        // What is configured may have changed a moment ago. Only a bound of memory comes before it.
+        let configured = lock(&self.size).size;
+        let least = if is_bounded { 0 } else { configured.least() };
+        let size = size.clamp(least, configured.most());
+        let before = self.idle.size();
+        if before != size {
+            let image = self.template.image();
+            tracing::debug!(%image, before, size, "the size of a pool changes");
+            self.set_wanted(size);
+        }
+    }
+
+    /// Notes that a call takes a sandbox, for the pool's size.
+    pub(super) fn note_call(&self) {
+        let lead = lock(&self.lead).typical().unwrap_or_default();
+        lock(&self.shared.sizing).sizes.arrive(self.place, self.shared.began.elapsed(), lead);
+        self.shared.called.notify_one();
+    }
+}
+
+impl Pools {
+    /// Lets the sizes of these pools follow their calls, as they are configured, and those of no others.
+    pub(super) fn adopt_sizes(&self) {
+        {
+            let Sizing { sizes, pools } = &mut *lock(&self.shared.sizing);
+            sizes.set_refills(self.limits.refills);
+            sizes.bound(self.limits.memory.map(ByteSize::as_bytes));
+            for (place, of) in pools.iter_mut().enumerate() {
+                let own = self.pools.get(&of.name);
+                let size = self.sizes.get(&of.name).map_or(Size::Fixed(0), |size| size.size);
+                sizes.set(place, size);
+                of.pool = own.map(Arc::downgrade).unwrap_or_default();
+            }
+        }
+        self.shared.called.notify_one();
+    }
+
+    /// What is known of the calls of the pool `name`, if there is one.
+    pub fn seen(&self, name: &str) -> Option<Seen> {
+        let pool = self.pools.get(name)?;
+        lock(&self.shared.sizing).sizes.seen(pool.place).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_unusual_changes_nothing() {
+        let mut times = Times::default();
+        assert_eq!(times.typical(), None);
+        times.add(Duration::from_secs(9));
+        assert_eq!(times.typical(), Some(Duration::from_secs(9)));
+        for ms in 0..20 {
+            times.add(Duration::from_millis(100 + ms));
+        }
+        times.add(Duration::from_secs(9));
+        assert_eq!(times.typical(), Some(Duration::from_millis(116)));
+    }
+}

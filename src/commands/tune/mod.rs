@@ -1,0 +1,325 @@
+//! `isolator tune`: what sizes pools should have for the calls that a server has seen.
+
+mod advice;
+mod source;
+mod write;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use isolator_bench::curves::{self, Curve};
+use isolator_pool::pool::unmeasured_memory;
+use isolator_pool::quote::escaped;
+use serde::Serialize;
+use serde_json::Value;
+
+use self::advice::{Advice, Aim, Now, Seen, advise, mib, percent};
+use self::source::{Calls, Cost, measure, of_server, read_logs};
+use crate::commands::cli::TuneArguments;
+use crate::commands::operators::AskedServer;
+use crate::commands::{Work, complain, say};
+use crate::config::Config;
+
+/// A server that was asked for the first time measures its memory, and is asked again.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1500);
+
+/// The largest size in the chart.
+const MOST_IN_CHART: usize = 64;
+
+/// Says what sizes pools should have.
+pub fn tune(config: Config, arguments: TuneArguments) -> Work {
+    Box::pin(run(config, arguments))
+}
+
+/// All that is printed as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    target: f64,
+    memory_bytes: Option<u64>,
+    pools: &'a [Advice],
+    notes: &'a [String],
+    /// The file that has the sizes now.
+    written: Option<&'a Path>,
+}
+
+async fn run(config: Config, arguments: TuneArguments) -> anyhow::Result<ExitCode> {
+    let mut notes = Vec::new();
+    let (mut calls, costs) = gather(&config, &arguments, &mut notes).await?;
+    let all = calls.values().map(|of| of.depths.total()).sum::<f64>();
+    let is_unknown = |(name, of): &(&String, &Calls)| {
+        !config.languages.contains_key(*name) && of.depths.total() > 0.0
+    };
+    let unknown: Vec<_> = calls.iter().filter(is_unknown).collect();
+    tell_unknown(&config, &unknown, all, &mut notes)?;
+    if all == 0.0 {
+        bail!(
+            "no calls were seen yet; run this again when the server has done its usual work for a while"
+        );
+    }
+    let aim = Aim {
+        target: arguments.target,
+        memory: arguments
+            .memory
+            .map(|mib| mib << 20)
+            .or(config.pools.memory.map(|it| it.as_bytes())),
+        refills: config.pools.refills,
+    };
+    let seen: Vec<_> = config
+        .languages
+        .values()
+        .map(|language| {
+            let of = calls.remove(&language.name).unwrap_or_default();
+            let cost = costs.get(&language.name).copied().unwrap_or_default();
+            Seen {
+                language: language.name.clone(),
+                depths: of.depths,
+                busiest_minute: of.busiest_minute,
+                lead: cost.lead.unwrap_or_default(),
+                each: cost
+                    .each
+                    .unwrap_or_else(|| unmeasured_memory(language.sandbox.preload.as_ref())),
+                is_measured: cost.each.is_some(),
+                now: language.pool.size,
+            }
+        })
+        .collect();
+    let advice = advise(&seen, aim);
+    let written = match arguments.write {
+        true => put(&config, &advice, &mut notes)?,
+        false => None,
+    };
+    if let Some(file) = &arguments.svg {
+        let drawn =
+            curves::svg(&advice.iter().filter_map(curve).collect::<Vec<_>>(), &legend(&aim))?;
+        std::fs::write(file, drawn).with_context(|| file.display().to_string())?;
+    }
+    if arguments.json {
+        let report = Report {
+            target: aim.target,
+            memory_bytes: aim.memory,
+            pools: &advice,
+            notes: &notes,
+            written,
+        };
+        say(&serde_json::to_string(&report)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for line in lines(&advice) {
+        say(&line)?;
+    }
+    for note in &notes {
+        complain(note);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Gathered = (BTreeMap<String, Calls>, BTreeMap<String, Cost>);
+
+/// The calls and costs, from where the arguments say.
+async fn gather(
+    config: &Config,
+    arguments: &TuneArguments,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Gathered> {
+    let server = match arguments.server.address.or(config.admin.address) {
+        Some(address) => Some(AskedServer::new(&arguments.server, || Ok(Some(address)), "tune")?),
+        None => None,
+    };
+    if arguments.audit.is_empty() {
+        let Some(server) = server else {
+            bail!(
+                "it is not known which calls came: give the address of `serve --admin`, such as `isolator tune 9464`, \
+                 or an audit log with --audit"
+            );
+        };
+        return Ok(of_server(&state(&server).await?));
+    }
+    let mut logs = read_logs(&arguments.audit)?;
+    notes.append(&mut logs.notes);
+    let known = |name: &&str| config.languages.contains_key(*name);
+    let mut languages: Vec<_> = logs.languages().filter(known).map(ToOwned::to_owned).collect();
+    languages.sort_unstable();
+    languages.dedup();
+    let costs = if languages.is_empty() {
+        // None of them is ours, which is told.
+        BTreeMap::new()
+    } else {
+        costs(config, server.as_ref(), &languages, notes).await?
+    };
+    let lead = |name: &str| costs.get(name).and_then(|cost| cost.lead).unwrap_or_default();
+    let calls = logs.calls(lead, config.pools.refills, config.pools.admission.running);
+    Ok((calls, costs))
+}
+
+/// What sandboxes cost: a server knows best, and otherwise some are made.
+async fn costs(
+    config: &Config,
+    server: Option<&AskedServer>,
+    languages: &[String],
+    notes: &mut Vec<String>,
+) -> anyhow::Result<BTreeMap<String, Cost>> {
+    if let Some(server) = server {
+        match state(server).await {
+            Ok(status) => return Ok(of_server(&status).1),
+            Err(error) => {
+                notes.push(format!("{error:#}; some sandboxes were made to measure them instead"));
+            }
+        }
+    }
+    let measured = measure(config, languages).await.context(
+        "an audit log does not tell how long sandboxes take and how large they are, and they can't be measured: give the \
+         address of a server, or fix this",
+    )?;
+    let missing = |name: &&String| measured.get(*name).is_none_or(|cost| cost.lead.is_none());
+    for name in languages.iter().filter(missing) {
+        notes.push(format!("no sandbox of {name} could be made, so what it takes is a guess"));
+    }
+    Ok(measured)
+}
+
+/// The state of a server, with its memory if it can tell.
+async fn state(server: &AskedServer) -> anyhow::Result<Value> {
+    let status = server.status().await?;
+    let mut pools = status["pools"].as_object().into_iter().flatten();
+    if pools.any(|(_, pool)| !pool["sandbox_bytes"].is_null()) {
+        return Ok(status);
+    }
+    tokio::time::sleep(MEMORY_PAUSE).await;
+    server.status().await
+}
+
+/// Tells of calls in languages that the configuration does not have.
+fn tell_unknown(
+    config: &Config,
+    unknown: &[(&String, &Calls)],
+    all: f64,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    let calls: f64 = unknown.iter().map(|(_, of)| of.depths.total()).sum();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = unknown.iter().map(|(name, _)| escaped(name).into_owned()).collect();
+    let names = names.join(", ");
+    if calls >= all {
+        let known: Vec<_> = config.languages.keys().map(String::as_str).collect();
+        bail!(
+            "all calls are of {names}, and the configuration has {}; name the right one with --config",
+            known.join(", ")
+        );
+    }
+    notes.push(format!(
+        "{calls:.0} calls of {names} are left out: the configuration has no such language"
+    ));
+    Ok(())
+}
+
+/// Puts the sizes into the configuration, if it does not have them.
+fn put<'a>(
+    config: &'a Config,
+    advice: &[Advice],
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Option<&'a Path>> {
+    let Some(file) = &config.file else {
+        bail!("there is no configuration to write to; `isolator config init` makes one");
+    };
+    let mut sizes = Vec::new();
+    for one in advice {
+        let variable = ["size", "hot"].iter().find_map(|key| {
+            let key = format!("languageSettings.{}.pool.{key}", one.language);
+            config.settings.variables.get(&key)
+        });
+        match (one.now, variable) {
+            (Now::Fixed(now), _) if now == one.size => {}
+            (Now::Adaptive { .. }, _) => {
+                notes.push(format!("{} follows the calls by itself, and is left so", one.language));
+            }
+            (Now::Fixed(_), Some(variable)) => notes.push(format!(
+                "{} is left: {variable} sets it, whatever the file says",
+                one.language
+            )),
+            (Now::Fixed(_), None) => sizes.push((one.language.clone(), one.size)),
+        }
+    }
+    if sizes.is_empty() {
+        notes.push(format!("{} has these sizes already", file.display()));
+        return Ok(None);
+    }
+    let backup = write::write(file, &sizes)?;
+    let backup =
+        backup.map_or_else(String::new, |it| format!("; the former one is {}", it.display()));
+    notes.push(format!(
+        "{} has these sizes now{backup}. A server uses them after `isolator reload`",
+        file.display()
+    ));
+    Ok(Some(file))
+}
+
+/// What is printed.
+fn lines(advice: &[Advice]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for one in advice {
+        lines.push(format!("{}: {}", one.language, one.reason));
+        lines.extend(one.notes.iter().map(|note| format!("  {note}")));
+    }
+    let sum = |of: fn(&Advice) -> u64| advice.iter().map(of).sum::<u64>();
+    let warm = |of: fn(&Advice) -> Option<f64>| {
+        // Calls of pools that follow them by themselves are in neither.
+        let fixed = || advice.iter().filter(|one| one.calls > 0 && one.warm_now.is_some());
+        let calls: u64 = fixed().map(|one| one.calls).sum();
+        let warm: f64 = fixed().filter_map(|one| Some(of(one)? * one.calls as f64)).sum();
+        (calls > 0).then(|| warm / calls as f64)
+    };
+    lines.push(format!(
+        "all: {} instead of {} while they wait; {} of the calls warm instead of {}",
+        mib(sum(|one| one.bytes)),
+        mib(sum(|one| one.bytes_now)),
+        percent(warm(|one| one.warm)),
+        percent(warm(|one| one.warm_now)),
+    ));
+    lines
+}
+
+/// The curve of a language that was called.
+fn curve(advice: &Advice) -> Option<Curve> {
+    if advice.calls == 0 {
+        return None;
+    }
+    let now = match advice.now {
+        Now::Fixed(size) => Some(size),
+        Now::Adaptive { .. } => None,
+    };
+    let most = advice.depths.weights().len().max(advice.size).max(now.unwrap_or(0)) + 1;
+    let share = |size: usize| advice.depths.share(size).unwrap_or_default();
+    Some(Curve {
+        language: advice.language.clone(),
+        each: advice.sandbox_bytes as f64 / f64::from(1 << 20),
+        shares: (0..=most.min(MOST_IN_CHART)).map(share).collect(),
+        now,
+        chosen: advice.size,
+    })
+}
+
+fn legend(aim: &Aim) -> String {
+    let target = percent(Some(aim.target));
+    let memory = aim.memory.map_or_else(String::new, |bytes| format!(" within {}", mib(bytes)));
+    format!(
+        "Large point: the size that keeps {target} of calls warm{memory}. Ring: the size as it is."
+    )
+}
+
+/// Reads the share of calls that shall find a sandbox ready.
+pub(crate) fn target(text: &str) -> Result<f64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse().map(|percent: f64| percent / 100.0),
+        None => text.parse(),
+    };
+    let is_share = |share: &f64| (0.5..=0.9999).contains(share);
+    share
+        .ok()
+        .filter(is_share)
+        .ok_or_else(|| "expected a share from 0.5 to 0.9999, such as 0.99".to_owned())
+}
