@@ -1,0 +1,186 @@
+//! The audit log: one line of JSON for each call of a tool, with who called, what ran, and what became of it.
+//!
+//! A thread of its own writes the lines, so no call waits for the disk. If lines can't be written, calls go on and lines are
+//! lost, or calls are refused, as the operator has chosen.
+
+mod file;
+mod note;
+mod writer;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use isolator_pool::counts::Count;
+use isolator_pool::pool::admission::Client;
+use tokio::sync::oneshot;
+
+pub(crate) use self::note::Note;
+
+use self::file::AuditFile;
+use self::writer::Writer;
+use crate::config::AuditConfig;
+
+/// Lines that can wait to be written, and their bytes. A disk that writes ten lines a millisecond leaves none waiting.
+const MAX_WAITING: usize = 4096;
+const MAX_WAITING_BYTES: usize = 64 << 20;
+
+/// How long the last lines can take when the server stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The audit log of a server, if it has one; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Audit(Option<Arc<Log>>);
+
+/// The log as calls see it.
+#[derive(Debug)]
+struct Log {
+    messages: SyncSender<Message>,
+    state: Arc<State>,
+    has_code: bool,
+    refuses: bool,
+}
+
+/// What calls and the thread that writes both know.
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes of the lines that wait.
+    waiting: AtomicUsize,
+    /// Whether the last line could not be written.
+    is_failing: AtomicBool,
+    written: Count,
+    lost: Count,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Message {
+    /// A line, with its end.
+    Line(String),
+    /// The file may have been moved away.
+    Reopen,
+    /// Nothing more comes. Whoever has the receiver waits until all is written.
+    End(oneshot::Sender<()>),
+}
+
+/// Counts for operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AuditCounts {
+    /// Lines that were written.
+    pub written: u64,
+    /// Lines that could not be.
+    pub lost: u64,
+    /// Whether the last one could not be.
+    pub is_failing: bool,
+}
+
+/// What is wrong with a file for an audit log, as far as can be told without making it.
+pub(crate) fn problem(config: &AuditConfig) -> Option<String> {
+    let shown = config.path.display();
+    match fs::metadata(&config.path) {
+        Ok(found) if !found.is_file() => Some(format!("{shown} is not a file")),
+        Ok(_) => None,
+        Err(_) => {
+            let folder = config.path.parent().filter(|it| !it.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new("."));
+            (!folder.is_dir()).then(|| format!("there is no folder {}", folder.display()))
+        }
+    }
+}
+
+impl Audit {
+    /// Opens the log that is configured, if one is.
+    ///
+    /// # Errors
+    ///
+    /// When its file can't be written.
+    pub(crate) fn open(config: Option<&AuditConfig>) -> anyhow::Result<Self> {
+        let Some(config) = config else { return Ok(Self(None)) };
+        let shown = config.path.display();
+        let file = AuditFile::open(config)
+            .with_context(|| format!("audit.path: {shown} can't be written"))?;
+        let (messages, received) = sync_channel(MAX_WAITING);
+        let state = Arc::new(State::default());
+        let writer = Writer::new(file, Arc::clone(&state), config.refuses);
+        // It ends with the last sender, or when it is told.
+        std::thread::Builder::new()
+            .name("audit".to_owned())
+            .spawn(move || writer.run(&received))
+            .context("can't start the thread of the audit log")?;
+        let (has_code, refuses) = (config.code, config.refuses);
+        Ok(Self(Some(Arc::new(Log { messages, state, has_code, refuses }))))
+    }
+
+    /// Begins the line of a call. It is written when the note is dropped.
+    pub(crate) fn begin(&self, client: &Client, tool: &str) -> Note {
+        Note::new(self.0.clone(), client, tool)
+    }
+
+    /// Why no call can be served now, if that is so.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let log = self.0.as_ref()?;
+        let refuses = log.refuses && log.state.is_failing.load(Ordering::Relaxed);
+        refuses.then_some(
+            "the server's audit log can't be written, and its operator wants no call to be served then: \
+             nothing was run. Tell the operator, and try again later",
+        )
+    }
+
+    /// Opens the file again, as after somebody has moved it away.
+    pub(crate) fn reopen(&self) {
+        if let Some(log) = &self.0 {
+            // If so many lines wait, the file is looked at for each of them anyway.
+            let _ = log.messages.try_send(Message::Reopen);
+        }
+    }
+
+    /// What has happened; `None` if there is no log.
+    pub(crate) fn counts(&self) -> Option<AuditCounts> {
+        let state = &self.0.as_ref()?.state;
+        Some(AuditCounts {
+            written: state.written.get(),
+            lost: state.lost.get(),
+            is_failing: state.is_failing.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Waits until all lines are written, for a moment. Later lines are lost.
+    pub(crate) async fn close(&self) {
+        let Some(log) = &self.0 else { return };
+        let (sender, ended) = oneshot::channel();
+        let closed = async {
+            let mut message = Message::End(sender);
+            while let Err(TrySendError::Full(back)) = log.messages.try_send(message) {
+                message = back;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            // An error means that the thread has ended, with all lines written.
+            let _ = ended.await;
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, closed).await.is_err() {
+            tracing::error!("the last lines of the audit log could not be written in time");
+        }
+    }
+}
+
+impl Log {
+    fn send(&self, line: String) {
+        let length = line.len();
+        let waiting = self.state.waiting.fetch_add(length, Ordering::Relaxed);
+        let has_room = waiting + length <= MAX_WAITING_BYTES || waiting == 0;
+        if !has_room || self.messages.try_send(Message::Line(line)).is_err() {
+            self.state.waiting.fetch_sub(length, Ordering::Relaxed);
+            self.state.lost.add(1);
+            if !self.state.is_failing.swap(true, Ordering::Relaxed) {
+                tracing::error!("the disk is too slow for the audit log, so lines are lost");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! The line of one call, from its beginning to its end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use humantime::format_rfc3339_millis;
+use isolator_pool::engine::limits::Resources;
+use isolator_pool::pool::Start;
+use isolator_pool::pool::admission::Client;
+use isolator_pool::quote::escaped;
+use isolator_pool::run::outcome::Outcome;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::Log;
+use crate::hex::hex;
+
+/// Longest name of a tool, language or file that is written, in bytes.
+const MAX_NAME: usize = 1024;
+
+/// What becomes of a call that ends before it is answered.
+const CANCELLED: &str = "cancelled";
+
+/// The note of a call. Its line is written when it is dropped, so a call that is cancelled has one, too. It does nothing if
+/// there is no audit log.
+#[derive(Debug)]
+pub(crate) struct Note(Option<Box<Begun>>);
+
+#[derive(Debug)]
+struct Begun {
+    log: Arc<Log>,
+    began: Instant,
+    line: Line,
+}
+
+/// A line. What is not known of a call is left out.
+#[derive(Debug, Serialize)]
+struct Line {
+    /// When the call came.
+    time: String,
+    client: String,
+    tool: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    language: Option<String>,
+    /// The beginning of the digest of the session's handle: it tells sessions apart, and is of no use to anybody else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snippet: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<File>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    packages: Vec<String>,
+    /// The hash of the set of all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    package_set: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<Limits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<&'static str>,
+    status: String,
+    ms: f64,
+    bytes: Bytes,
+}
+
+#[derive(Debug, Serialize)]
+struct File {
+    name: String,
+    sha256: String,
+    bytes: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Limits {
+    timeout_ms: u64,
+    memory_mb: u64,
+    cpus: f64,
+}
+
+/// What came and went.
+#[derive(Debug, Default, Serialize)]
+struct Bytes {
+    code: usize,
+    files: usize,
+    stdout: u64,
+    stderr: u64,
+    returned: u64,
+}
+
+fn digest(content: &[u8]) -> String {
+    hex(&Sha256::digest(content))
+}
+
+/// A text that a caller chooses, without its end if it is too long.
+fn name(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_NAME)].to_owned()
+}
+
+impl Note {
+    pub(super) fn new(log: Option<Arc<Log>>, client: &Client, tool: &str) -> Self {
+        let begin = |log| {
+            let line = Line {
+                time: format_rfc3339_millis(SystemTime::now()).to_string(),
+                client: client.to_string(),
+                tool: name(tool),
+                language: None,
+                session: None,
+                snippet: None,
+                code_sha256: None,
+                code: None,
+                files: Vec::new(),
+                packages: Vec::new(),
+                package_set: None,
+                limits: None,
+                start: None,
+                status: CANCELLED.to_owned(),
+                ms: 0.0,
+                bytes: Bytes::default(),
+            };
+            Box::new(Begun { log, began: Instant::now(), line })
+        };
+        Self(log.map(begin))
+    }
+
+    /// A note of nothing.
+    pub(crate) const fn none() -> Self {
+        Self(None)
+    }
+
+    /// The language of the call, and the handle of its session if it has one.
+    pub(crate) fn place(&mut self, language: &str, session: Option<&str>) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.language = Some(name(language));
+        begun.line.session = session.map(|handle| digest(handle.as_bytes())[..16].to_owned());
+    }
+
+    /// The code that the call sends.
+    pub(crate) fn code(&mut self, code: &str) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.bytes.code = code.len();
+        begun.line.code_sha256 = Some(digest(code.as_bytes()));
+        begun.line.code = begun.log.has_code.then(|| code.to_owned());
+    }
+
+    /// The snippet that the call names.
+    pub(crate) fn snippet(&mut self, snippet: &str) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.snippet = Some(name(snippet));
+    }
+
+    /// The files that the call sends. One with the code itself is left out.
+    pub(crate) fn files<'f>(&mut self, files: impl IntoIterator<Item = (&'f str, &'f [u8])>) {
+        let Some(begun) = &mut self.0 else { return };
+        let line = &mut begun.line;
+        for (path, content) in files {
+            let sha256 = digest(content);
+            if line.code_sha256.as_ref() == Some(&sha256) {
+                continue;
+            }
+            line.bytes.files += content.len();
+            line.files.push(File { name: name(path), sha256, bytes: content.len() });
+        }
+    }
+
+    /// The packages that the call asked for, and the hash of the set of them.
+    pub(crate) fn packages(&mut self, asked: &[String], set: &str) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.packages = asked.iter().map(|package| name(package)).collect();
+        begun.line.package_set = Some(set.to_owned());
+    }
+
+    /// What the program may use.
+    pub(crate) fn limits(&mut self, timeout: Duration, resources: Resources) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.limits = Some(Limits {
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            memory_mb: resources.memory.as_mib(),
+            cpus: resources.cpu.as_cores(),
+        });
+    }
+
+    /// A session was opened.
+    pub(crate) fn opened(&mut self, start: Start) {
+        let Some(begun) = &mut self.0 else { return };
+        begun.line.start = Some(start.as_str());
+    }
+
+    /// A program has run; `start` says how it got its sandbox, unless it ran in a session.
+    pub(crate) fn ran(&mut self, outcome: &Outcome, start: Option<Start>) {
+        let Some(begun) = &mut self.0 else { return };
+        let line = &mut begun.line;
+        line.start = start.map(Start::as_str);
+        outcome.status.as_str().clone_into(&mut line.status);
+        line.bytes.stdout = outcome.stdout.total();
+        line.bytes.stderr = outcome.stderr.total();
+        let contents = outcome.files.iter().filter_map(|file| file.content.as_ref());
+        line.bytes.returned = contents.map(|content| content.len() as u64).sum();
+    }
+
+    /// The call was answered. `status` holds if no program has run.
+    pub(crate) fn answered(&mut self, status: &str) {
+        let Some(begun) = &mut self.0 else { return };
+        if begun.line.status == CANCELLED {
+            status.clone_into(&mut begun.line.status);
+        }
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let Some(begun) = self.0.take() else { return };
+        let Begun { log, began, mut line } = *begun;
+        line.ms = (began.elapsed().as_secs_f64() * 1e6).round() / 1e3;
+        match serde_json::to_string(&line) {
+            // As in the log, nothing of a caller's does something to a terminal.
+            Ok(text) => log.send(format!("{}\n", escaped(&text))),
+            Err(error) => {
+                log.state.lost.add(1);
+                tracing::error!(%error, "a line of the audit log could not be written as JSON");
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `isolator status`: what a server tells operators, in a terminal.
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use isolator_pool::quote::escaped;
+use serde_json::Value;
+
+use crate::commands::cli::StatusArguments;
+use crate::commands::operators::AskedServer;
+use crate::commands::signals::stop_signal;
+use crate::commands::{Work, print, say};
+use crate::config::Config;
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Clears a terminal, and goes to its first line.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Intervals that the figures are of: the last minute.
+const INTERVALS: usize = 12;
+
+/// Shows the state of a server, once or until somebody stops it.
+pub fn status(config: Config, arguments: StatusArguments) -> Work {
+    Box::pin(show(config, arguments))
+}
+
+async fn show(config: Config, arguments: StatusArguments) -> anyhow::Result<ExitCode> {
+    let StatusArguments { server, live, json } = arguments;
+    let server = AskedServer::new(&server, || Ok(config.admin.address), "status")?;
+    let mut stop = pin!(stop_signal()?);
+    loop {
+        let status = server.status().await?;
+        if json {
+            say(&status.to_string())?;
+        } else {
+            let clear = if live { CLEAR } else { "" };
+            print(format!("{clear}{}", shown(&status)).as_bytes())?;
+        }
+        if !live {
+            return Ok(ExitCode::SUCCESS);
+        }
+        tokio::select! {
+            _ = &mut stop => return Ok(ExitCode::SUCCESS),
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// The state for a terminal. What a client or an engine has chosen is escaped.
+fn shown(status: &Value) -> String {
+    let sessions = &status["sessions"];
+    let mut lines = vec![
+        format!(
+            "isolator {}, {} engine, up {} s",
+            text(&status["version"]),
+            text(&status["engine"]),
+            status["uptime_s"]
+        ),
+        format!(
+            "{} run, {} wait, {} sandboxes leaving, {} sessions ({} running, {} frozen)",
+            status["running"],
+            status["waiting"],
+            status["leaving"],
+            sessions["open"],
+            sessions["running"],
+            sessions["frozen"]
+        ),
+        String::new(),
+        format!(
+            "{:<14}{:>8}{:>8}{:>8}{:>9}{:>8}{:>10}{:>10}{:>10}",
+            "pool", "ready", "in use", "making", "calls/s", "ready%", "p50", "p99", "refill"
+        ),
+    ];
+    for (name, pool) in status["pools"].as_object().into_iter().flatten() {
+        let minute = Minute::of(status, name);
+        let number = |key: &str| pool[key].as_u64().unwrap_or_default();
+        let ready = format!("{}/{}", number("hot") + number("paused"), number("size"));
+        lines.push(format!(
+            "{:<14}{ready:>8}{:>8}{:>8}{:>9.2}{:>8}{:>10}{:>10}{:>10}",
+            escaped(name),
+            number("in_use"),
+            number("making"),
+            minute.rate,
+            minute.ready.map_or_else(|| "-".to_owned(), |share| format!("{:.0}", share * 100.0)),
+            time(minute.p50),
+            time(minute.p99),
+            time(pool["refill_ms"].as_f64()),
+        ));
+        if let Some(error) = pool["last_error"].as_str() {
+            lines.push(format!("  {}", escaped(error)));
+        }
+    }
+    let clients = status["clients"].as_array().into_iter().flatten();
+    lines.extend(clients.map(|client| {
+        let name = text(&client["name"]);
+        format!("client {name}: {} run, {} wait", client["running"], client["waiting"])
+    }));
+    let failures = status["failures"].as_array().into_iter().flatten();
+    lines.extend(failures.map(|failure| {
+        let part = |key: &str| text(&failure[key]);
+        let (at, pool, message) = (part("at"), part("pool"), part("message"));
+        format!("{at} {pool}: {message} ({} times)", failure["count"])
+    }));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn text(value: &Value) -> String {
+    escaped(value.as_str().unwrap_or_default()).into_owned()
+}
+
+fn time(ms: Option<f64>) -> String {
+    match ms {
+        None => "-".to_owned(),
+        Some(ms) if ms < 10.0 => format!("{ms:.1} ms"),
+        Some(ms) if ms < 1000.0 => format!("{ms:.0} ms"),
+        Some(ms) => format!("{:.1} s", ms / 1000.0),
+    }
+}
+
+/// What happened in a pool in the last minute.
+#[derive(Debug, PartialEq)]
+struct Minute {
+    /// Calls a second.
+    rate: f64,
+    /// The share of them that found a sandbox ready, if there were any.
+    ready: Option<f64>,
+    /// Times in the last interval with calls, in milliseconds.
+    p50: Option<f64>,
+    p99: Option<f64>,
+}
+
+impl Minute {
+    fn of(status: &Value, pool: &str) -> Self {
+        let intervals = status["intervals"].as_array().map_or(&[][..], Vec::as_slice);
+        let recent = &intervals[intervals.len().saturating_sub(INTERVALS)..];
+        let of_pool = || recent.iter().map(|interval| &interval["pools"][pool]);
+        let sum = |key: &str| of_pool().filter_map(|it| it[key].as_u64()).sum::<u64>() as f64;
+        let seconds = recent.len() as f64 * status["interval_s"].as_f64().unwrap_or(1.0);
+        let calls = sum("calls");
+        let last = |key: &str| of_pool().rev().find_map(|it| it[key].as_f64());
+        Self {
+            rate: if seconds > 0.0 { calls / seconds } else { 0.0 },
+            ready: (calls > 0.0).then(|| sum("ready_starts") / calls),
+            p50: last("p50_ms"),
+            p99: last("p99_ms"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_minute_is_of_the_last_intervals_and_nothing_special_is_shown() {
+        let of = |calls: u64, p50: Option<f64>| {
+            let pool = json!({ "calls": calls, "ready_starts": calls / 2, "p50_ms": p50 });
+            json!({ "pools": { "python": pool } })
+        };
+        let mut intervals = vec![of(1000, Some(9.0)); 3];
+        intervals.extend(vec![of(6, Some(2.0)); 11]);
+        intervals.push(of(0, None));
+        let pool = json!({
+            "hot": 1, "paused": 1, "size": 4, "in_use": 1, "making": 2, "refill_ms": 41.2,
+            "last_error": "no\u{1b}[2J room",
+        });
+        let status = json!({
+            "version": "1.2.3", "engine": "embedded", "uptime_s": 7, "running": 1, "waiting": 0, "leaving": 0,
+            "sessions": { "open": 0, "running": 0, "frozen": 0 }, "interval_s": 5,
+            "pools": { "python": pool }, "intervals": intervals,
+            "clients": [{ "name": "ci\u{202e}", "running": 1, "waiting": 0 }], "failures": [],
+        });
+        let minute = Minute::of(&status, "python");
+        assert_eq!(minute, Minute { rate: 1.1, ready: Some(0.5), p50: Some(2.0), p99: None });
+        let shown = shown(&status);
+        assert!(shown.contains("     2/4       1       2     1.10      50    2.0 ms"), "{shown}");
+        assert!(shown.contains("no\\u001b[2J room") && shown.contains("ci\\u202e"), "{shown}");
+    }
+}

@@ -1,0 +1,155 @@
+//! What there is and what has happened, in the formats of Prometheus.
+//!
+//! Requests only add to atomic numbers. All else is looked up when somebody asks, and what takes time to look up is
+//! remembered for a while. No label has a value that a client chooses.
+
+mod families;
+mod history;
+pub(crate) mod operations;
+pub(crate) mod reloads;
+mod status;
+mod waiting;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use isolator_pool::pool::pools::Pools;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, prometheus_text, text};
+use prometheus_client::registry::Registry;
+
+use self::history::{History, INTERVAL};
+use self::operations::Operations;
+use self::reloads::Reloads;
+pub(crate) use self::status::Status;
+use self::waiting::Waiting;
+use crate::audit::Audit;
+use crate::packages::Packages;
+use crate::sessions::Sessions;
+use crate::traces::Traces;
+
+/// A format of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Prometheus' text format.
+    Prometheus,
+    /// `OpenMetrics`.
+    OpenMetrics,
+}
+
+impl Format {
+    /// Its media type.
+    pub(crate) const fn media_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// How many things are kept for clients, and their size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// What they are.
+    pub kind: &'static str,
+    /// How many there are.
+    pub count: usize,
+    /// Their size in bytes, as it counts.
+    pub bytes: usize,
+}
+
+/// Where the numbers come from.
+pub(crate) struct Sources {
+    /// The kind of the engine.
+    pub engine: &'static str,
+    /// The pools.
+    pub pools: Arc<Pools>,
+    /// The sessions.
+    pub sessions: Sessions,
+    /// The answers to clients.
+    pub operations: Arc<Operations>,
+    /// The sets of packages.
+    pub packages: Packages,
+    /// The audit log.
+    pub audit: Audit,
+    /// What is kept for clients.
+    pub held: Vec<Held>,
+    /// The traces of calls.
+    pub traces: Traces,
+    /// What became of other configurations.
+    pub reloads: Arc<Reloads>,
+}
+
+/// The metrics of a server; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Metrics(Arc<Inner>);
+
+struct Inner {
+    look: Box<dyn Fn() -> Sources + Send + Sync>,
+    waiting: Arc<Waiting>,
+    history: History,
+    /// When the server began, in seconds since 1970.
+    began: f64,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Metrics {
+    /// Of a server that begins now. `look` finds where the numbers come from at a moment: that changes with the
+    /// configuration.
+    pub(crate) fn new(look: impl Fn() -> Sources + Send + Sync + 'static) -> Self {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self(Arc::new(Inner {
+            look: Box::new(look),
+            waiting: Arc::default(),
+            history: History::default(),
+            began: began.as_secs_f64(),
+        }))
+    }
+
+    /// Remembers the last minutes. Never returns; dropping the future ends it.
+    pub(crate) async fn watch(self) -> Infallible {
+        loop {
+            self.0.history.look(&self.pools());
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    /// The pools of the configuration.
+    pub(crate) fn pools(&self) -> Arc<Pools> {
+        (self.0.look)().pools
+    }
+
+    /// The state of the server.
+    pub(crate) fn status(&self) -> Status {
+        let sources = (self.0.look)();
+        self.0.waiting.look(&sources.pools);
+        Status::of(&self.0, &sources)
+    }
+
+    /// All of them as they are now, but for the memory of what waits, which may be a while old.
+    pub(crate) fn written(&self, format: Format) -> Result<String, fmt::Error> {
+        self.0.waiting.look(&self.pools());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self.clone()));
+        let mut written = String::new();
+        match format {
+            Format::Prometheus => prometheus_text::encode(&mut written, &registry)?,
+            Format::OpenMetrics => text::encode(&mut written, &registry)?,
+        }
+        Ok(written)
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Inner { look, waiting, began, .. } = &*self.0;
+        families::write(encoder, &look(), &waiting.known(), *began)
+    }
+}
