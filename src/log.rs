@@ -5,24 +5,99 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal as _};
+use std::sync::OnceLock;
 
-use isolator_pool::quote::Escaping;
+use isolator_pool::quote::{Escaping, escaped};
 use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::RecordFields;
-use tracing_subscriber::fmt::FormatFields;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::format::{Format, Json, JsonFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// How lines of the log are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// An object of JSON on each line
+    Json,
+}
+
+/// Puts another filter in the place of that of this process.
+type SetFilter = Box<dyn Fn(EnvFilter) + Send + Sync>;
+
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
+
+/// The filter for these lines of our own modules and more important ones, unless `RUST_LOG` has another.
+fn filter(level: &str) -> EnvFilter {
+    // These modules log each error answer, with an identifier of any length, and each answer that nobody waits for.
+    const OF_CLIENTS: &str = "rmcp=error,rmcp::service=off";
+    let usual = format!("warn,{OF_CLIENTS},isolator={level},isolator_pool={level}");
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| usual.into())
+}
+
+/// Writes lines of this level and more important ones from now on.
+pub(crate) fn set_level(level: &str) {
+    if let Some(set) = SET_FILTER.get() {
+        set(filter(level));
+    }
+}
 
 /// Writes the log of this process to standard error: standard output belongs to the protocol and to programs. If it can't be
 /// written, nobody is told: that would end the process.
-pub fn to_stderr(filter: EnvFilter) {
-    tracing_subscriber::fmt()
-        .fmt_fields(Fields)
-        .with_env_filter(filter)
+pub fn to_stderr(level: &str, format: LogFormat) {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter(level))
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .log_internal_errors(false)
-        .init();
+        .with_ansi(io::stderr().is_terminal() && format == LogFormat::Text)
+        .log_internal_errors(false);
+    // It fails only if there is no subscriber anymore, or it is set elsewhere, and it is set once.
+    let set: SetFilter = match format {
+        LogFormat::Text => {
+            let log = log.fmt_fields(Fields).with_filter_reloading();
+            let handle = log.reload_handle();
+            log.init();
+            Box::new(move |filter| drop(handle.reload(filter)))
+        }
+        LogFormat::Json => {
+            let log = log.fmt_fields(JsonFields::new()).event_format(JsonLines::new());
+            let log = log.with_filter_reloading();
+            let handle = log.reload_handle();
+            log.init();
+            Box::new(move |filter| drop(handle.reload(filter)))
+        }
+    };
+    let _ = SET_FILTER.set(set);
+}
+
+/// Writes events as JSON, each on its line, with their special characters escaped as JSON escapes them. What is special to a
+/// terminal but not to JSON would be left as it is otherwise.
+struct JsonLines(Format<Json>);
+
+impl JsonLines {
+    fn new() -> Self {
+        Self(tracing_subscriber::fmt::format().json().flatten_event(true).with_current_span(false))
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'lookup> LookupSpan<'lookup>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = String::new();
+        self.0.format_event(context, Writer::new(&mut line), event)?;
+        writeln!(writer, "{}", escaped(line.trim_end_matches('\n')))
+    }
 }
 
 /// The same for a launcher, whose lines come between those of its server.
@@ -118,5 +193,29 @@ mod tests {
         assert!(line.contains("number=7"), "{line}");
         assert!(!line.contains(['\n', '\u{202e}', '\u{200b}', '\u{9b}']), "{line}");
         assert!(!line.contains("\u{1b}[2J"), "{line}");
+    }
+
+    #[test]
+    fn a_line_of_json_has_all_that_was_logged_and_nothing_special() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let log = tracing_subscriber::fmt()
+            .fmt_fields(JsonFields::new())
+            .event_format(JsonLines::new())
+            .with_writer(move || writer.clone());
+        let forged = "x\nERROR \"forged\"\u{1b}[2J\u{202e}\u{200b}\u{9b}\u{e0041}";
+        tracing::subscriber::with_default(log.finish(), || {
+            let _span = tracing::info_span!("span", of = %forged).entered();
+            tracing::info!(id = %forged, text = forged, number = 7, "said {forged}");
+        });
+        let bytes = kept.0.lock().unwrap().clone();
+        let line = String::from_utf8(bytes).unwrap();
+        let line = line.strip_suffix('\n').unwrap();
+        assert_eq!(escaped(line), line);
+        let read: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&read["id"], &read["text"]), (&forged.into(), &forged.into()), "{line}");
+        assert_eq!(read["message"], format!("said {forged}"));
+        assert_eq!((&read["number"], &read["level"]), (&7.into(), &"INFO".into()), "{line}");
+        assert_eq!(read["spans"][0]["of"], forged, "{line}");
     }
 }

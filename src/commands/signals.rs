@@ -49,6 +49,43 @@ pub(super) fn end_signal() -> io::Result<impl Future<Output = i32>> {
     })
 }
 
+/// The same for SIGTERM and SIGINT alone, where SIGHUP means something else.
+///
+/// # Errors
+///
+/// When the signals can't be listened for.
+pub(super) fn stop_signal_but_hang_up() -> io::Result<impl Future<Output = i32>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupts = Interrupts::new()?;
+    Ok(async move {
+        let kind = tokio::select! {
+            _ = terminate.recv() => SignalKind::terminate(),
+            () = interrupts.next() => SignalKind::interrupt(),
+        };
+        kind.as_raw_value()
+    })
+}
+
+/// SIGHUPs that come from now on. If the signal is ignored, none comes.
+#[derive(Debug)]
+pub(super) struct HangUps(Option<Signal>);
+
+impl HangUps {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the signal can't be listened for.
+    pub(super) fn new() -> io::Result<Self> {
+        unless_ignored(SignalKind::hangup()).map(Self)
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) {
+        received(&mut self.0).await;
+    }
+}
+
 /// What comes when somebody presses Ctrl-C. It is listened for until this is dropped, and beyond.
 #[derive(Debug)]
 pub(super) struct Interrupts(Option<Signal>);

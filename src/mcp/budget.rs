@@ -9,13 +9,13 @@ use isolator_pool::pool::admission::Client;
 /// Bytes that clients share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
-    most: usize,
-    most_of_one: usize,
     taken: Arc<Mutex<Taken>>,
 }
 
 #[derive(Debug, Default)]
 struct Taken {
+    most: usize,
+    most_of_one: usize,
     all: usize,
     of: HashMap<Client, usize>,
 }
@@ -31,7 +31,14 @@ pub(crate) struct Share {
 impl Budget {
     /// So many bytes for all clients, and so many for one.
     pub(crate) fn new(most: usize, most_of_one: usize) -> Self {
-        Self { most, most_of_one, taken: Arc::default() }
+        let taken = Taken { most, most_of_one, ..Taken::default() };
+        Self { taken: Arc::new(Mutex::new(taken)) }
+    }
+
+    /// Changes how many there are. What is taken stays taken.
+    pub(crate) fn set_limits(&self, most: usize, most_of_one: usize) {
+        let mut taken = lock(&self.taken);
+        (taken.most, taken.most_of_one) = (most, most_of_one);
     }
 
     /// A share of nothing, to begin with.
@@ -44,8 +51,8 @@ impl Share {
     /// Takes more; returns whether there was enough.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let Budget { most, most_of_one, .. } = self.budget;
         let mut taken = lock(&self.budget.taken);
+        let Taken { most, most_of_one, .. } = *taken;
         let own = taken.of.get(&self.client).copied().unwrap_or_default();
         if bytes > most.saturating_sub(taken.all) || bytes > most_of_one.saturating_sub(own) {
             return false;

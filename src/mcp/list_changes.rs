@@ -1,4 +1,5 @@
-//! Notifies clients when snippets change, because that changes the tools' schemas and the resources.
+//! Notifies clients when snippets change, because that changes the tools' schemas and the resources, and when a set of packages
+//! comes or goes.
 //!
 //! The folder is polled every two seconds, but only while there are listeners. Each listener knows what it was told
 //! ([`ChangeStream`]), so that a slow one misses nothing and delays nobody.
@@ -16,32 +17,48 @@ use tokio_util::task::TaskTracker;
 
 use isolator_pool::lock::lock;
 
+use crate::current::Current;
 use crate::mcp::resources;
-use crate::request::snippets::{Listed, Snippets, Version};
+use crate::packages::{Listed, Packages, SetState};
+use crate::request::snippets::{self, Snippets, Version};
 
 /// Soon enough for a user who saves a file and turns to the host, and no load for the machine.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The changes of the snippets' folder, for all listeners.
 pub(crate) struct Changes {
-    snippets: Arc<Snippets>,
+    now: Current<Watched>,
     known: watch::Sender<Arc<Folder>>,
     is_polling: Mutex<bool>,
     tasks: TaskTracker,
     closed: CancellationToken,
 }
 
+/// What is looked at. Another configuration may have others.
+struct Watched {
+    snippets: Arc<Snippets>,
+    packages: Packages,
+}
+
 /// The folder of the snippets as it was seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Folder {
+    /// A number that differs when the lists have changed with the configuration.
+    lists: u64,
     versions: Vec<(String, Version)>,
-    listed: Vec<Listed>,
+    listed: Vec<snippets::Listed>,
 }
+
+/// The sets of packages as they were seen: their names, and their hashes if they are there, or why they are not.
+type Sets = Vec<(String, Result<String, &'static str>)>;
 
 /// The changes that one listener has not been told yet.
 pub(crate) struct ChangeStream {
     folder: watch::Receiver<Arc<Folder>>,
     told: Arc<Folder>,
+    now: Current<Watched>,
+    sets_changed: watch::Receiver<u64>,
+    told_sets: Sets,
     closed: CancellationToken,
 }
 
@@ -66,15 +83,30 @@ pub(crate) struct Session {
 
 impl Changes {
     /// The changes of a folder from now on.
-    pub(crate) fn new(snippets: Arc<Snippets>) -> Arc<Self> {
-        let folder = Folder { versions: snippets.versions(), listed: snippets.list() };
+    pub(crate) fn new(snippets: Arc<Snippets>, packages: Packages) -> Arc<Self> {
+        let folder = Folder { lists: 0, versions: snippets.versions(), listed: snippets.list() };
         Arc::new(Self {
-            snippets,
+            now: Current::new(Watched { snippets, packages }),
             known: watch::Sender::new(Arc::new(folder)),
             is_polling: Mutex::new(false),
             tasks: TaskTracker::new(),
             closed: CancellationToken::new(),
         })
+    }
+
+    /// Looks at those of another configuration from now on.
+    pub(crate) fn reconfigure(
+        &self,
+        snippets: Arc<Snippets>,
+        packages: Packages,
+        has_other_lists: bool,
+    ) {
+        let (versions, listed) = (snippets.versions(), snippets.list());
+        self.now.set(Watched { snippets, packages });
+        self.known.send_modify(|known| {
+            let lists = known.lists + u64::from(has_other_lists);
+            *known = Arc::new(Folder { lists, versions, listed });
+        });
     }
 
     /// The changes from now on. One that happened while nobody was listening is reported at once, because the
@@ -87,7 +119,17 @@ impl Changes {
             *is_polling = true;
             self.tasks.spawn(poll_folder(Arc::downgrade(self), self.closed.clone()));
         }
-        ChangeStream { folder, told, closed: self.closed.clone() }
+        let now = self.now.get();
+        let packages = &now.packages;
+        let sets_changed = packages.changed();
+        ChangeStream {
+            folder,
+            told,
+            told_sets: sets(packages),
+            now: self.now.clone(),
+            sets_changed,
+            closed: self.closed.clone(),
+        }
     }
 
     /// Ends all notifications.
@@ -103,11 +145,14 @@ impl Changes {
             return false;
         }
         drop(is_polling);
-        let versions = self.snippets.versions();
+        let now = self.now.get();
+        let snippets = &now.snippets;
+        let versions = snippets.versions();
         self.known.send_if_modified(|known| {
             let is_new = versions != known.versions;
             if is_new {
-                *known = Arc::new(Folder { versions, listed: self.snippets.list() });
+                let lists = known.lists;
+                *known = Arc::new(Folder { lists, versions, listed: snippets.list() });
             }
             is_new
         });
@@ -174,10 +219,14 @@ impl ChangeStream {
             tokio::select! {
                 () = self.closed.cancelled() => return None,
                 changed = self.folder.changed() => changed.ok()?,
+                changed = self.sets_changed.changed() => changed.ok()?,
             }
             let now = Arc::clone(&self.folder.borrow_and_update());
             let before = std::mem::replace(&mut self.told, now);
-            let change = Change::between(&before, &self.told);
+            let mut change = Change::between(&before, &self.told);
+            self.sets_changed.mark_unchanged();
+            let before = std::mem::replace(&mut self.told_sets, sets(&self.now.get().packages));
+            change.add(&before, &self.told_sets);
             if change.lists || !change.resources.is_empty() {
                 return Some(change);
             }
@@ -191,9 +240,43 @@ impl Change {
             let gone = a.versions.iter().filter(|version| !b.versions.contains(version));
             gone.map(|(name, _)| resources::of_snippet(name)).collect()
         };
-        let resources = only_in(before, now).into_iter().chain(only_in(now, before)).collect();
-        Self { lists: before.listed != now.listed, resources }
+        let mut resources: BTreeSet<_> =
+            only_in(before, now).into_iter().chain(only_in(now, before)).collect();
+        let is_configured_anew = before.lists != now.lists;
+        if is_configured_anew {
+            resources.insert(resources::OF_LANGUAGES.to_owned());
+        }
+        Self { lists: is_configured_anew || before.listed != now.listed, resources }
     }
+
+    /// Adds what has changed about sets of packages.
+    fn add(&mut self, before: &Sets, now: &Sets) {
+        let changed = now.iter().filter(|set| !before.contains(set));
+        let changed: Vec<_> = changed.map(|(name, _)| resources::of_package_set(name)).collect();
+        if !changed.is_empty() {
+            self.resources.extend(changed);
+            self.resources.insert(resources::OF_LANGUAGES.to_owned());
+        }
+        let there = |sets: &Sets| -> BTreeSet<(String, String)> {
+            let there = sets.iter().filter_map(|(name, hash)| Some((name, hash.as_ref().ok()?)));
+            there.map(|(name, hash)| (name.clone(), hash.clone())).collect()
+        };
+        self.lists |= there(before) != there(now);
+    }
+}
+
+/// The sets of packages as they are now.
+fn sets(packages: &Packages) -> Sets {
+    let state = |listed: Listed| {
+        let state = match (listed.state, listed.set) {
+            (SetState::Ready, Some(set)) => Ok(set.hash),
+            (SetState::Ready | SetState::Waiting, _) => Err("waiting"),
+            (SetState::Building(_), _) => Err("building"),
+            (SetState::Failed(_), _) => Err("failed"),
+        };
+        (listed.name, state)
+    };
+    packages.listed().into_iter().map(state).collect()
 }
 
 impl Session {
@@ -265,7 +348,8 @@ mod tests {
         fs::create_dir(folder.path().join("prompts")).unwrap();
         write(folder.path(), "a.py", "# One.\n");
         let config = Config::parse("{}", None, folder.path()).unwrap();
-        let changes = Changes::new(Arc::new(Snippets::new(&config)));
+        let snippets = Arc::new(Snippets::new(&config));
+        let changes = Changes::new(snippets, Packages::unused(Arc::new(config), true));
         (folder, changes)
     }
 

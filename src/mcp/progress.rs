@@ -16,6 +16,8 @@ use rmcp::service::{Peer, RequestContext};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::mcp::calls::Tell;
+
 /// Shortest time between two notifications. Output meanwhile is sent with the next one.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -58,6 +60,16 @@ impl Progress {
         let printed = Arc::clone(&self.printed);
         Watch::new(move |_, bytes| {
             printed.add(bytes);
+        })
+    }
+
+    /// What a call is given to pass on what is done before its program starts.
+    pub(crate) fn steps(&self) -> Tell {
+        let printed = Arc::clone(&self.printed);
+        Arc::new(move |step| {
+            if !step.is_empty() {
+                printed.add(format!("{step}\n").as_bytes());
+            }
         })
     }
 

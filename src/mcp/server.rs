@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use http::request::Parts;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
@@ -20,19 +19,22 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
-use crate::mcp::calls::{Call, Calls, Clients};
+use crate::current::Current;
+use crate::mcp::calls::{Call, Calls, Clients, Setup};
 use crate::mcp::icon::icons;
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
 use crate::mcp::resources::{self, Resources};
 use crate::mcp::tool_result;
 use crate::mcp::tools;
+use crate::metrics::operations::{End, Method, Operations};
+use crate::metrics::reloads::Reloads;
+use crate::metrics::{Metrics, Sources};
 use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
 use crate::request::understand::given::{Given, Object};
 use crate::result::kept::{self, ReadError};
-use crate::sessions::Sessions;
+use crate::traces::Origin;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
@@ -40,15 +42,21 @@ const DETACH: &str = "isolator/detach";
 /// The server for one client; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Server {
-    config: Arc<Config>,
+    now: Current<Configured>,
+    changes: Arc<Changes>,
+    operations: Arc<Operations>,
+    session: Arc<Session>,
+}
+
+/// What requests are served with that begin under one configuration.
+struct Configured {
+    setup: Setup,
     snippets: Arc<Snippets>,
     calls: Calls,
     resources: Resources,
-    changes: Arc<Changes>,
-    /// The tools at the start. Only the names of snippets in them change, and listing those for every call would
+    /// The tools at its beginning. Only the names of snippets in them change, and listing those for every call would
     /// take too long.
-    tools: Arc<[Tool]>,
-    session: Arc<Session>,
+    tools: Vec<Tool>,
 }
 
 /// Who a call is from. A transport with several clients adds it to each request.
@@ -79,26 +87,34 @@ impl TakenArguments {
 
 impl Server {
     /// A server on running pools, for one client or for several.
-    pub(crate) fn new(config: Arc<Config>, pools: Arc<Pools>, clients: Clients) -> Self {
-        let snippets = Arc::new(Snippets::new(&config));
-        let has_one = clients == Clients::One;
-        let sessions = Sessions::new(config.sessions, has_one, Arc::clone(&pools));
-        let calls = Calls::new(
-            Arc::clone(&config),
-            Arc::clone(&snippets),
-            Arc::clone(&pools),
-            sessions.clone(),
-            clients,
-        );
+    pub(crate) fn new(setup: Setup, clients: Clients) -> Self {
+        let snippets = Arc::new(Snippets::new(&setup.config));
+        let calls = Calls::new(setup.clone(), Arc::clone(&snippets), clients);
         Self {
-            tools: tools::all(&config, &snippets).into(),
-            changes: Changes::new(Arc::clone(&snippets)),
-            resources: Resources::new(Arc::clone(&config), Arc::clone(&snippets), pools, sessions),
-            calls,
-            config,
-            snippets,
+            changes: Changes::new(Arc::clone(&snippets), setup.packages.clone()),
+            now: Current::new(Configured::new(setup, snippets, calls)),
+            operations: Arc::new(Operations::new(&tools::NAMES)),
             session: Arc::default(),
         }
+    }
+
+    /// Serves requests under another configuration from now on. Those that have begun end under theirs. Clients are told if
+    /// that changes the lists of tools or resources.
+    pub(crate) fn reconfigure(&self, setup: Setup) {
+        let before = self.now.get();
+        let snippets = Arc::new(Snippets::new(&setup.config));
+        let calls = before.calls.reconfigured(setup.clone(), Arc::clone(&snippets));
+        let packages = setup.packages.clone();
+        let next = Configured::new(setup, Arc::clone(&snippets), calls);
+        let has_other_lists = before.lists() != next.lists();
+        self.now.set(next);
+        before.setup.packages.replaced();
+        self.changes.reconfigure(snippets, packages, has_other_lists);
+    }
+
+    /// What requests that begin now are served with.
+    pub(crate) fn setup(&self) -> Setup {
+        self.now.get().setup.clone()
     }
 
     /// The same server for another session.
@@ -106,9 +122,57 @@ impl Server {
         Self { session: Arc::default(), ..self.clone() }
     }
 
+    /// What there is and what has happened, for operators. `engine` is the kind of the engine.
+    pub(crate) fn metrics(&self, engine: &'static str, reloads: Arc<Reloads>) -> Metrics {
+        let (now, operations) = (self.now.clone(), Arc::clone(&self.operations));
+        Metrics::new(move || {
+            let now = now.get();
+            let Setup { pools, packages, audit, traces, .. } = now.setup.clone();
+            Sources {
+                engine,
+                pools,
+                sessions: now.calls.sessions(),
+                operations: Arc::clone(&operations),
+                audit,
+                packages,
+                held: now.calls.held(),
+                reloads: Arc::clone(&reloads),
+                traces,
+            }
+        })
+    }
+
     /// The changes that clients are notified of.
     pub(crate) fn changes(&self) -> Arc<Changes> {
         Arc::clone(&self.changes)
+    }
+}
+
+impl Configured {
+    fn new(setup: Setup, snippets: Arc<Snippets>, calls: Calls) -> Self {
+        let Setup { config, pools, packages, .. } = setup.clone();
+        let tools = tools::all(&config, &snippets);
+        let sessions = calls.sessions();
+        let resources = Resources::new(config, Arc::clone(&snippets), pools, sessions, packages);
+        Self { setup, snippets, calls, resources, tools }
+    }
+
+    /// What is listed to clients, to compare.
+    fn lists(&self) -> Value {
+        let (resources, templates) = (self.resources.list(), self.resources.templates());
+        json!([tools::all(&self.setup.config, &self.snippets), resources, templates])
+    }
+
+    async fn read(&self, uri: &str, client: &Client) -> Result<ReadResourceResponse, ErrorData> {
+        if !uri.starts_with(kept::PREFIX) {
+            return self.resources.read(uri, client).await.map(Into::into);
+        }
+        let data = Some(json!({ "uri": uri }));
+        let part = self.calls.read(client, uri).map_err(|error| match error {
+            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
+            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
+        })?;
+        Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
     }
 }
 
@@ -123,6 +187,11 @@ fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData>
         None => Ok(()),
         Some(_) => Err(ErrorData::invalid_params("cursor: every list has only one page", None)),
     }
+}
+
+/// How an operation with this result has ended.
+fn end_of<T>(result: &Result<T, ErrorData>) -> End {
+    result.as_ref().err().map_or(End::Fine, |error| End::of_code(error.code.0))
 }
 
 /// What a transport has added to a request: to the message itself, or to the HTTP request that brought it.
@@ -154,7 +223,7 @@ impl ServerHandler for Server {
             .with_icons(icons());
         ServerConfig::new(capabilities)
             .with_server_info(implementation)
-            .with_instructions(tools::instructions(&self.config))
+            .with_instructions(tools::instructions(&self.now.get().setup.config))
     }
 
     async fn list_tools(
@@ -162,12 +231,17 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        all_at_once(request)?;
-        Ok(ListToolsResult::with_all_items(tools::all(&self.config, &self.snippets)))
+        let operation = self.operations.begin(Method::ListTools);
+        let now = self.now.get();
+        let listed = all_at_once(request).map(|()| {
+            ListToolsResult::with_all_items(tools::all(&now.setup.config, &now.snippets))
+        });
+        operation.end(end_of(&listed));
+        listed
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.tools.iter().find(|tool| tool.name == name).cloned()
+        self.now.get().tools.iter().find(|tool| tool.name == name).cloned()
     }
 
     async fn list_resources(
@@ -175,8 +249,11 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        all_at_once(request)?;
-        Ok(ListResourcesResult::with_all_items(self.resources.list()))
+        let operation = self.operations.begin(Method::ListResources);
+        let listed = all_at_once(request)
+            .map(|()| ListResourcesResult::with_all_items(self.now.get().resources.list()));
+        operation.end(end_of(&listed));
+        listed
     }
 
     async fn list_resource_templates(
@@ -184,8 +261,12 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        all_at_once(request)?;
-        Ok(ListResourceTemplatesResult::with_all_items(self.resources.templates()))
+        let operation = self.operations.begin(Method::ListTemplates);
+        let listed = all_at_once(request).map(|()| {
+            ListResourceTemplatesResult::with_all_items(self.now.get().resources.templates())
+        });
+        operation.end(end_of(&listed));
+        listed
     }
 
     /// rmcp would answer with an empty list, although the server has no prompts.
@@ -202,17 +283,10 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let uri = &request.uri;
-        if !uri.starts_with(kept::PREFIX) {
-            return self.resources.read(uri, &caller(&context).client).await.map(Into::into);
-        }
-        let data = Some(json!({ "uri": uri }));
-        let part = self.calls.read(&caller(&context).client, uri);
-        let part = part.map_err(|error| match error {
-            ReadError::Unknown => ErrorData::resource_not_found(error.to_string(), data),
-            ReadError::Range(_) => ErrorData::invalid_params(error.to_string(), data),
-        })?;
-        Ok(ReadResourceResult::new(vec![resources::part_of_run(uri, part)]).into())
+        let operation = self.operations.begin(Method::ReadResource);
+        let read = self.now.get().read(&request.uri, &caller(&context).client).await;
+        operation.end(end_of(&read));
+        read
     }
 
     async fn complete(
@@ -220,14 +294,16 @@ impl ServerHandler for Server {
         request: CompleteRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
+        let operation = self.operations.begin(Method::Complete);
         let completion = match &request.r#ref {
             Reference::Resource(template) => {
                 let argument = &request.argument;
-                self.resources.complete(&template.uri, &argument.name, &argument.value)
+                self.now.get().resources.complete(&template.uri, &argument.name, &argument.value)
             }
             // There are no prompts.
             _ => Default::default(),
         };
+        operation.end(End::Fine);
         Ok(CompleteResult::new(completion))
     }
 
@@ -236,7 +312,8 @@ impl ServerHandler for Server {
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
         let wanted = requested.resource_subscriptions.iter().flatten();
-        let told = wanted.filter(|uri| self.resources.check_subscribable(uri).is_ok());
+        let now = self.now.get();
+        let told = wanted.filter(|uri| now.resources.check_subscribable(uri).is_ok());
         let accepted = SubscriptionFilter::builder()
             .tools_list_changed()
             .resources_list_changed()
@@ -259,7 +336,7 @@ impl ServerHandler for Server {
         request: SubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.resources.check_subscribable(&request.uri)?;
+        self.now.get().resources.check_subscribable(&request.uri)?;
         self.session.subscribe(request.uri);
         Ok(())
     }
@@ -293,6 +370,18 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let operation = self.operations.begin_call(&request.name);
+        let now = self.now.get();
+        let trace = now.setup.traces.begin(|| {
+            let tool = now.tools.iter().find(|tool| tool.name == request.name);
+            Origin {
+                tool: tool.map(|tool| &*tool.name),
+                version: context.protocol_version().map(|version| version.to_string()),
+                request: context.id.to_string(),
+                traceparent: context.meta.get_traceparent(),
+                tracestate: context.meta.get_tracestate(),
+            }
+        });
         let arguments = match extension::<TakenArguments>(&context) {
             Some(taken) => Given::Object(taken.take()),
             None => Value::Object(request.arguments.unwrap_or_default()).into(),
@@ -303,6 +392,7 @@ impl ServerHandler for Server {
         let call = Call {
             client,
             progress: progress.as_ref().map(Progress::watch),
+            steps: progress.as_ref().map(Progress::steps),
             waits_for_the_end: context.meta.get(DETACH) == Some(&Value::Bool(false)),
         };
         let progress_sent = async {
@@ -311,19 +401,33 @@ impl ServerHandler for Server {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let mut served = None;
+        let cancelled = |why| (Err(ErrorData::internal_error(why, None)), End::Cancelled);
+        let (answer, end) = tokio::select! {
             biased;
             // Nobody reads the answer to a cancelled call; dropping the other branch ends the
             // program and removes its sandbox.
-            () = context.ct.cancelled() => {
-                Err(ErrorData::internal_error("the call was cancelled", None))
-            }
-            () = gone.cancelled() => Err(ErrorData::internal_error("the client has disconnected", None)),
-            result = self.calls.call(&request.name, arguments, call) => match result {
-                Ok(result) => Ok(tool_result::for_version(result, version.as_ref()).into()),
-                Err(error) => Err(invalid(&error)),
+            () = context.ct.cancelled() => cancelled("the call was cancelled"),
+            () = gone.cancelled() => cancelled("the client has disconnected"),
+            result = now.calls.call(&request.name, arguments, call) => match result {
+                Ok(result) => {
+                    served = trace.is_some().then(|| tool_result::served(&result));
+                    let is_error = result.is_error == Some(true);
+                    let end = if is_error { End::ToolError } else { End::Fine };
+                    (Ok(tool_result::for_version(result, version.as_ref()).into()), end)
+                }
+                Err(error) => (Err(invalid(&error)), End::InvalidParams),
             },
             never = progress_sent => match never {},
+        };
+        operation.end(end);
+        if let Some(trace) = trace {
+            let (status, receipt) = served.unwrap_or_default();
+            // What get_result returns was served in another call.
+            let receipt = receipt.filter(|_| request.name != tools::GET_RESULT);
+            let error = Some(end.error_type()).filter(|error| !error.is_empty());
+            trace.end(error, status.as_deref(), receipt.as_ref());
         }
+        answer
     }
 }

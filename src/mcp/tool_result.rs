@@ -12,24 +12,27 @@ use isolator_pool::run::RunError;
 use isolator_pool::run::outcome::{Captured, ChangedFile, Outcome};
 use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, ResourceContents};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::duration;
 use crate::mcp::tools::{EXECUTE_CODE, GET_RESULT, RUN_COMMAND};
+use crate::packages::Refusal;
 use crate::request::arguments::InvalidArgument;
 use crate::request::syntax;
 use crate::request::wanted_files::Wanted;
 use crate::result::explain::Context;
 use crate::result::files::{Attachment, LeftFiles};
 use crate::result::kept::{Item, Results};
-use crate::result::report::{ReceiptReport, Report};
+use crate::result::receipt::{ReceiptReport, UsedPackages};
+use crate::result::report::Report;
 use crate::result::so_far::SoFar;
 
 /// The answer to a run: the text, the data, and the files. What is too long for the answer is kept for the client.
 /// `notes` say what was understood of the call.
 pub(crate) async fn of_run(
     mut outcome: Outcome,
-    receipt: &Receipt,
+    (receipt, packages): (&Receipt, Option<UsedPackages>),
     context: &Context<'_>,
     wanted: &Wanted,
     notes: Vec<String>,
@@ -41,7 +44,7 @@ pub(crate) async fn of_run(
     let (report, attachments) =
         assemble(&mut outcome, describe, wanted, notes, keep, context.config).await;
     let result = of_report(&report, attachments);
-    with_receipt(result, &ReceiptReport::new(&outcome, receipt))
+    with_receipt(result, &ReceiptReport::new(&outcome, receipt, packages))
 }
 
 /// The report of a run, and what comes with it. What is too long for the answer is kept for the client.
@@ -102,6 +105,13 @@ async fn sorted(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> LeftF
 
 /// Where an answer has its receipt. Models don't read it there.
 const RECEIPT: &str = "isolator/receipt";
+
+/// The status in an answer, and its receipt, if it has them.
+pub(super) fn served(result: &CallToolResult) -> (Option<String>, Option<Value>) {
+    let status = result.structured_content.as_ref().and_then(|data| data["status"].as_str());
+    let receipt = result.meta.as_ref().and_then(|meta| meta.get(RECEIPT));
+    (status.map(ToOwned::to_owned), receipt.cloned())
+}
 
 pub(super) fn with_receipt(mut result: CallToolResult, receipt: &impl Serialize) -> CallToolResult {
     match serde_json::to_value(receipt) {
@@ -206,6 +216,22 @@ pub(crate) fn sandbox_fault(error: &ExecuteError, when_busy: Option<&str>) -> Ca
         }
     };
     failure(format!("Sandbox error: {error}\n\n{advice}"))
+}
+
+/// The answer when the packages that a call asks for are not there, so that the model does not look for the mistake in its program.
+pub(crate) fn no_packages(refusal: &Refusal) -> CallToolResult {
+    tracing::info!(%refusal, "a call got no packages");
+    failure(format!("Packages error: {refusal}\n\nNothing was run."))
+}
+
+/// The answer when the packages that a call asks for are not there yet, and nobody should wait longer for an answer.
+pub(crate) fn packages_coming(waited: Duration, step: Option<&str>) -> CallToolResult {
+    let waited = duration::shown(waited);
+    let step = step.map(|step| format!(" ({step})")).unwrap_or_default();
+    failure(format!(
+        "Packages error: the packages are still being built after {waited}{step}\n\nNothing was run. The build goes on: call again \
+         with the same arguments in a minute."
+    ))
 }
 
 /// The answer to arguments that can't be used. As an error of the protocol, many hosts would end the agent's run with

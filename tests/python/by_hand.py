@@ -19,6 +19,8 @@ class ByHand:
         self.process = process
         self.pid = process.pid
         self.answers = defaultdict(list)
+        # The methods of notifications.
+        self.heard = []
         self._heard = anyio.Event()
 
     async def send(self, *messages):
@@ -61,7 +63,9 @@ class ByHand:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     message = json.loads(line)
-                    if "method" not in message:
+                    if "method" in message:
+                        self.heard.append(message["method"])
+                    else:
                         self.answers[message.get("id")].append(message)
                 self._heard.set()
                 self._heard = anyio.Event()

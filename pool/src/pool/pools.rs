@@ -1,32 +1,34 @@
 //! All pools of a server: they take requests, and shut down together.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use isolator_runner::wire::Wanted;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
-use crate::engine::limits::LimitKind;
+use crate::engine::limits::{ByteSize, LimitKind};
 use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, WaitingMemory, bounded};
+use crate::packages::PackageSet;
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
+use crate::pool::counts::{Counting, PoolCounts, SharedCounts};
 use crate::pool::session::{self, Session, SessionError, SessionRequest};
-use crate::pool::{CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start};
+use crate::pool::{
+    CheckoutError, CheckoutSource, Counted, Pool, PoolSize, PoolStatus, Shared, Start, adapt,
+    reconcile,
+};
 use crate::run::outcome::Outcome;
 use crate::run::{self, RunError, RunRequest, RunTimes};
 use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::sweep;
-
-/// How often to look for sandboxes that appeared after their creation had timed out.
-const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Longest time that removing everything may take when a server stops.
 const REMOVE_ALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -38,6 +40,8 @@ pub struct PoolsLimits {
     pub admission: AdmissionLimits,
     /// Sandboxes made at the same time for the pools.
     pub refills: usize,
+    /// Memory that waiting sandboxes of all pools may take together, if there is a bound.
+    pub memory: Option<ByteSize>,
 }
 
 /// One pool's description.
@@ -49,13 +53,16 @@ pub struct PoolSpec {
     pub size: PoolSize,
 }
 
-/// The pools, by the name under which requests ask for them.
+/// The pools of a configuration, by the name under which requests ask for them.
 pub struct Pools {
-    shared: Arc<Shared>,
-    admission: Admission,
-    pools: BTreeMap<String, Arc<Pool>>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) admission: Admission,
+    pub(super) pools: BTreeMap<String, Arc<Pool>>,
+    /// What is configured for them.
+    pub(super) sizes: BTreeMap<String, PoolSize>,
+    pub(super) limits: PoolsLimits,
     /// Ends runs that outlast the drain.
-    abort: CancellationToken,
+    pub(super) abort: CancellationToken,
 }
 
 /// How a request was served: its start, its times, its image.
@@ -101,8 +108,12 @@ pub enum OpenError {
 
 impl OpenError {
     /// Whether it would be the same in any sandbox.
-    fn is_of_command(&self) -> bool {
-        matches!(self, Self::Session(SessionError::Command(_)))
+    fn is_of_any_sandbox(&self) -> bool {
+        matches!(
+            self,
+            Self::Session(SessionError::Command(_))
+                | Self::Execute(ExecuteError::Run(RunError::Packages(_)))
+        )
     }
 }
 
@@ -151,21 +162,31 @@ impl Pools {
             engine,
             images,
             instance,
-            refills: Semaphore::new(limits.refills),
-            cold_starts: Semaphore::new(limits.admission.running),
+            refills: Arc::new(Semaphore::new(limits.refills)),
+            cold_starts: Arc::new(Semaphore::new(limits.admission.running)),
             makers: TaskTracker::new(),
             tasks: tasks.clone(),
             stop: stop.clone(),
             next_number: AtomicU64::new(1),
             activity,
+            counts: SharedCounts::default(),
+            sizing: Mutex::default(),
+            called: Notify::new(),
+            began: Instant::now(),
         });
-        tasks.spawn(reconcile(Arc::downgrade(&shared), stop));
-        let pools = specs
-            .into_iter()
-            .map(|(name, spec)| (name, Pool::start(Arc::clone(&shared), spec.sandbox, spec.size)))
-            .collect();
+        tasks.spawn(reconcile::reconcile(Arc::downgrade(&shared), stop.clone()));
+        tasks.spawn(adapt::follow_calls(Arc::downgrade(&shared), stop));
+        let sizes = specs.iter().map(|(name, spec)| (name.clone(), spec.size)).collect();
+        let start = |(name, PoolSpec { sandbox, size }): (String, PoolSpec)| {
+            let pool = Pool::start(Arc::clone(&shared), &name, sandbox, size, None);
+            (name, pool)
+        };
+        let pools = specs.into_iter().map(start).collect();
         let admission = Admission::new(limits.admission);
-        Ok(Self { shared, admission, pools, abort: CancellationToken::new() })
+        let abort = CancellationToken::new();
+        let pools = Self { shared, admission, pools, sizes, limits, abort };
+        pools.adopt_sizes();
+        Ok(pools)
     }
 
     /// Runs a client's request in a fresh sandbox of the pool `name`. Dropping the future ends the program
@@ -181,11 +202,17 @@ impl Pools {
         request: &RunRequest,
     ) -> Result<(Outcome, Receipt), ExecuteError> {
         let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
-        tokio::select! {
+        let counting = Counting::new(&pool.counts);
+        let result = tokio::select! {
             biased;
             () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
             result = self.admit_and_run(pool, client, request) => result,
+        };
+        counting.end(&result);
+        if let Err(error) = &result {
+            self.shared.counts.failed(name, error);
         }
+        result
     }
 
     async fn admit_and_run(
@@ -197,6 +224,7 @@ impl Pools {
         let arrived = Instant::now();
         let _admitted = self.admission.enter(client).await?;
         let admitted = Instant::now();
+        self.shared.counts.queue.add(admitted - arrived);
         let mut want = pool.expect(request);
         let mut is_first = true;
         let mut source = CheckoutSource::IdleSet;
@@ -204,6 +232,7 @@ impl Pools {
             let checked_out = pool.checkout(source, want.interpreter == Wanted::Loaded).await;
             let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
             let checkout = admitted.elapsed();
+            let _in_use = Counted::new(&pool.counts.in_use);
             let image = sandbox.spec.image.digest.clone();
             let run = run::run(sandbox, request, &want, client.name(), &self.shared.tasks);
             match self.shared.activity.during(run).await {
@@ -216,7 +245,11 @@ impl Pools {
                     }
                 }
                 // The program has not begun, so a second sandbox can have it.
-                Err(error @ (RunError::NotStarted(_) | RunError::NotForked(_))) if is_first => {
+                Err(
+                    error @ (RunError::NotStarted(_)
+                    | RunError::NotForked(_)
+                    | RunError::NotBound(_)),
+                ) if is_first => {
                     tracing::warn!(%error, "the program did not start, trying another sandbox");
                     if matches!(error, RunError::NotForked(_)) {
                         // The next fork may fail in the same way, and an interpreter of its own can run the program.
@@ -268,6 +301,7 @@ impl Pools {
         let arrived = Instant::now();
         let _admitted = self.admission.enter(client).await.map_err(ExecuteError::from)?;
         let queue = arrived.elapsed();
+        self.shared.counts.queue.add(queue);
         let want = pool.for_session(request);
         let mut source = CheckoutSource::IdleSet;
         loop {
@@ -278,27 +312,62 @@ impl Pools {
             let checkout = began.elapsed();
             let began = Instant::now();
             let open = async {
-                let prepared = run::prepare(&mut sandbox, request.resources, &want).await;
-                let wanted = prepared.map_err(ExecuteError::from)?;
+                let packages = request.packages.as_ref();
+                let prepared = run::prepare(&mut sandbox, request.resources, packages, &want).await;
+                let prepared = prepared.map_err(ExecuteError::from)?;
                 let (admission, abort) = (self.admission.clone(), self.abort.clone());
-                session::start(sandbox, request, wanted, &self.shared, admission, abort)
+                session::start(sandbox, request, prepared, &self.shared, admission, abort)
                     .await
                     .map_err(OpenError::from)
             };
             match self.shared.activity.during(open).await {
                 // Nothing of the session has begun, so a new sandbox can have it. The idle ones may all have the same fault.
-                Err(error) if source == CheckoutSource::IdleSet && !error.is_of_command() => {
+                Err(error) if source == CheckoutSource::IdleSet && !error.is_of_any_sandbox() => {
                     tracing::warn!(%error, "a session did not begin, trying another sandbox");
                     source = CheckoutSource::New;
                 }
                 opened => {
                     pool.count(start);
-                    let open = began.elapsed();
-                    return opened
-                        .map(|session| (session, OpenReceipt { start, queue, checkout, open }));
+                    let receipt = OpenReceipt { start, queue, checkout, open: began.elapsed() };
+                    return opened.map(|session| {
+                        pool.counts.opened(&receipt);
+                        (session, receipt)
+                    });
                 }
             }
         }
+    }
+
+    /// Brings a set of packages to where the sandboxes of the pool `name` are made, so that the first request with it does not have
+    /// to wait for that. Dropping the future stops waiting; what was brought so far is of no use, and is removed with the rest at
+    /// the end of the server.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such pool, its image is not there, or the engine can't take the set.
+    pub async fn provide_packages(&self, name: &str, set: &PackageSet) -> Result<(), ExecuteError> {
+        let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
+        let provide = async {
+            let spec = pool.template.resolve(&self.shared).await.map_err(CheckoutError::from)?;
+            let provided = self.shared.engine.provide(set, &spec.image);
+            bounded(Call::Provide, provided).await.map_err(RunError::Packages)?;
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            () = self.shared.stop.cancelled() => Err(AdmissionError::Closed.into()),
+            provided = provide => provided,
+        }
+    }
+
+    /// Takes back the set of packages with this hash from where sandboxes are made. No sandbox may have it anymore: that is so when
+    /// this server has no reference to the set.
+    ///
+    /// # Errors
+    ///
+    /// When the engine can't remove it. It is removed at the end of the server, too.
+    pub async fn withdraw_packages(&self, hash: &str) -> Result<(), EngineError> {
+        bounded(Call::Withdraw, self.shared.engine.withdraw(hash)).await
     }
 
     /// What helps if there are more requests than the engine makes sandboxes for, in a sentence.
@@ -318,6 +387,31 @@ impl Pools {
     /// The pools' state, by name.
     pub fn status(&self) -> BTreeMap<&str, PoolStatus> {
         self.pools.iter().map(|(name, pool)| (name.as_str(), pool.status())).collect()
+    }
+
+    /// What has happened in each pool since the start, by its name.
+    pub fn counts(&self) -> impl Iterator<Item = (&str, &PoolCounts)> {
+        self.pools.iter().map(|(name, pool)| (name.as_str(), &*pool.counts))
+    }
+
+    /// What has happened in a pool since the start, if there is one of this name.
+    pub fn counts_of(&self, name: &str) -> Option<&PoolCounts> {
+        self.pools.get(name).map(|pool| &*pool.counts)
+    }
+
+    /// What has happened in all pools together since the start.
+    pub fn shared_counts(&self) -> &SharedCounts {
+        &self.shared.counts
+    }
+
+    /// Used sandboxes that were removed since the start.
+    pub fn removed(&self) -> u64 {
+        self.shared.reaper.removed()
+    }
+
+    /// Templates that the engine has ready, if it has templates.
+    pub fn templates(&self) -> Option<usize> {
+        self.shared.engine.templates()
     }
 
     /// Memory of the sandboxes that wait in each pool, and of the templates that they share, if the engine can tell.
@@ -344,6 +438,11 @@ impl Pools {
     /// Requests that run, and requests that wait.
     pub fn load(&self) -> (usize, usize) {
         (self.admission.running(), self.admission.waiting())
+    }
+
+    /// The clients with requests that run or wait, and how many of each they have.
+    pub fn clients(&self) -> Vec<(Client, usize, usize)> {
+        self.admission.clients()
     }
 
     /// Used sandboxes that are not removed yet.
@@ -396,42 +495,6 @@ impl Pools {
     fn close_pools(&self) {
         for pool in self.pools.values() {
             pool.close();
-        }
-    }
-}
-
-/// Removes sandboxes of this instance that nobody leases: they were created after the call had timed out.
-///
-/// A name must be unknown twice in a row, because the container that fills a volume has no lease and exists
-/// for a moment.
-async fn reconcile(shared: std::sync::Weak<Shared>, stop: CancellationToken) {
-    let mut suspects = BTreeSet::new();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(RECONCILE_INTERVAL) => {}
-        }
-        let Some(shared) = shared.upgrade() else {
-            return;
-        };
-        let found = match bounded(Call::List, shared.engine.list()).await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(%error, "could not list the engine's sandboxes to find forgotten ones");
-                continue;
-            }
-        };
-        let unknown = found
-            .into_iter()
-            .filter(|found| {
-                shared.instance.owns(&found.labels) && !shared.reaper.knows(&found.name)
-            })
-            .map(|found| found.name);
-        let (late, new): (BTreeSet<_>, _) = unknown.partition(|name| suspects.contains(name));
-        suspects = new;
-        for name in late {
-            tracing::warn!(sandbox = %name, "removing a sandbox that appeared after its request had timed out");
-            shared.reaper.adopt(name);
         }
     }
 }

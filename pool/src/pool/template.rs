@@ -33,6 +33,11 @@ impl Template {
         Self { spec, resolved, resolving, digests }
     }
 
+    /// The description, without the digest of the image.
+    pub(super) fn spec(&self) -> &SandboxSpec {
+        &self.spec
+    }
+
     /// The image's name.
     pub(super) fn image(&self) -> &str {
         &self.spec.image.name

@@ -1,23 +1,30 @@
 //! The calls of the tools: what each tool does, from its arguments to its answer. Independent of the transport.
 
+mod bounds;
+mod packages;
 mod sessions;
 
 use std::sync::Arc;
 
 use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::counts::Failure;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::output::Watch;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
-use crate::config::{Config, Language, ResultsConfig};
+use self::bounds::Bounds;
+use crate::audit::{Audit, Note};
+use crate::config::{Config, Language};
 use crate::mcp::budget::Budget;
 use crate::mcp::tool_result;
 use crate::mcp::tools::{
     self, CHECK_SYNTAX, CLOSE_SESSION, EXECUTE_CODE, GET_RESULT, INTERRUPT_SESSION, OPEN_SESSION,
     REWIND_SESSION, RUN_COMMAND, TEST_CODE, Tested,
 };
+use crate::metrics::Held;
+use crate::packages::Packages;
 use crate::request::arguments::{
     Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
 };
@@ -26,12 +33,14 @@ use crate::request::snippets::Snippets;
 use crate::request::syntax::{self, Syntax};
 use crate::request::understand::{self, given::Given};
 use crate::result::detached::{Detached, RunState};
-use crate::result::explain::Context;
-use crate::result::handles::Capacity;
-use crate::result::kept::{self, Part, ReadError, Results};
+use crate::result::explain::{Caller, Context, PackagesAdvice};
+use crate::result::kept::{Part, ReadError, Results};
+
+use crate::result::receipt::ReceiptReport;
 use crate::result::report::Report;
 use crate::result::so_far::SoFar;
 use crate::sessions::Sessions;
+use crate::traces::Traces;
 
 /// What calls need; cheap to clone.
 #[derive(Clone)]
@@ -43,6 +52,24 @@ pub(crate) struct Calls {
     results: Arc<Results>,
     detached: Arc<Detached<Answer>>,
     sessions: Sessions,
+    audit: Audit,
+    packages: Packages,
+    clients: Clients,
+}
+
+/// What a configuration brings to the calls that begin with it.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Its pools.
+    pub pools: Arc<Pools>,
+    /// Its sets of packages.
+    pub packages: Packages,
+    /// Its audit log.
+    pub audit: Audit,
+    /// The traces of the server, which are the same for all.
+    pub traces: Traces,
 }
 
 /// How many clients a server has.
@@ -57,14 +84,27 @@ pub(crate) enum Clients {
 /// The result of a call. An error is the caller's mistake.
 pub(crate) type Answer = Result<CallToolResult, InvalidArgument>;
 
+/// Receives what is being done before a program can start, in a line for people; an empty line when that is over.
+pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// What is known of a call besides its arguments.
 pub(crate) struct Call {
     /// Who calls.
     pub client: Client,
     /// Receives what the program prints, if the caller follows its progress.
     pub progress: Option<Watch>,
+    /// Receives what is done before that.
+    pub steps: Option<Tell>,
     /// Whether the caller waits until the program has ended, however long that takes.
     pub waits_for_the_end: bool,
+}
+
+/// What an answer says of a call of which no program has run.
+fn status_of(answer: &Answer) -> &str {
+    let Ok(result) = answer else { return "invalid_arguments" };
+    let status = result.structured_content.as_ref().and_then(|data| data["status"].as_str());
+    let usual = if result.is_error == Some(true) { "error" } else { "success" };
+    status.unwrap_or(usual)
 }
 
 /// Bytes of an answer.
@@ -80,42 +120,53 @@ fn weight(answer: &Answer) -> usize {
     texts.sum::<usize>() + [data, meta].into_iter().flatten().map(|json| json.len()).sum::<usize>()
 }
 
-/// Bytes of results that are kept, unless the operator lets a single run keep more.
-const MAX_KEPT: usize = 64 << 20;
-
 impl Calls {
-    /// On running pools, for one client or for several.
-    pub(crate) fn new(
-        config: Arc<Config>,
-        snippets: Arc<Snippets>,
-        pools: Arc<Pools>,
-        sessions: Sessions,
-        clients: Clients,
-    ) -> Self {
-        let of_one = |all: usize| match clients {
-            Clients::One => all,
-            Clients::Several => all / 2,
-        };
-        let in_flight = config.limits.in_flight;
-        let ResultsConfig { files, output, keep_for, detach_after } = config.results;
-        // Whatever one run can keep fits, for every client.
-        let of_run = usize::try_from(files).unwrap_or(usize::MAX);
-        let of_run = of_run.saturating_add(2 * output + kept::MAX_NAMES);
-        let all = MAX_KEPT.max(of_run.saturating_mul(2));
-        let kept = Capacity { all, of_one: of_one(all) };
-        // An answer has its output twice, as text and as data, and its pictures in base64.
-        let answers = Capacity { all: 2 * kept.all, of_one: 2 * kept.of_one };
-        let keep_handles_for = keep_for.saturating_add(config.longest_call());
-        let detached = Detached::new(detach_after, keep_handles_for, answers, weight);
+    /// For one client or for several.
+    pub(crate) fn new(setup: Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
+        let Setup { config, pools, packages, audit, .. } = setup;
+        let Bounds { in_flight, kept, detached } = Bounds::of(&config, clients);
+        let (after, capacity, keep_for) = detached;
+        let has_one = clients == Clients::One;
         Self {
             snippets,
-            in_flight: Budget::new(in_flight, of_one(in_flight)),
-            results: Arc::new(Results::new(kept, keep_for)),
-            sessions,
-            detached: Arc::new(detached),
+            in_flight: Budget::new(in_flight.0, in_flight.1),
+            results: Arc::new(Results::new(kept.0, kept.1)),
+            sessions: Sessions::new(config.sessions, has_one, Arc::clone(&pools)),
+            audit,
+            packages,
+            detached: Arc::new(Detached::new(after, keep_for, capacity, weight)),
             config,
             pools,
+            clients,
         }
+    }
+
+    /// For calls that begin under another configuration. What is kept, and all sessions, are the same.
+    pub(crate) fn reconfigured(&self, setup: Setup, snippets: Arc<Snippets>) -> Self {
+        let Setup { config, pools, packages, audit, .. } = setup;
+        let Bounds { in_flight, kept, detached } = Bounds::of(&config, self.clients);
+        self.in_flight.set_limits(in_flight.0, in_flight.1);
+        self.results.set_bounds(kept.0, kept.1);
+        self.detached.set_bounds(detached.0, detached.2, detached.1);
+        let has_one = self.clients == Clients::One;
+        let sessions = self.sessions.reconfigured(config.sessions, has_one, Arc::clone(&pools));
+        Self { config, snippets, pools, packages, audit, sessions, ..self.clone() }
+    }
+
+    /// The sessions of all clients.
+    pub(crate) fn sessions(&self) -> Sessions {
+        self.sessions.clone()
+    }
+
+    /// Whether sessions are offered.
+    fn has_sessions(&self) -> bool {
+        // Those from before another configuration can still be used.
+        self.opens_sessions() || self.sessions.is_any_open()
+    }
+
+    /// Whether there can be new ones.
+    fn opens_sessions(&self) -> bool {
+        self.config.sessions.max > 0
     }
 
     /// Serves one call. Dropping the future ends the program and removes its sandbox, unless it was detached.
@@ -124,14 +175,24 @@ impl Calls {
     ///
     /// When there is no such tool. Any other failure is an answer, because hosts show those to their model.
     pub(crate) async fn call(&self, name: &str, arguments: Given, call: Call) -> Answer {
+        if let Some(why) = self.audit.refusal() {
+            return Ok(tool_result::failure(why));
+        }
+        let mut note = self.audit.begin(&call.client, name);
         let answer = match (name, &self.config.test_code) {
             (EXECUTE_CODE | RUN_COMMAND, _) if name == EXECUTE_CODE || self.has_sessions() => {
-                self.execute(name == RUN_COMMAND, arguments, call).await
+                // The program may go on when the call is answered, and its line is written at its end.
+                let own = std::mem::replace(&mut note, Note::none());
+                self.execute(name == RUN_COMMAND, arguments, call, own).await
             }
             (GET_RESULT, _) => self.get_result(arguments, call).await,
-            (CHECK_SYNTAX, _) => self.check_syntax(arguments, call).await,
-            (TEST_CODE, Some(language)) => self.test_code(arguments, call, language).await,
-            (OPEN_SESSION, _) if self.has_sessions() => self.open_session(arguments, call).await,
+            (CHECK_SYNTAX, _) => self.check_syntax(arguments, call, &mut note).await,
+            (TEST_CODE, Some(language)) => {
+                self.test_code(arguments, call, language, &mut note).await
+            }
+            (OPEN_SESSION, _) if self.opens_sessions() => {
+                self.open_session(arguments, call, &mut note).await
+            }
             (REWIND_SESSION, _) if self.has_sessions() => {
                 self.rewind_session(arguments, call).await
             }
@@ -145,9 +206,11 @@ impl Calls {
                 let name = quoted(name);
                 let message =
                     format!("there is no tool {name}; the tools are: {}", names.join(", "));
+                note.answered("no_such_tool");
                 return Err(InvalidArgument::new("name", message));
             }
         };
+        note.answered(status_of(&answer));
         Ok(answer.unwrap_or_else(|error| tool_result::invalid_arguments(name, &error)))
     }
 
@@ -160,12 +223,24 @@ impl Calls {
         self.results.read(client, uri)
     }
 
+    /// What is kept for clients.
+    pub(crate) fn held(&self) -> Vec<Held> {
+        let held = |kind, (count, bytes)| Held { kind, count, bytes };
+        vec![held("results", self.results.held()), held("long_runs", self.detached.held())]
+    }
+
     /// Runs a program. A long run is detached before its caller gives up, even if the caller follows its progress: many
     /// hosts ask for progress and wait no longer for it.
-    async fn execute(&self, is_command: bool, arguments: Given, call: Call) -> Answer {
-        let Call { client, progress, waits_for_the_end } = call;
+    async fn execute(
+        &self,
+        is_command: bool,
+        arguments: Given,
+        call: Call,
+        mut note: Note,
+    ) -> Answer {
+        let Call { client, progress, steps, waits_for_the_end } = call;
         if waits_for_the_end {
-            return self.run(is_command, arguments, &client, progress).await;
+            return self.run(is_command, arguments, &client, progress, steps, &mut note).await;
         }
         let so_far = Arc::new(SoFar::default());
         let watch = {
@@ -177,8 +252,20 @@ impl Calls {
                 }
             })
         };
+        let tell: Tell = {
+            let so_far = Arc::clone(&so_far);
+            Arc::new(move |step| {
+                so_far.begin_step(step);
+                if let Some(steps) = &steps {
+                    steps(step);
+                }
+            })
+        };
         let (calls, caller) = (self.clone(), client.clone());
-        let run = async move { calls.run(is_command, arguments, &caller, Some(watch)).await };
+        let run = async move {
+            let (watch, tell) = (Some(watch), Some(tell));
+            calls.run(is_command, arguments, &caller, watch, tell, &mut note).await
+        };
         self.answer(self.detached.run_or_detach(&client, so_far, run).await)
     }
 
@@ -188,14 +275,17 @@ impl Calls {
         arguments: Given,
         client: &Client,
         watch: Option<Watch>,
+        tell: Option<Tell>,
+        note: &mut Note,
     ) -> Answer {
-        if is_command {
-            return self.run_command(arguments, client, watch).await;
-        }
-        match self.named_session(&arguments) {
-            Some(session) => self.run_cell(&session, arguments, client, watch).await,
-            None => self.execute_code(arguments, client, watch).await,
-        }
+        let session = if is_command { None } else { self.named_session(&arguments) };
+        let answer = match session {
+            _ if is_command => self.run_command(arguments, client, watch, note).await,
+            Some(session) => self.run_cell(&session, arguments, client, watch, note).await,
+            None => self.execute_code(arguments, client, watch, tell, note).await,
+        };
+        note.answered(status_of(&answer));
+        answer
     }
 
     async fn get_result(&self, arguments: Given, Call { client, .. }: Call) -> Answer {
@@ -223,49 +313,88 @@ impl Calls {
         arguments: Given,
         client: &Client,
         watch: Option<Watch>,
+        tell: Option<Tell>,
+        note: &mut Note,
     ) -> Answer {
         let (arguments, notes) = understand::read::<Arguments>(arguments, &self.config)?;
+        if let Some(code) = &arguments.entrypoint_code {
+            note.code(code);
+        }
+        if let Some(snippet) = &arguments.snippet_name {
+            note.snippet(snippet);
+        }
         let mut share = self.in_flight.share(client);
         if !share.grow(arguments.weight()) {
             return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
         let mut request = resolve::resolve(arguments, &self.config, &self.snippets)
             .map_err(|error| notes.explain(error))?;
-        let notes = notes.into_texts();
+        note.place(&request.language.name, None);
+        note.limits(request.run.timeout, request.run.resources);
+        note.files(request.run.workspace.files());
+        let mut notes = notes.into_texts();
         let found = self.config.policies.check(&request.language.name, request.unchecked).await;
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));
         }
+        let wanted = std::mem::take(&mut request.packages);
+        let got = self.packages_for(&request.language, wanted, client, tell.as_ref(), None).await;
+        let mut got = match got {
+            Ok(got) => got,
+            Err(answer) => return answer,
+        };
+        notes.append(&mut got.notes);
+        if let Some(bound) = &got.bound {
+            note.packages(&bound.asked, &bound.set.hash);
+        }
+        request.run.packages = got.bound.as_ref().map(|bound| Arc::clone(&bound.set));
         request.run.watch = watch;
         let executed = self.pools.execute(&request.language.name, client, &request.run).await;
         let (outcome, receipt) = match executed {
             Ok(executed) => executed,
             Err(error) => {
+                note.answered(Failure::of(&error).as_str());
                 return Ok(tool_result::sandbox_fault(&error, self.pools.advice_when_busy()));
             }
         };
+        note.ran(&outcome, Some(receipt.start));
         let context = Context {
             config: &self.config,
             language: &request.language,
             timeout: request.run.timeout,
             resources: request.run.resources,
             advice: request.advice.as_deref(),
+            packages: Some(PackagesAdvice {
+                packages: &self.packages,
+                asked: got.bound.as_ref().map_or(&[], |bound| &bound.asked),
+                caller: Caller::Call,
+            }),
         };
         let keep = (&*self.results, client);
-        Ok(tool_result::of_run(outcome, &receipt, &context, &request.wanted, notes, keep).await)
+        let receipt = (&receipt, got.used());
+        Ok(tool_result::of_run(outcome, receipt, &context, &request.wanted, notes, keep).await)
     }
 
-    async fn check_syntax(&self, arguments: Given, Call { client, .. }: Call) -> Answer {
+    async fn check_syntax(
+        &self,
+        arguments: Given,
+        Call { client, .. }: Call,
+        note: &mut Note,
+    ) -> Answer {
         let (arguments, notes) = understand::read(arguments, &self.config)?;
-        let CheckSyntax { language, code } = arguments;
+        let CheckSyntax { language, code, packages } = arguments;
         let language = required(language, "language", "the language of the code")?;
         let code = required(code, "code", "the source of the program")?;
+        note.code(&code);
         let mut share = self.in_flight.share(&client);
         if !share.grow(code.len()) {
             return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
         let language = resolve::language(&language, &self.config)?;
+        note.place(&language.name, None);
+        // They change nothing about the syntax.
+        self.check_packages(&language, packages)?;
         let checked = self.syntax_of(&language, &code, &client).await?;
         Ok(match checked {
             Ok(syntax) => {
@@ -280,9 +409,11 @@ impl Calls {
     async fn test_code(
         &self,
         arguments: Given,
-        Call { client, progress, .. }: Call,
+        Call { client, progress, steps, .. }: Call,
         language: &Arc<Language>,
+        note: &mut Note,
     ) -> Answer {
+        note.place(&language.name, None);
         let (arguments, notes) = understand::read::<TestCode>(arguments, &self.config)?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
@@ -290,6 +421,8 @@ impl Calls {
         }
         let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)
             .map_err(|error| notes.explain(error))?;
+        note.code(&code);
+        note.limits(request.run.timeout, request.run.resources);
         let mut notes = notes.into_texts();
         match self.syntax_of(language, &code, &client).await? {
             Ok(Syntax { valid: true, .. }) => {}
@@ -303,10 +436,25 @@ impl Calls {
         if !found.is_empty() {
             return Ok(tool_result::of_data(&Tested::forbidden(found, notes)));
         }
+        let patience = Some(self.config.results.detach_after);
+        let got =
+            self.packages_for(language, request.packages, &client, steps.as_ref(), patience).await;
+        let mut got = match got {
+            Ok(got) => got,
+            Err(answer) => return answer,
+        };
+        notes.append(&mut got.notes);
+        if let Some(bound) = &got.bound {
+            note.packages(&bound.asked, &bound.set.hash);
+        }
+        request.run.packages = got.bound.as_ref().map(|bound| Arc::clone(&bound.set));
         request.run.watch = progress;
         Ok(match self.pools.execute(&language.name, &client, &request.run).await {
             Ok((outcome, receipt)) => {
-                tool_result::of_data(&Tested::executed(&outcome, &receipt, notes))
+                note.ran(&outcome, Some(receipt.start));
+                let answer = tool_result::of_data(&Tested::executed(&outcome, &receipt, notes));
+                let receipt = ReceiptReport::new(&outcome, &receipt, got.used());
+                tool_result::with_receipt(answer, &receipt)
             }
             Err(error) => tool_result::sandbox_fault(&error, self.pools.advice_when_busy()),
         })

@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
+use globset::Glob;
 use isolator_pool::pool::pools::Pools;
 use serde::Serialize;
 
+use super::packages::{self, OneSet};
 use crate::config::{Config, Language};
+use crate::packages::Packages;
 
 #[derive(Serialize)]
 pub(super) struct Languages<'a> {
     languages: Vec<OneLanguage<'a>>,
+    /// Names of packages that calls can ask for besides, as patterns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packages_on_demand: Option<Vec<&'a str>>,
     requests: Requests,
 }
 
@@ -27,6 +33,9 @@ struct OneLanguage<'a> {
     preloaded: &'a [String],
     checks_syntax: bool,
     policies: &'a [String],
+    /// Sets of packages that calls can ask for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    packages: Vec<OneSet>,
     network: &'a str,
     limits: Limits,
 }
@@ -54,7 +63,7 @@ struct Requests {
     max_output_bytes: usize,
 }
 
-pub(super) fn of<'a>(config: &'a Config, pools: &Pools) -> Languages<'a> {
+pub(super) fn of<'a>(config: &'a Config, pools: &Pools, packages: &Packages) -> Languages<'a> {
     let limits = &config.limits;
     let requests = Requests {
         max_timeout_seconds: limits.max_timeout.as_secs_f64(),
@@ -64,17 +73,23 @@ pub(super) fn of<'a>(config: &'a Config, pools: &Pools) -> Languages<'a> {
         max_file_bytes: limits.files.total,
         max_output_bytes: limits.output.head + limits.output.tail,
     };
+    let mut sets = packages::of_languages(packages);
     let languages = config.languages.values().map(|language| {
         let policies = config.policies.names(&language.name);
-        one(language, limits.default_timeout, policies, pools.image(&language.name))
+        let sets = sets.remove(&language.name).unwrap_or_default();
+        one(language, limits.default_timeout, policies, sets, pools.image(&language.name))
     });
-    Languages { languages: languages.collect(), requests }
+    let languages = languages.collect();
+    let on_demand = config.packages.on_demand.as_ref();
+    let packages_on_demand = on_demand.map(|it| it.allow.iter().map(Glob::glob).collect());
+    Languages { languages, packages_on_demand, requests }
 }
 
 fn one<'a>(
     language: &'a Language,
     timeout: Duration,
     policies: &'a [String],
+    packages: Vec<OneSet>,
     digest: Option<String>,
 ) -> OneLanguage<'a> {
     let sandbox = &language.sandbox;
@@ -88,6 +103,7 @@ fn one<'a>(
         preloaded: sandbox.preload.as_ref().map_or(&[], |preload| &preload.modules),
         checks_syntax: language.syntax.is_some(),
         policies,
+        packages,
         network: &sandbox.network,
         limits: Limits {
             timeout_seconds: timeout.as_secs_f64(),

@@ -3,6 +3,7 @@
 //! A new kind of resource needs a variant of [`Address`], and a file in this folder if it is more than a line.
 
 mod languages;
+mod packages;
 mod pool;
 mod sessions;
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::config::Config;
+use crate::packages::Packages;
 use crate::request::snippets::{Listed, Snippet, SnippetError, Snippets};
 use crate::result::kept::{self, Part, PartContent};
 use crate::result::media_type;
@@ -41,6 +43,7 @@ pub(crate) struct Resources {
     snippets: Arc<Snippets>,
     pools: Arc<Pools>,
     sessions: Sessions,
+    packages: Packages,
 }
 
 /// What an address means.
@@ -49,6 +52,7 @@ enum Address<'a> {
     Languages,
     Pool,
     Snippet(&'a str),
+    Packages(&'a str),
 }
 
 impl<'a> Address<'a> {
@@ -56,10 +60,18 @@ impl<'a> Address<'a> {
         match uri {
             LANGUAGES => Some(Self::Languages),
             POOL => Some(Self::Pool),
-            _ => uri.strip_prefix(SNIPPET).map(Self::Snippet),
+            _ => {
+                let set = || uri.strip_prefix(packages::PREFIX).map(Self::Packages);
+                uri.strip_prefix(SNIPPET).map(Self::Snippet).or_else(set)
+            }
         }
     }
 }
+
+pub(crate) use packages::address as of_package_set;
+
+/// The address of what changes with the sets of packages.
+pub(crate) const OF_LANGUAGES: &str = LANGUAGES;
 
 /// The address of a snippet. Its name has no character that would have to be escaped there.
 pub(crate) fn of_snippet(name: &str) -> String {
@@ -73,8 +85,14 @@ impl Resources {
         snippets: Arc<Snippets>,
         pools: Arc<Pools>,
         sessions: Sessions,
+        packages: Packages,
     ) -> Self {
-        Self { config, snippets, pools, sessions }
+        Self { config, snippets, pools, sessions, packages }
+    }
+
+    /// Those from before another configuration can still be read.
+    fn reads_sessions(&self) -> bool {
+        self.has_sessions() || self.sessions.is_any_open()
     }
 
     fn has_sessions(&self) -> bool {
@@ -85,7 +103,9 @@ impl Resources {
     pub(crate) fn list(&self) -> Vec<Resource> {
         let languages = Resource::new(LANGUAGES, "languages")
             .with_title("Languages")
-            .with_description("Each language: what is installed, its image, limits and policies.")
+            .with_description(
+                "Each language: what is installed, its sets of packages, its image, limits and policies.",
+            )
             .with_mime_type(JSON);
         let pool = Resource::new(POOL, "pool")
             .with_title("Pools")
@@ -130,7 +150,13 @@ impl Resources {
                     "A file in the working directory of a session, whole or in part; without a path, the list of them.",
                 )
         });
-        [snippets, results].into_iter().chain(files).collect()
+        let packages = (!self.config.packages.sets.is_empty()).then(|| {
+            ResourceTemplate::new(packages::TEMPLATE, "package_set")
+                .with_title("Set of packages")
+                .with_description("A set of packages: whether it is there, its packages with versions, its modules.")
+                .with_mime_type(JSON)
+        });
+        [snippets, results].into_iter().chain(files).chain(packages).collect()
     }
 
     /// What is at an address.
@@ -143,13 +169,26 @@ impl Resources {
         uri: &str,
         client: &Client,
     ) -> Result<ReadResourceResult, ErrorData> {
-        if sessions::is_one(uri) && self.has_sessions() {
+        if sessions::is_one(uri) && self.reads_sessions() {
             let contents = sessions::read(&self.sessions, client, uri).await?;
             return Ok(ReadResourceResult::new(vec![contents]));
         }
         let (text, mime_type) = match Address::parse(uri) {
-            Some(Address::Languages) => (as_json(&languages::of(&self.config, &self.pools))?, JSON),
-            Some(Address::Pool) => (as_json(&pool::of(&self.pools, &self.sessions))?, JSON),
+            Some(Address::Languages) => {
+                (as_json(&languages::of(&self.config, &self.pools, &self.packages))?, JSON)
+            }
+            Some(Address::Pool) => {
+                (as_json(&pool::of(&self.pools, &self.sessions, &self.packages).await)?, JSON)
+            }
+            Some(Address::Packages(name)) => {
+                let set = packages::one(&self.packages, name);
+                (
+                    as_json(
+                        &set.ok_or_else(|| not_found(uri, "there is no such set of packages"))?,
+                    )?,
+                    JSON,
+                )
+            }
             Some(Address::Snippet(name)) => {
                 let snippet = self.snippet(uri, name)?;
                 let mime_type = media_type::of_text(&snippet.file_name);
@@ -175,12 +214,16 @@ impl Resources {
                 }
                 Err(error) => Err(not_found(uri, &error)),
             },
+            // Its sets of packages come and go.
+            Some(Address::Languages) if !self.config.packages.sets.is_empty() => Ok(()),
+            Some(Address::Packages(name)) if self.config.packages.sets.contains_key(name) => Ok(()),
+            Some(Address::Packages(_)) => Err(not_found(uri, "there is no such set of packages")),
             Some(Address::Languages | Address::Pool) => {
                 let message =
                     format!("changes of {uri} are not announced: read it when you need it");
                 Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))
             }
-            None if sessions::is_one(uri) && self.has_sessions() => {
+            None if sessions::is_one(uri) && self.reads_sessions() => {
                 let message =
                     format!("changes of {uri} are not announced: read it when you need it");
                 Err(ErrorData::invalid_params(message, Some(json!({ "uri": uri }))))
@@ -191,11 +234,14 @@ impl Resources {
 
     /// Completes a template's variable: the values that start with `begun`.
     pub(crate) fn complete(&self, template: &str, variable: &str, begun: &str) -> CompletionInfo {
-        if (template, variable) != (SNIPPET_TEMPLATE, NAME) {
-            return CompletionInfo::default();
-        }
-        let names = self.snippets.list().into_iter().map(|snippet| snippet.name);
-        let mut names: Vec<_> = names.filter(|name| name.starts_with(begun)).collect();
+        let mut names: Vec<String> = match (template, variable) {
+            (SNIPPET_TEMPLATE, NAME) => {
+                self.snippets.list().into_iter().map(|snippet| snippet.name).collect()
+            }
+            (packages::TEMPLATE, NAME) => self.config.packages.sets.keys().cloned().collect(),
+            _ => return CompletionInfo::default(),
+        };
+        names.retain(|name| name.starts_with(begun));
         let all = names.len();
         names.truncate(CompletionInfo::MAX_VALUES);
         let mut completion = CompletionInfo::default();

@@ -6,6 +6,7 @@ use isolator_pool::pool::PoolStatus;
 use isolator_pool::pool::pools::Pools;
 use serde::Serialize;
 
+use crate::packages::{PackageCounts, Packages, Stored};
 use crate::sessions::{SessionCounts, Sessions};
 
 #[derive(Serialize)]
@@ -18,7 +19,16 @@ pub(super) struct Status<'a> {
     leaving: usize,
     /// Of all clients.
     sessions: SessionCounts,
+    packages: OfPackages,
     pools: BTreeMap<&'a str, OnePool>,
+}
+
+#[derive(Serialize)]
+struct OfPackages {
+    #[serde(flatten)]
+    counts: PackageCounts,
+    #[serde(flatten)]
+    stored: Option<Stored>,
 }
 
 #[derive(Serialize)]
@@ -57,12 +67,17 @@ struct Preload {
 }
 
 /// Nothing here tells a client what the programs of others import.
-pub(super) fn of<'a>(pools: &'a Pools, sessions: &Sessions) -> Status<'a> {
+pub(super) async fn of<'a>(
+    pools: &'a Pools,
+    sessions: &Sessions,
+    packages: &Packages,
+) -> Status<'a> {
     let (running, waiting) = pools.load();
     let leaving = pools.leaving();
     let one = |(name, status)| (name, OnePool::new(status, pools.image(name)));
     let pools = pools.status().into_iter().map(one).collect();
-    Status { running, waiting, leaving, sessions: sessions.counts(), pools }
+    let packages = OfPackages { counts: packages.counts(), stored: packages.stored().await };
+    Status { running, waiting, leaving, sessions: sessions.counts(), packages, pools }
 }
 
 impl OnePool {

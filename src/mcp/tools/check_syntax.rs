@@ -3,7 +3,7 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use super::{admit_invalid_arguments, object, plain_schema};
+use super::{admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema};
 use crate::config::Config;
 use crate::request::arguments::CheckSyntax;
 use crate::request::syntax::Syntax;
@@ -11,18 +11,18 @@ use crate::request::syntax::Syntax;
 /// The tool's name.
 pub(crate) const CHECK_SYNTAX: &str = "check_syntax";
 
-const DESCRIPTION: &str = "Says whether a program is valid in its language, without running it: valid, or \
-    the first error with its line, its offset in the line, and the line's text. Names and types are \
-    not checked; run the program for those.";
+const DESCRIPTION: &str = "Says whether a program is valid in its language, without running it, or where its \
+    first error is. Names and types are not checked; run the program for those.";
 
 /// The tool's definition.
 pub(super) fn check_syntax(config: &Config) -> Tool {
     let mut input = plain_schema::<CheckSyntax>();
-    let mut output = plain_schema::<Syntax>();
+    let mut output = answer_schema::<Syntax>();
     admit_invalid_arguments(&mut output);
     let languages = config.languages.values().filter(|language| language.syntax.is_some());
     let names: Value = languages.map(|language| language.name.clone()).collect();
     input["properties"]["language"]["enum"] = names;
+    offer_packages(&mut input, config, None);
     input["required"] = json!(["language", "code"]);
     Tool::new(CHECK_SYNTAX, DESCRIPTION, object(input))
         .with_title("Check syntax")

@@ -11,7 +11,7 @@ use crate::request::arguments::Arguments;
 use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
 
-use super::{answer_schema, object, plain_schema};
+use super::{answer_schema, describe_packages, object, offer_packages, plain_schema};
 
 /// The tool's name.
 pub(crate) const EXECUTE_CODE: &str = "execute_code";
@@ -22,11 +22,7 @@ pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
         .with_title("Execute code")
         .with_raw_output_schema(object(answer_schema::<Report>()))
         .with_annotations(
-            ToolAnnotations::new()
-                .read_only(true)
-                .destructive(false)
-                .idempotent(false)
-                .open_world(false),
+            ToolAnnotations::new().read_only(true).destructive(false).open_world(false),
         )
 }
 
@@ -35,8 +31,12 @@ fn description(config: &Config) -> String {
         "Runs a program in a new, empty sandbox without network and returns its standard output, \
          standard error and exit status. Print results. Files that it creates in its working directory are \
          listed; pictures come back as images, and files that match output_files come back, too. All \
-         else is gone after the call, unless it runs in a session. Nothing can be installed.",
+         else is gone after the call, unless it runs in a session. ",
     );
+    text.push_str(match config.packages.is_used() {
+        true => "Nothing can be installed while it runs, but packages brings more to import.",
+        false => "Nothing can be installed.",
+    });
     for language in config.languages.values() {
         text.push_str(&format!("\n- {}", language.name));
         if !language.description.is_empty() {
@@ -68,9 +68,10 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
         description.push_str(&format!("\n- {name}: {}", gist(&about)));
     }
     properties["snippet_name"]["description"] = Value::String(description);
+    properties["packages"]["description"] = Value::String(describe_packages(config));
     properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
     properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
-    properties["cpus"]["minimum"] = json!(0);
+    offer_packages(&mut schema, config, None);
     object(schema)
 }
 

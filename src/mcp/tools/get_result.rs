@@ -16,9 +16,9 @@ pub(super) fn get_result(config: &Config) -> Tool {
     let wait = duration::shown(config.results.detach_after);
     let keep = duration::shown(config.results.keep_for);
     let description = format!(
-        "Returns the result of a program for which execute_code or run_command returned a handle because it ran longer \
-         than {wait}. Waits for up to {wait}; if the program is still running, call it again. A handle is \
-         valid for at least {keep} after the program's end."
+        "Returns the result of a program that ran longer than {wait}, by the handle that execute_code or run_command \
+         returned. Waits for up to {wait}; if it is still running, call again. A handle is valid for at least {keep} after \
+         the program's end."
     );
     let mut input = plain_schema::<GetResult>();
     input["required"] = json!(["handle"]);

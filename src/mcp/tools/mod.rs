@@ -6,6 +6,7 @@ mod get_result;
 mod sessions;
 mod test_code;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rmcp::model::{JsonObject, Tool};
@@ -23,6 +24,19 @@ pub(crate) use sessions::{
     CLOSE_SESSION, INTERRUPT_SESSION, OPEN_SESSION, REWIND_SESSION, RUN_COMMAND,
 };
 pub(crate) use test_code::{TEST_CODE, Tested};
+
+/// The names of all tools that there can be.
+pub(crate) const NAMES: [&str; 9] = [
+    EXECUTE_CODE,
+    CHECK_SYNTAX,
+    GET_RESULT,
+    TEST_CODE,
+    OPEN_SESSION,
+    RUN_COMMAND,
+    REWIND_SESSION,
+    INTERRUPT_SESSION,
+    CLOSE_SESSION,
+];
 
 /// Instructions for the model, sent once. Hosts cut them at 2 KB.
 pub(crate) fn instructions(config: &Config) -> String {
@@ -57,49 +71,133 @@ pub(crate) fn all(config: &Config, snippets: &Snippets) -> Vec<Tool> {
     tools.into_iter().map(|tool| tool.with_icons(icons())).collect()
 }
 
+/// Fills in the argument `packages`, or takes it away where there are none: every conversation pays for the schemas. The
+/// names are an enum where nothing else can be asked for. `only` is the one language of the tool's programs, if there is one.
+fn offer_packages(schema: &mut Value, config: &Config, only: Option<&str>) {
+    let Some(properties) = schema["properties"].as_object_mut() else { return };
+    let sets = config.packages.sets.values();
+    let sets: Vec<_> = sets.filter(|set| only.is_none_or(|only| set.language == only)).collect();
+    let on_demand = config.packages.on_demand.is_some();
+    if sets.is_empty() && !on_demand {
+        properties.remove("packages");
+    } else if let Some(packages) = properties.get_mut("packages")
+        && !on_demand
+    {
+        let names: Value = sets.iter().map(|set| set.name.clone()).collect();
+        packages["items"]["enum"] = names;
+    }
+}
+
+/// What the argument `packages` takes, for the model.
+fn describe_packages(config: &Config) -> String {
+    let mut of_languages: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for set in config.packages.sets.values() {
+        of_languages.entry(&set.language).or_default().push(&set.name);
+    }
+    let mut text = match &config.packages.on_demand {
+        None => "Sets of packages that the program can import from.".to_owned(),
+        Some(_) => "Packages that the program can import from in addition to the image's, such as \"humanize==4.*\" or \
+                    \"lodash@4\"; also names of sets."
+            .to_owned(),
+    };
+    if let Some(on_demand) = &config.packages.on_demand {
+        let patterns: Vec<_> = on_demand.allow.iter().map(globset::Glob::glob).collect();
+        if !patterns.contains(&"*") {
+            text.push_str(&format!(" Only: {}.", list(&patterns)));
+        }
+    }
+    for (language, sets) in of_languages {
+        text.push_str(&format!("\n- {language}: {}", list(&sets)));
+    }
+    text
+}
+
+/// The first of these names. Every conversation pays for the list of tools; `isolator://languages` has all.
+fn list(names: &[&str]) -> String {
+    const MOST: usize = 20;
+    let mut shown = names.iter().take(MOST).copied().collect::<Vec<_>>();
+    if names.len() > MOST {
+        shown.push("…");
+    }
+    shown.join(", ")
+}
+
 /// What a schema is made of. Hosts and the interfaces of models refuse or warn of much of the rest.
 const KEYWORDS: [&str; 8] =
     ["description", "enum", "items", "maximum", "minimum", "properties", "required", "type"];
 
 /// The schema of a type, in the words that every host and every model takes. Its own name and description are for
 /// readers of the code.
+///
+/// Every conversation pays for it, so it only names what is in the objects of lists: the description of a list says what a model has
+/// to know of them.
 fn plain_schema<T: JsonSchema>() -> Value {
     let mut schema = schemars::schema_for!(T).to_value();
     simplify(&mut schema);
     if let Some(schema) = schema.as_object_mut() {
         schema.remove("description");
     }
+    for items in properties(&mut schema).filter_map(|(_, property)| property.get_mut("items")) {
+        properties(items).for_each(|(_, part)| retain(part, &["enum", "items", "type"]));
+        retain(items, &["properties", "required", "type"]);
+    }
     schema
 }
 
-/// The schema of answers. Every conversation pays for it, so it only names what is in the objects of lists.
+/// Fields of answers whose names say it all.
+const PLAIN: [&str; 13] = [
+    "cell",
+    "cpu_ms",
+    "error",
+    "exit_code",
+    "line",
+    "message",
+    "notes",
+    "peak_memory_bytes",
+    "stderr",
+    "stderr_missing_bytes",
+    "stdout",
+    "stdout_missing_bytes",
+    "valid",
+];
+
+/// The schema of answers, without what no host has to know: which numbers there can be, and what is not always in the objects of
+/// lists.
 fn answer_schema<T: JsonSchema>() -> Value {
     let mut schema = plain_schema::<T>();
-    let properties = schema["properties"].as_object_mut();
-    for property in properties.into_iter().flatten().map(|(_, property)| property) {
-        if let Some(property) = property.as_object_mut() {
-            property.remove("minimum");
-        }
-        let parts = property.get_mut("items").and_then(|items| items.get_mut("properties"));
-        for part in parts.and_then(Value::as_object_mut).into_iter().flatten().map(|(_, part)| part)
-        {
-            if let Some(part) = part.as_object_mut() {
-                part.retain(|keyword, _| ["items", "type"].contains(&keyword.as_str()));
-            }
-        }
-        if let Some(items) = property.get_mut("items").and_then(Value::as_object_mut) {
-            items.remove("description");
+    for (name, property) in properties(&mut schema) {
+        let is_plain = PLAIN.contains(&name.as_str());
+        retain(
+            property,
+            if is_plain { &["items", "type"] } else { &["description", "enum", "items", "type"] },
+        );
+        let Some(items) = property.get_mut("items").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        let always = items.remove("required").unwrap_or_default();
+        let always: Vec<_> =
+            always.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        if let Some(parts) = items.get_mut("properties").and_then(Value::as_object_mut) {
+            parts.retain(|part, _| always.contains(&part.as_str()));
         }
     }
     schema
+}
+
+fn properties(schema: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+    schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten()
+}
+
+fn retain(schema: &mut Value, keywords: &[&str]) {
+    if let Some(schema) = schema.as_object_mut() {
+        schema.retain(|keyword, _| keywords.contains(&keyword.as_str()));
+    }
 }
 
 /// What a schema of answers has besides what `execute_code` describes.
 fn like_execute_code(more: Value) -> Value {
     let mut schema = json!({ "type": "object", "properties": {
         "status": { "type": "string", "description": "This and all else as of execute_code." },
-        "stdout": { "type": "string", "description": "Standard output." },
-        "stderr": { "type": "string", "description": "Standard error." },
     }});
     if let (Some(all), Value::Object(more)) = (schema["properties"].as_object_mut(), more) {
         all.extend(more);
@@ -108,10 +206,12 @@ fn like_execute_code(more: Value) -> Value {
 }
 
 fn simplify(schema: &mut Value) {
-    let Some(schema) = schema.as_object_mut() else { return };
-    schema.retain(|keyword, _| KEYWORDS.contains(&keyword.as_str()));
-    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
-    properties.into_iter().flatten().for_each(|(_, property)| simplify(property));
+    retain(schema, &KEYWORDS);
+    if let Some(schema) = schema.as_object_mut() {
+        // What is below is refused in words.
+        schema.retain(|keyword, value| keyword != "minimum" || value.as_f64() != Some(0.0));
+    }
+    properties(schema).for_each(|(_, property)| simplify(property));
     schema.get_mut("items").into_iter().for_each(simplify);
 }
 
@@ -158,17 +258,58 @@ mod tests {
     }
 
     #[test]
+    fn the_definitions_of_all_tools_take_little_of_a_conversation() {
+        // A token of a model is about four bytes of them.
+        const MOST: usize = 12_000;
+        let mut usual = tools("{}");
+        // They are for people.
+        usual.iter_mut().for_each(|tool| tool.icons = None);
+        let all = serde_json::to_string(&usual).unwrap();
+        assert!(all.len() < MOST, "{} bytes", all.len());
+    }
+
+    #[test]
+    fn packages_are_offered_only_where_there_are_some() {
+        let packages = |text: &str, tool: &str| {
+            let tool = tools(text).into_iter().find(|it| it.name == tool).unwrap();
+            let schema = Value::Object((*tool.input_schema).clone());
+            schema["properties"].get("packages").cloned()
+        };
+        const SETS: &str = r#"{"tools": {"testCode": {"enabled": true}}, "packages": {"sets": {
+            "text": {"language": "python", "requirements": ["a"]},
+            "dates": {"language": "javascript", "requirements": ["b"]}}}}"#;
+        for tool in [EXECUTE_CODE, CHECK_SYNTAX, OPEN_SESSION, TEST_CODE] {
+            assert_eq!(packages(ALL, tool), None, "{tool}");
+            let names = packages(SETS, tool).unwrap()["items"]["enum"].clone();
+            let only = [&["text"][..], &["dates", "text"]][usize::from(tool != TEST_CODE)];
+            assert_eq!(names, json!(only), "{tool}");
+        }
+        let on_demand = r#"{"packages": {"onDemand": {"enabled": true, "allow": ["a", "b-*"]}, "sets": {
+            "text": {"language": "python", "requirements": ["a"]}}}}"#;
+        let offered = packages(on_demand, EXECUTE_CODE).unwrap();
+        assert!(offered["items"].get("enum").is_none(), "{offered}");
+        let description = offered["description"].as_str().unwrap();
+        assert!(
+            description.contains("Only: a, b-*.") && description.contains("python: text"),
+            "{description}"
+        );
+    }
+
+    #[test]
     fn every_tool_is_described_in_schemas_that_every_host_takes() {
         for tool in tools(ALL) {
             let description = tool.description.as_deref().unwrap_or_default();
             assert!((1..2000).contains(&description.len()), "{}", tool.name);
             let schemas = [Some(&tool.input_schema), tool.output_schema.as_ref()];
-            for schema in schemas.map(|schema| Value::Object((**schema.unwrap()).clone())) {
+            for (schema, is_input) in schemas.into_iter().zip([true, false]) {
+                let schema = Value::Object((**schema.unwrap()).clone());
                 assert_eq!(schema["type"], "object", "{}", tool.name);
                 for (name, field) in schema["properties"].as_object().unwrap() {
+                    let is_plain = !is_input && PLAIN.contains(&name.as_str());
                     let name = format!("{}: {name}", tool.name);
                     assert!(field["type"].is_string(), "{name} needs one plain type: {field}");
-                    assert!(field["description"].is_string(), "{name} has no description");
+                    let has_description = field["description"].is_string();
+                    assert_eq!(has_description, !is_plain, "the description of {name}");
                 }
             }
         }

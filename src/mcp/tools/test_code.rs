@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{admit_invalid_arguments, object, plain_schema};
+use super::{admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema};
 use crate::config::{Config, Language};
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::TestCode;
@@ -151,11 +151,11 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
     let properties = &mut input["properties"];
     let seconds = config.limits.max_timeout.as_secs_f64();
     properties["timeout"]["maximum"] = json!(seconds);
-    properties["timeout"]["minimum"] = json!(0);
     properties["cpu_limit_sec"]["maximum"] = json!(seconds.ceil() as u64);
     properties["memory_limit_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
+    offer_packages(&mut input, config, Some(&language.name));
     input["required"] = json!(["code"]);
-    let mut output = plain_schema::<AnyTested>();
+    let mut output = answer_schema::<AnyTested>();
     admit_invalid_arguments(&mut output);
     let description = format!(
         "Tests a {} program: checks its syntax, then looks for what the operator forbids, \
@@ -168,11 +168,7 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
         .with_title("Test code")
         .with_raw_output_schema(object(output))
         .with_annotations(
-            ToolAnnotations::new()
-                .read_only(true)
-                .destructive(false)
-                .idempotent(false)
-                .open_world(false),
+            ToolAnnotations::new().read_only(true).destructive(false).open_world(false),
         )
 }
 

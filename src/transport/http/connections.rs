@@ -56,6 +56,8 @@ pub(super) struct Limits {
     pub(super) write_timeout: Duration,
     /// For the headers of a request, from when a connection begins to wait for one.
     pub(super) idle_timeout: Duration,
+    /// What to do about too many connections, and about too many from one address, for the log.
+    pub(super) hints: [&'static str; 2],
 }
 
 /// Who has connections. An IPv6 client owns all addresses of a network, so those count as one.
@@ -152,7 +154,7 @@ pub(super) async fn serve(
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             if let Some(times) = refusals.count() {
                 let most = limits.all;
-                let hint = "see http.maxConnections and `isolator doctor`";
+                let [hint, _] = limits.hints;
                 tracing::warn!(most, times, hint, "there are too many connections");
             }
             connections.refuse(&stream, "the server has too many open connections");
@@ -161,7 +163,7 @@ pub(super) async fn serve(
         let Some(place) = addresses.take(peer.ip(), limits.of_address) else {
             if let Some(times) = refusals_of_address.count() {
                 let (address, most) = (peer.ip(), limits.of_address);
-                let hint = "see http.maxConnectionsPerAddress";
+                let [_, hint] = limits.hints;
                 tracing::warn!(%address, most, times, hint, "an address has too many connections");
             }
             connections.refuse(&stream, "this address has too many open connections");

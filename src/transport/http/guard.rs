@@ -27,8 +27,10 @@ use super::accept;
 use super::alive::{self, Alive, Pace};
 use super::connections::Peer;
 use super::half_close::Side;
+use super::rules::Rules;
 use super::sessions::{Entry, Sessions, Use};
 use super::tokens::{Refusal, Tokens};
+use crate::current::Current;
 use crate::mcp::budget::{Budget, Share};
 use crate::mcp::server::Caller;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
@@ -58,8 +60,8 @@ const SESSION: &str = "mcp-session-id";
 /// Checks requests.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// The clients that can call; anybody if there are no tokens.
-    tokens: Option<Tokens>,
+    /// Among others, the clients that can call.
+    rules: Current<Rules>,
     sessions: Arc<Sessions>,
     /// Bodies that are being received and served.
     bodies: Budget,
@@ -74,7 +76,7 @@ pub(super) struct Guard {
 
 impl Guard {
     pub(super) fn new(
-        tokens: Option<Tokens>,
+        rules: Current<Rules>,
         sessions: Arc<Sessions>,
         bodies: Budget,
         limits: Limits,
@@ -82,7 +84,7 @@ impl Guard {
         keep_alive: Duration,
     ) -> Self {
         let absences = TaskTracker::new();
-        Self { tokens, sessions, bodies, limits, absences, answers, keep_alive }
+        Self { rules, sessions, bodies, limits, absences, answers, keep_alive }
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -91,26 +93,35 @@ impl Guard {
 
     /// The client of a request. Without tokens, clients are told apart by their IP addresses.
     fn client(&self, request: &Request) -> Result<Client, Refused> {
-        let Some(tokens) = &self.tokens else {
+        let rules = self.rules.get();
+        let Some(tokens) = &rules.tokens else {
             let peer = request.extensions().get::<Peer>();
             let name = peer.map_or_else(String::new, |Peer(address)| address.ip().to_string());
             return Ok(Client::named(&name));
         };
-        let token = bearer(request.headers())
-            .ok_or_else(|| unauthorized("a bearer token is required", None))?;
-        tokens.client(token).map_err(|refusal| {
-            let message = match refusal {
-                Refusal::Unknown => "the token is not known",
-                Refusal::Unreadable => "the server can't read its tokens; tell its operator",
-                Refusal::Expired => "the token has expired",
-            };
-            unauthorized(message, Some("invalid_token")).into()
-        })
+        client_of(tokens, request.headers())
     }
 }
 
+/// The client whose token a request has.
+///
+/// # Errors
+///
+/// The answer to a request that has none of the tokens.
+pub(super) fn client_of(tokens: &Tokens, headers: &HeaderMap) -> Result<Client, Refused> {
+    let token = bearer(headers).ok_or_else(|| unauthorized("a bearer token is required", None))?;
+    tokens.client(token).map_err(|refusal| {
+        let message = match refusal {
+            Refusal::Unknown => "the token is not known",
+            Refusal::Unreadable => "the server can't read its tokens; tell its operator",
+            Refusal::Expired => "the token has expired",
+        };
+        unauthorized(message, Some("invalid_token")).into()
+    })
+}
+
 /// The answer to a request that goes no further.
-type Refused = Box<Response>;
+pub(super) type Refused = Box<Response>;
 
 /// Lets a request through, or answers it.
 pub(super) async fn guard(

@@ -5,13 +5,18 @@
 //! Revision 2026-07-28 has no sessions, so any of several servers can answer any request; older clients get a session.
 
 mod accept;
+mod admin;
 mod alive;
 mod certificate;
 mod connections;
 mod guard;
 mod half_close;
 mod head;
+mod health;
 mod origins;
+mod page;
+pub(crate) mod reload;
+mod rules;
 mod sessions;
 mod tokens;
 
@@ -21,26 +26,26 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use axum::Router;
+use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::http::header::ALLOW;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::IntoResponse;
-use axum::routing::{MethodRouter, get};
-use isolator_pool::pool::PoolStatus;
-use isolator_pool::pool::pools::Pools;
+use axum::routing::any;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use admin::{Admin, Operators, Serving};
 pub(crate) use tokens::Token;
 
 use self::certificate::Certificate;
 use self::guard::Guard;
-use self::origins::Origins;
+use self::health::Health;
+pub(crate) use self::rules::Rules;
 use self::sessions::Sessions;
 use self::tokens::Tokens;
 use crate::config::{Config, HttpConfig};
+use crate::current::Current;
 use crate::descriptors::Plan;
 use crate::mcp::budget::Budget;
 use crate::mcp::server::Server;
@@ -54,8 +59,34 @@ pub(crate) struct Http {
     listener: TcpListener,
     address: SocketAddr,
     certificate: Option<Certificate>,
-    tokens: Option<Tokens>,
+    access: Access,
     settings: HttpConfig,
+}
+
+/// Who can call, and how much they can send; cheap to clone. It changes with the configuration while the server listens.
+#[derive(Debug, Clone)]
+pub(crate) struct Access {
+    bound: IpAddr,
+    rules: Current<Rules>,
+    bodies: Budget,
+}
+
+impl Access {
+    /// The rules of another configuration, to be used from [`set`](Self::set) on.
+    ///
+    /// # Errors
+    ///
+    /// When the file of tokens can't be used, or other machines could call without a token.
+    pub(crate) fn rules(&self, config: &Config) -> anyhow::Result<Rules> {
+        Rules::new(&config.http, self.bound)
+    }
+
+    /// Uses other rules for requests that come from now on.
+    pub(crate) fn set(&self, rules: Rules, config: &Config) {
+        self.rules.set(rules);
+        let in_flight = config.limits.in_flight;
+        self.bodies.set_limits(in_flight, in_flight / 2);
+    }
 }
 
 /// The steps in which a server ends.
@@ -72,10 +103,16 @@ pub(crate) struct Ending {
 }
 
 /// What is wrong with the files that the configuration names, with the key of each.
-pub(crate) fn problems_of_files(settings: &HttpConfig) -> Vec<(&'static str, String)> {
+pub(crate) fn problems_of_files(config: &Config) -> Vec<(&'static str, String)> {
     let mut problems = Vec::new();
-    if let Some(Err(error)) = settings.tokens.clone().map(Tokens::read) {
-        problems.push(("http.tokens", error.to_string()));
+    let settings = &config.http;
+    for (key, path) in [("http.tokens", &settings.tokens), ("admin.tokens", &config.admin.tokens)] {
+        if let Some(Err(error)) = path.clone().map(Tokens::read) {
+            problems.push((key, error.to_string()));
+        }
+    }
+    if let Some(problem) = admin::problem(config) {
+        problems.push(("admin.address", problem));
     }
     if let Some(Err(error)) = settings.tls.clone().map(Certificate::read) {
         problems.push(("http.tls", format!("{error:#}")));
@@ -93,22 +130,25 @@ impl Http {
         let settings = config.http.clone();
         let others = addresses.iter().find(|address| !address.ip().is_loopback());
         if let (None, Some(address)) = (&settings.tokens, others) {
-            bail!(
-                "other machines can reach {address}, and anyone who reaches it can run programs: create \
-                 a token with `isolator token NAME`, put its line into a file and set http.tokens to that \
-                 file, or listen on 127.0.0.1"
-            );
+            bail!(rules::open_to_others(address));
         }
-        let tokens =
-            settings.tokens.clone().map(Tokens::read).transpose().context("http.tokens")?;
+        let has_tokens = settings.tokens.is_some();
         let certificate = settings.tls.clone().map(Certificate::read);
         let certificate = certificate.transpose().context("http.tls")?;
-        if certificate.is_none() && tokens.is_some() && others.is_some() {
+        if certificate.is_none() && has_tokens && others.is_some() {
             tracing::warn!("without http.tls, tokens and programs cross the network unencrypted");
         }
         let listener = listen(addresses).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, certificate, tokens, settings })
+        let (bound, in_flight) = (address.ip(), config.limits.in_flight);
+        let rules = Current::new(Rules::new(&settings, bound)?);
+        let access = Access { bound, rules, bodies: Budget::new(in_flight, in_flight / 2) };
+        Ok(Self { listener, address, certificate, access, settings })
+    }
+
+    /// Who can call.
+    pub(crate) fn access(&self) -> Access {
+        self.access.clone()
     }
 
     /// The URL for clients.
@@ -118,59 +158,42 @@ impl Http {
     }
 
     /// Serves until the end.
-    pub(crate) async fn serve(
-        self,
-        server: Server,
-        pools: Arc<Pools>,
-        config: &Config,
-        ending: Ending,
-    ) {
+    pub(crate) async fn serve(self, server: Server, config: &Config, ending: Ending) {
         let sessions = Arc::new(Sessions::new(config.limits.max_timeout));
-        let in_flight = config.limits.in_flight;
-        let bodies = Budget::new(in_flight, in_flight / 2);
+        let Access { rules, bodies, .. } = self.access;
         let limits = Limits::new(config.limits.files.files);
         let keep_alive = self.settings.keep_alive;
         let answers = ending.answers.clone();
-        let guard = Guard::new(self.tokens, sessions, bodies, limits, answers, keep_alive);
+        let guard = Guard::new(rules.clone(), sessions, bodies, limits, answers, keep_alive);
         let protocol = StreamableHttpServerConfig::default()
             // `alive` does it, for all answers.
             .with_sse_keep_alive(None)
             .with_max_request_body_bytes(MAX_MESSAGE)
-            .with_allowed_hosts(hosts(self.address.ip(), &self.settings.allowed_hosts))
-            .with_allowed_origins(origins::listed(&self.settings.allowed_origins))
             .enforce_origin_validation()
             .with_json_response(true)
             .with_cancellation_token(ending.stop.clone());
         let manager = guard.sessions().manager();
+        let health = Health { server: server.clone(), draining: ending.draining.clone() };
         let service =
             StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
-        let health = Arc::new(Health { pools, draining: ending.draining.clone() });
-        let origins = Arc::new(Origins::new(&self.settings.allowed_origins));
+        let of_service = rules.clone();
+        let service = any(move |request: Request| {
+            let mut service = service.clone();
+            service.config = of_service.get().apply(service.config);
+            async move { service.handle(request).await }
+        });
         let router = Router::new()
-            .route_service("/mcp", service.clone())
-            .route_service("/mcp/", service)
+            .route("/mcp", service.clone())
+            .route("/mcp/", service)
             .layer(from_fn_with_state(Arc::new(guard), guard::guard))
             .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
-            .layer(origins::cors(Arc::clone(&origins)))
-            .layer(from_fn_with_state(origins, origins::refuse_others))
-            .route("/healthz", check(async || "ok\n"))
-            .route("/readyz", check(move || std::future::ready(health.ready())))
-            .layer(from_fn(head::check));
+            .layer(origins::cors(rules.clone()))
+            .layer(from_fn_with_state(rules, origins::refuse_others));
+        let router = health.route(router).layer(from_fn(head::check));
         let limits = limits_of_connections(&self.settings, Plan::new(config));
         let Self { listener, certificate, .. } = self;
         connections::serve(listener, certificate, router, limits, ending.stop, ending.end).await;
     }
-}
-
-fn hosts(bound: IpAddr, allowed: &[String]) -> Vec<String> {
-    let own = (!bound.is_unspecified()).then(|| bound.to_string());
-    if own.is_none() && allowed.is_empty() {
-        tracing::warn!(
-            "only requests to localhost are answered: list the names by which clients call this machine \
-             in http.allowedHosts"
-        );
-    }
-    LOCAL_HOSTS.iter().map(|host| (*host).to_owned()).chain(own).chain(allowed.to_vec()).collect()
 }
 
 /// Goes on to the next address only if the machine does not have this one. A port that is in use is an error, or
@@ -208,49 +231,9 @@ fn limits_of_connections(settings: &HttpConfig, plan: Plan) -> connections::Limi
         of_address = (of_address * all / configured).max(1);
     }
     let HttpConfig { write_timeout, idle_timeout, .. } = *settings;
-    connections::Limits { all, of_address, write_timeout, idle_timeout }
-}
-
-/// A check of health. HAProxy asks with OPTIONS, and reads only the status.
-fn check<Answer, Handler, Answered>(handler: Handler) -> MethodRouter
-where
-    Answer: IntoResponse + 'static,
-    Handler: Fn() -> Answered + Clone + Send + Sync + 'static,
-    Answered: Future<Output = Answer> + Send + 'static,
-{
-    let of_options = handler.clone();
-    get(handler).options(move || {
-        let answer = of_options();
-        async move { (answer.await.into_response().status(), [(ALLOW, "GET, HEAD, OPTIONS")]) }
-    })
-}
-
-struct Health {
-    pools: Arc<Pools>,
-    draining: CancellationToken,
-}
-
-impl Health {
-    fn ready(&self) -> (StatusCode, String) {
-        if self.draining.is_cancelled() {
-            return (StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down\n".to_owned());
-        }
-        let statuses = self.pools.status();
-        let missing: Vec<_> =
-            statuses.iter().filter(|(_, pool)| !is_ready(pool)).map(|(name, _)| *name).collect();
-        if missing.is_empty() {
-            (StatusCode::OK, "ready\n".to_owned())
-        } else {
-            let message = format!("no sandbox is ready for {}\n", missing.join(", "));
-            (StatusCode::SERVICE_UNAVAILABLE, message)
-        }
-    }
-}
-
-/// Whether a pool can serve calls. One whose sandboxes are all in use can: calls get the next.
-fn is_ready(pool: &PoolStatus) -> bool {
-    let served: u64 = pool.starts.iter().sum();
-    pool.size == 0 || pool.hot + pool.paused > 0 || (served > 0 && pool.last_error.is_none())
+    let hints =
+        ["see http.maxConnections and `isolator doctor`", "see http.maxConnectionsPerAddress"];
+    connections::Limits { all, of_address, write_timeout, idle_timeout, hints }
 }
 
 #[cfg(test)]

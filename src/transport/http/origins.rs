@@ -4,7 +4,6 @@
 //! preflight, which has no token. The pages that can call are those on this machine and those in
 //! `http.allowedOrigins`. To any other page the server refuses everything before it reads a body.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -16,6 +15,9 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use super::rules::Rules;
+use crate::current::Current;
 
 /// Pages on this machine.
 const LOCAL: [&str; 6] = [
@@ -111,10 +113,12 @@ fn parse(text: &str) -> Option<(Origin, Option<u16>)> {
 
 /// Refuses requests from pages that can't call. Their browsers don't show them the answer.
 pub(super) async fn refuse_others(
-    State(origins): State<Arc<Origins>>,
+    State(rules): State<Current<Rules>>,
     request: Request,
     next: Next,
 ) -> Response {
+    let rules = rules.get();
+    let origins = &rules.origins;
     let mut given = request.headers().get_all(ORIGIN).iter();
     match given.find(|origin| !origins.allow(origin)) {
         None => next.run(request).await,
@@ -129,9 +133,9 @@ pub(super) async fn refuse_others(
 /// Answers preflights, and adds to each other answer, whatever its status, what lets the page read it.
 ///
 /// Cookies are not allowed: clients authenticate with a token, which the page has to know.
-pub(super) fn cors(origins: Arc<Origins>) -> CorsLayer {
+pub(super) fn cors(rules: Current<Rules>) -> CorsLayer {
     CorsLayer::new()
-        .allow_origin(AllowOrigin::predicate(move |origin, _| origins.allow(origin)))
+        .allow_origin(AllowOrigin::predicate(move |origin, _| rules.get().origins.allow(origin)))
         .allow_methods([Method::POST, Method::GET, Method::DELETE])
         .allow_headers(SENT)
         .expose_headers(READ)

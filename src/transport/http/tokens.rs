@@ -156,7 +156,7 @@ fn check_name(name: &str) -> Result<(), String> {
 
 /// The tokens of a file.
 #[derive(Debug)]
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     path: PathBuf,
     known: Mutex<Known>,
 }

@@ -11,6 +11,7 @@ use isolator_pool::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, ListedSandbox, Progress, SandboxName,
     SandboxSpec, SandboxState, Unsupported, Warning,
 };
+use isolator_pool::packages::PackageSet;
 use tokio::io::AsyncReadExt;
 
 use super::*;
@@ -88,7 +89,9 @@ impl Drop for Flight {
         books.in_flight[self.call as usize] -= 1;
         if let Some(record) = self.name.as_ref().and_then(|name| books.sandboxes.get_mut(name)) {
             record.in_flight = None;
-            record.given_up |= !self.landed;
+            // Freezing a session is tried again.
+            let is_tried_again = self.call == Call::Pause && record.cell_runs.is_some();
+            record.given_up |= !self.landed && !is_tried_again;
             record.fork_lost |= self.call == Call::Preload && !self.landed;
         }
     }
@@ -178,6 +181,20 @@ impl Engine for FakeEngine {
 
     fn not_ready(&self, _: &SandboxName, _: &Arc<SandboxSpec>, _: &[String], _: &str) {
         self.give_up_template();
+    }
+
+    async fn provide(&self, _: &PackageSet, _: &Image) -> Result<(), EngineError> {
+        self.answer(Call::Provide, None).await?.land();
+        Ok(())
+    }
+
+    fn missed(&self, set: &PackageSet) {
+        self.books().missed.push(set.hash.clone());
+    }
+
+    async fn bind(&self, _: &SandboxName, set: &Arc<PackageSet>) -> Result<String, EngineError> {
+        self.answer(Call::Bind, None).await?.land();
+        Ok(format!("/sets/{}", set.hash))
     }
 
     async fn arm(&self, name: &SandboxName) -> Result<Channel, EngineError> {

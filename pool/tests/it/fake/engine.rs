@@ -76,7 +76,7 @@ pub(super) struct Plan {
 pub(super) struct Record {
     pub(super) state: SandboxState,
     pub(super) in_flight: Option<Call>,
-    /// A call on it failed or was given up: nothing but removal may follow.
+    /// A call on it that is not tried again failed or was given up: nothing but removal may follow.
     pub(super) given_up: bool,
     /// Its removal was asked for.
     pub(super) removing: bool,
@@ -141,6 +141,10 @@ pub(super) struct Books {
     pub(super) template: Template,
     /// The memory and the processes of each update.
     pub(super) updates: Vec<(u64, u32)>,
+    /// The folders of sets that runners were told.
+    pub(super) given: Vec<String>,
+    /// Sets that were missed.
+    pub(super) missed: Vec<String>,
     pub(super) breaches: Vec<String>,
 }
 
@@ -171,6 +175,8 @@ impl FakeEngine {
             preloading: Preloading::Takes(Duration::ZERO),
             template: Template::default(),
             updates: Vec::new(),
+            given: Vec::new(),
+            missed: Vec::new(),
             breaches: Vec::new(),
         };
         Self { books: Arc::new(Mutex::new(books)), labels, tasks: TaskTracker::new() }
@@ -245,6 +251,16 @@ impl FakeEngine {
         asked.into_iter().map(|(memory, _)| memory).collect()
     }
 
+    /// The folders of sets that runners were told.
+    pub(crate) fn given(&self) -> Vec<String> {
+        self.books().given.clone()
+    }
+
+    /// The hashes of sets that were missed.
+    pub(crate) fn missed_sets(&self) -> Vec<String> {
+        self.books().missed.clone()
+    }
+
     /// Sandboxes that exist.
     pub(crate) fn live(&self) -> usize {
         self.books().sandboxes.values().filter(|record| record.exists()).count()
@@ -293,6 +309,14 @@ impl FakeEngine {
         let at = pick % parked.len();
         end(parked[at], SandboxState::Stopped);
         true
+    }
+
+    /// Freezes all sandboxes behind the server's back.
+    pub(crate) fn freeze_all(&self) {
+        let mut books = self.books();
+        for record in books.sandboxes.values_mut().filter(|record| has_processes(record).is_ok()) {
+            record.state = SandboxState::Paused;
+        }
     }
 
     /// Panics if a rule was broken.

@@ -30,7 +30,7 @@ pub(crate) const IMAGE: &str = "language:1";
 /// The pool that a [`World`] has unless told otherwise.
 pub(crate) const POOL: &str = "language";
 
-const CALLS: usize = Call::Sweep as usize + 1;
+const CALLS: usize = Call::Bind as usize + 1;
 
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -155,6 +155,12 @@ impl Runner {
             }
         }
         let job = job.expect("a job comes before Go");
+        if let Some(packages) = &job.packages {
+            self.engine.books().given.push(packages.folder.clone());
+            if job.interpreter == Wanted::Loaded {
+                self.engine.note(format!("{} has modules of its image and a set", self.name));
+            }
+        }
         let jobs = self.engine.books().sandboxes.values().map(|record| record.jobs).sum::<usize>();
         match job.argv[0].as_str() {
             "not-started" => return Ok(()),
@@ -282,11 +288,13 @@ impl Runner {
         let cause = match cause {
             "workspace-full" => FailedCause::WorkspaceFull,
             "workspace" => FailedCause::Workspace,
+            "packages" => FailedCause::Packages,
             "command" => FailedCause::Command,
             "protocol" => FailedCause::Protocol,
             other => panic!("no such cause: {other:?}"),
         };
-        self.send(Kind::Failed, &Failed { cause, message: "words of the system".to_owned() }).await
+        let message = "words of the system, ".repeat(1000);
+        self.send(Kind::Failed, &Failed { cause, message }).await
     }
 
     pub(super) fn record<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {

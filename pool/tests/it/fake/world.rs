@@ -16,6 +16,7 @@ use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{Image, SandboxSpec};
 use isolator_pool::pool::admission::{AdmissionLimits, Client};
 use isolator_pool::pool::pools::{ExecuteError, PoolSpec, Pools, PoolsLimits, Receipt};
+use isolator_pool::pool::sizing::Size;
 use isolator_pool::pool::{PoolSize, PoolStatus, Start};
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Outcome;
@@ -30,6 +31,10 @@ pub(crate) struct Setup {
     /// Name and image of each pool.
     pub(crate) pools: Vec<(&'static str, &'static str)>,
     pub(crate) size: usize,
+    /// Instead of that size.
+    pub(crate) sizes: Option<Size>,
+    /// Memory of what waits, in MiB.
+    pub(crate) memory: Option<u64>,
     pub(crate) hot: usize,
     pub(crate) max_age: Duration,
     pub(crate) running: usize,
@@ -45,6 +50,8 @@ impl Default for Setup {
         Self {
             pools: vec![(POOL, IMAGE)],
             size: 2,
+            sizes: None,
+            memory: None,
             hot: 0,
             max_age: secs(24 * 60 * 60),
             running: 4,
@@ -87,7 +94,11 @@ impl World {
         prepare(&engine);
         let images =
             ImageProvider::new(Arc::new(engine.clone()), Arc::new(engine.clone()), setup.policy);
-        let size = PoolSize { size: setup.size, hot: setup.hot, max_age: setup.max_age };
+        let size = PoolSize {
+            size: setup.sizes.unwrap_or(Size::Fixed(setup.size)),
+            hot: setup.hot,
+            max_age: setup.max_age,
+        };
         let specs = setup
             .pools
             .iter()
@@ -105,6 +116,7 @@ impl World {
                 wait: setup.wait,
             },
             refills: setup.refills,
+            memory: setup.memory.map(ByteSize::mib),
         };
         let pools = Pools::start(Arc::new(engine.clone()), images, owner, limits, specs).unwrap();
         let pools = Arc::new(pools);
@@ -300,7 +312,7 @@ pub(crate) fn started(done: Result<Done, ExecuteError>) -> Start {
     receipt.start
 }
 
-pub(super) fn sandbox(image: &str) -> SandboxSpec {
+pub(crate) fn sandbox(image: &str) -> SandboxSpec {
     SandboxSpec {
         image: Image { name: image.to_owned(), ..Image::default() },
         resources: RESOURCES,
@@ -319,6 +331,7 @@ pub(super) fn sandbox(image: &str) -> SandboxSpec {
         readonly_root: true,
         runtime: None,
         preload: None,
+        packages: Some(Interpreter::Python),
         allow_unlimited: false,
     }
 }

@@ -1,0 +1,317 @@
+//! `isolator serve`: serves MCP on standard input and output, or over HTTP, until a signal comes or the host closes
+//! the input.
+
+mod reload;
+
+use std::convert::Infallible;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use isolator_pool::engine::{Call, bounded};
+use isolator_pool::pool::pools::Pools;
+use isolator_pool::sandbox::sweep::Swept;
+use rmcp::ServiceExt;
+use rmcp::service::ServerInitializeError;
+use tokio_util::sync::CancellationToken;
+
+use crate::address::ListenAddress;
+use crate::app::{App, PoolFill};
+use crate::audit::Audit;
+use crate::commands::cli::ServeArguments;
+use crate::commands::serve::reload::{Load, Reloading};
+use crate::commands::signals::{HangUps, stop_signal_but_hang_up};
+use crate::commands::{Work, complain, notify, require_output};
+use crate::config::Config;
+use crate::log;
+use crate::mcp::calls::{Clients, Setup};
+use crate::mcp::server::Server;
+use crate::packages::Packages;
+use crate::packages::store::Store;
+use crate::traces::Traces;
+use crate::transport::http::reload::{Asked, Reload};
+use crate::transport::http::{self, Access, Admin, Ending, Http, Serving};
+use crate::transport::message::Limits;
+use crate::transport::stdio::{Stdio, Streams};
+
+/// How long running programs can go on when the host stops the server: it hardly waits for their answers.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long what the host has asked for can take after the end of the input, while somebody reads the answers.
+const FINISH: Duration = Duration::from_secs(10);
+
+/// How long sending the last answers can take once everything is removed.
+const ANSWERS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// For a user who started the server by hand. No host has a terminal as the other end.
+const ON_A_TERMINAL: &str =
+    "isolator: waiting for MCP messages on standard input, which is a terminal. \
+     Press Ctrl-C to stop. Usually a host starts this command:
+  isolator install HOST       adds it to a host such as claude-code or cursor
+  isolator serve --http 8000  serves clients that connect to http://127.0.0.1:8000/mcp
+  isolator run FILE           runs a program";
+
+/// Serves until it is told to stop, then removes everything. `load` loads the configuration, now and whenever it is to be loaded
+/// again.
+pub fn serve(
+    load: impl Fn() -> anyhow::Result<Config> + Send + Sync + 'static,
+    arguments: ServeArguments,
+) -> Work {
+    Box::pin(async move {
+        let ServeArguments { http: address, admin } = arguments;
+        let load: Load = Arc::new(move || {
+            let mut config = load()?;
+            config.admin.address = admin.or(config.admin.address);
+            Ok(config)
+        });
+        let config = load()?;
+        log::set_level(config.log_level.as_str());
+        match address {
+            None => {
+                if std::io::stdin().is_terminal() {
+                    complain(ON_A_TERMINAL);
+                }
+                serve_host(config, load).await
+            }
+            Some(address) => serve_clients(config, load, address).await,
+        }
+    })
+}
+
+/// A server on its pools, with all that can be changed while it runs.
+struct Started {
+    app: App,
+    server: Server,
+    reloading: Reloading,
+    asked: Asked,
+    reload: Reload,
+}
+
+/// Starts the pools of a configuration, and a server on them.
+async fn start(
+    config: Config,
+    load: Load,
+    clients: Clients,
+    access: Option<Access>,
+    admin: Option<&Admin>,
+) -> anyhow::Result<Started> {
+    let audit = Audit::open(config.audit.as_ref())?;
+    let app = App::new(&config).await?;
+    let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
+    let config = Arc::new(config);
+    let store = reload::store(&config).await?;
+    let packages = packages(&config, &pools, store.clone(), clients);
+    let transport = if access.is_some() { "tcp" } else { "pipe" };
+    let traces = Traces::from_environment(transport);
+    let server = Server::new(Setup { config, pools, packages, audit, traces }, clients);
+    let (reload, asked) = http::reload::channel();
+    let reloading = Reloading {
+        load,
+        server: server.clone(),
+        access,
+        operators: admin.map(Admin::operators),
+        store,
+        reloads: Arc::default(),
+    };
+    Ok(Started { app, server, reloading, asked, reload })
+}
+
+impl Started {
+    /// Answers operators until the result is dropped.
+    fn listen(&self, admin: Option<Admin>, draining: &CancellationToken) -> Option<Serving> {
+        admin.map(|admin| {
+            let reloads = Arc::clone(&self.reloading.reloads);
+            let metrics = self.server.metrics(self.app.kind.as_str(), reloads);
+            admin.start(metrics, self.server.clone(), self.reload.clone(), draining.clone())
+        })
+    }
+}
+
+/// Serves the one host that started the process.
+async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
+    require_output()?;
+    // First, so that its errors come before anything is started.
+    let admin = Admin::bind(&config).await?;
+    // Before anything is created that a signal would leave behind.
+    let (stop_signal, hang_ups) = (stop_signal_but_hang_up()?, HangUps::new()?);
+    let limits = Limits::new(config.limits.files.files);
+    let started = start(config, load, Clients::One, None, admin.as_ref()).await?;
+    let changes = started.server.changes();
+    let draining = CancellationToken::new();
+    let _admin = started.listen(admin, &draining);
+    let Started { app, server, reloading, asked, .. } = started;
+    let own = server.clone();
+    let mut stop_signal = std::pin::pin!(async {
+        tokio::select! {
+            signal = stop_signal => signal,
+            signal = reloading.run(hang_ups, asked) => signal,
+        }
+    });
+
+    let streams = Streams::default();
+    let mut session = std::pin::pin!(session(server, Stdio::new(streams.clone(), limits)));
+    let stop = async {
+        let drain = tokio::select! {
+            signal = &mut stop_signal => {
+                tracing::info!(signal, "stopping");
+                DRAIN
+            }
+            () = streams.output_failed.cancelled() => {
+                tracing::info!("the host reads no answers anymore; stopping");
+                DRAIN
+            }
+            () = streams.input_ended.cancelled() => {
+                tracing::info!("the input has ended; finishing what was asked");
+                // Clients that wait for changes are answered with that.
+                changes.close();
+                // The session ends when everything is answered.
+                tokio::select! {
+                    signal = stop_signal => tracing::info!(signal, "stopping"),
+                    () = streams.output_failed.cancelled() => {}
+                    () = tokio::time::sleep(FINISH) => {
+                        tracing::warn!("there are calls that take too long; stopping");
+                    }
+                }
+                Duration::ZERO
+            }
+        };
+        draining.cancel();
+        // Otherwise the server would wait for clients that wait for changes.
+        changes.close();
+        close(&own, drain).await
+    };
+    tokio::select! {
+        ended = &mut session => {
+            close(&own, Duration::ZERO).await?;
+            ended?;
+        }
+        // The session goes on meanwhile: programs that end during the drain are answered.
+        stopped = stop => {
+            stopped?;
+            // A client that has not read its answer by now does not get it.
+            let _ = tokio::time::timeout(ANSWERS_TIMEOUT, session).await;
+        }
+        // This runs next to the session, because a host waits for its first answer.
+        never = check_and_sweep(&app, &own) => match never {},
+    }
+    write_out(&own).await;
+    match streams.failure() {
+        Some(error) => {
+            Err(anyhow!("standard output, where the host reads answers, can't be written: {error}"))
+        }
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Serves clients over HTTP.
+async fn serve_clients(
+    config: Config,
+    load: Load,
+    address: ListenAddress,
+) -> anyhow::Result<ExitCode> {
+    // First, so that its errors come before anything is started.
+    let http = Http::bind(&address.candidates(), &config).await?;
+    let admin = Admin::bind(&config).await?;
+    let (stop_signal, hang_ups) = (stop_signal_but_hang_up()?, HangUps::new()?);
+    let access = Some(http.access());
+    let started = start(config, load, Clients::Several, access, admin.as_ref()).await?;
+    let changes = started.server.changes();
+    tracing::info!(url = http.url(), "listening");
+    notify::ready(&http.url());
+
+    let ending = Ending::default();
+    let _admin = started.listen(admin, &ending.draining);
+    let Started { app, server, reloading, asked, .. } = started;
+    let (own, config) = (server.clone(), server.setup().config);
+    let mut serving = std::pin::pin!(http.serve(server, &config, ending.clone()));
+    let stop = async {
+        let signal = tokio::select! {
+            signal = stop_signal => signal,
+            signal = reloading.run(hang_ups, asked) => signal,
+        };
+        tracing::info!(signal, "stopping");
+        notify::stopping();
+        ending.draining.cancel();
+        changes.close();
+        let closed = close(&own, own.setup().config.http.drain).await;
+        // Calls are refused by now, and those that were running have been answered.
+        ending.answers.close();
+        let _ = tokio::time::timeout(ANSWERS_TIMEOUT, ending.answers.wait()).await;
+        ending.stop.cancel();
+        closed
+    };
+    tokio::select! {
+        () = &mut serving => anyhow::bail!("the server stopped listening"),
+        stopped = stop => {
+            // A client that has not read its answer by now does not get it.
+            if tokio::time::timeout(ANSWERS_TIMEOUT, &mut serving).await.is_err() {
+                ending.end.cancel();
+                serving.await;
+            }
+            stopped?;
+        }
+        never = check_and_sweep(&app, &own) => match never {},
+    }
+    write_out(&own).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The sets of packages. Those of the configuration that are not there are built from now on.
+fn packages(
+    config: &Arc<Config>,
+    pools: &Arc<Pools>,
+    store: Option<Store>,
+    clients: Clients,
+) -> Packages {
+    for (key, message) in config.packages.warnings() {
+        tracing::warn!("{key}: {message}");
+    }
+    let has_one_client = clients == Clients::One;
+    let Some(store) = store else {
+        return Packages::unused(Arc::clone(config), has_one_client);
+    };
+    let packages = Packages::new(Arc::clone(config), Arc::clone(pools), store, has_one_client);
+    packages.build_missing();
+    packages
+}
+
+/// Ends running programs and builds, and removes everything.
+async fn close(server: &Server, drain: Duration) -> anyhow::Result<()> {
+    let Setup { pools, packages, .. } = server.setup();
+    let (closed, ()) = tokio::join!(pools.close(drain), packages.close());
+    closed.context("not everything was removed; the next start or `isolator gc` removes the rest")
+}
+
+/// Lets the audit log and the traces write what waits.
+async fn write_out(server: &Server) {
+    let Setup { audit, traces, .. } = server.setup();
+    tokio::join!(audit.close(), traces.close());
+}
+
+/// Logs which engine is used, and removes what dead instances left behind. Never returns.
+async fn check_and_sweep(app: &App, server: &Server) -> Infallible {
+    match bounded(Call::Check, app.engine.check()).await {
+        Ok(engine) => {
+            tracing::info!(engine, "using the engine");
+            let Swept { sandboxes, shared } = app.sweep().await;
+            server.setup().pools.shared_counts().swept.add((sandboxes + shared) as u64);
+        }
+        // Calls are answered with this error until the engine is available.
+        Err(error) => tracing::error!(%error, "no engine yet; see `isolator doctor`"),
+    }
+    std::future::pending().await
+}
+
+async fn session(server: Server, transport: Stdio) -> anyhow::Result<()> {
+    match server.serve(transport).await {
+        Ok(service) => {
+            service.waiting().await?;
+            Ok(())
+        }
+        // A host may disconnect before it has sent anything.
+        Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

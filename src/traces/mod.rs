@@ -1,0 +1,360 @@
+//! Traces of calls for OpenTelemetry, if the standard variables `OTEL_…` ask for them.
+//!
+//! Nothing is recorded while a call runs: when it is answered, its receipt has the times, and its spans are made from that. So
+//! tracing costs a call some microseconds after its end, and nothing without the variables. Code, files and output are in no
+//! span.
+
+mod exporting;
+
+use std::collections::HashMap;
+use std::env;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use isolator_pool::counts::Count;
+use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
+use opentelemetry::trace::{
+    Span as _, SpanKind, Status, TraceContextExt as _, Tracer as _, TracerProvider as _,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use serde_json::Value;
+
+use self::exporting::{Exporting, Queue};
+
+/// The longest text of a client in a span, in characters.
+const MAX_TEXT: usize = 128;
+
+/// The longest `tracestate` that is passed on. The standard asks for at least this.
+const MAX_STATE: usize = 512;
+
+/// The stages of a receipt that come one after the other, and those of a run, which is the last of them.
+const STAGES: [&str; 6] = ["packages", "queue", "checkout", "limit", "bind", "run"];
+const OF_RUN: [&str; 3] = ["unpack", "spawn", "program"];
+
+/// The traces of a server, if it makes any; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Traces(Option<Arc<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    tracer: SdkTracer,
+    _provider: SdkTracerProvider,
+    exporting: Exporting,
+    counts: Arc<TraceCounts>,
+    transport: &'static str,
+}
+
+/// Counts for operators.
+#[derive(Debug, Default)]
+pub(crate) struct TraceCounts {
+    /// Spans that the collector has taken.
+    pub exported: Count,
+    /// Spans that were lost, because too many waited or the collector did not take them.
+    pub dropped: Count,
+}
+
+/// What is known of a call when it comes.
+#[derive(Debug)]
+pub(crate) struct Origin<'a> {
+    /// The tool, if there is one of that name.
+    pub tool: Option<&'a str>,
+    /// The revision of the protocol.
+    pub version: Option<String>,
+    /// The identifier of the request, as its client has chosen it.
+    pub request: String,
+    /// The client's own span, as it says.
+    pub traceparent: Option<&'a str>,
+    /// What goes with it.
+    pub tracestate: Option<&'a str>,
+}
+
+/// A call that has begun.
+#[derive(Debug)]
+pub(crate) struct CallTrace {
+    inner: Arc<Inner>,
+    began: SystemTime,
+    parent: Context,
+    name: String,
+    attributes: Vec<KeyValue>,
+}
+
+impl Traces {
+    /// Those that the environment asks for; `transport` is `pipe` or `tcp`. Must be called inside a Tokio runtime.
+    pub(crate) fn from_environment(transport: &'static str) -> Self {
+        if !is_wanted(|name| env::var(name).ok()) {
+            return Self(None);
+        }
+        let resource = resource(env::var("OTEL_SERVICE_NAME").is_ok_and(|name| !name.is_empty()));
+        let counts = Arc::new(TraceCounts::default());
+        match exporting::start(&resource, Arc::clone(&counts)) {
+            Ok((exporting, queue)) => {
+                let inner = Inner::new(resource, exporting, queue, counts, transport);
+                Self(Some(Arc::new(inner)))
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error,
+                    "there are no traces; see the variables OTEL_EXPORTER_OTLP_…"
+                );
+                Self(None)
+            }
+        }
+    }
+
+    /// Begins with a call.
+    pub(crate) fn begin<'a>(&self, origin: impl FnOnce() -> Origin<'a>) -> Option<CallTrace> {
+        let inner = Arc::clone(self.0.as_ref()?);
+        let Origin { tool, version, request, traceparent, tracestate } = origin();
+        let tool = tool.unwrap_or("_OTHER").to_owned();
+        let mut attributes = vec![
+            KeyValue::new("mcp.method.name", "tools/call"),
+            KeyValue::new("gen_ai.operation.name", "execute_tool"),
+            KeyValue::new("gen_ai.tool.name", tool.clone()),
+            KeyValue::new("jsonrpc.request.id", shortened(&request)),
+            KeyValue::new("network.transport", inner.transport),
+        ];
+        attributes.extend(version.map(|it| KeyValue::new("mcp.protocol.version", it)));
+        let parent = parent(traceparent, tracestate);
+        let name = format!("tools/call {tool}");
+        Some(CallTrace { inner, began: SystemTime::now(), parent, name, attributes })
+    }
+
+    /// What has happened; `None` if there are no traces.
+    pub(crate) fn counts(&self) -> Option<&TraceCounts> {
+        self.0.as_ref().map(|inner| &*inner.counts)
+    }
+
+    /// Sends what waits, for a moment. Later spans are lost.
+    pub(crate) async fn close(&self) {
+        if let Some(inner) = &self.0 {
+            inner.exporting.close().await;
+        }
+    }
+}
+
+/// Whether traces are asked for: nothing is sent to a collector that nobody has named.
+fn is_wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name| variable(name).filter(|value| !value.trim().is_empty());
+    let is_disabled =
+        set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let exporter = set("OTEL_TRACES_EXPORTER");
+    let has_endpoint = set("OTEL_EXPORTER_OTLP_ENDPOINT").is_some()
+        || set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").is_some();
+    !is_disabled
+        && match exporter.as_deref() {
+            Some("otlp") => true,
+            Some(_) => false,
+            None => has_endpoint,
+        }
+}
+
+/// What the spans are of. `OTEL_RESOURCE_ATTRIBUTES` adds to it.
+fn resource(is_named: bool) -> Resource {
+    let builder = Resource::builder()
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    if is_named { builder.build() } else { builder.with_service_name("isolator").build() }
+}
+
+impl Inner {
+    fn new(
+        resource: Resource,
+        exporting: Exporting,
+        queue: Queue,
+        counts: Arc<TraceCounts>,
+        transport: &'static str,
+    ) -> Self {
+        // The sampler is that of OTEL_TRACES_SAMPLER.
+        let builder = SdkTracerProvider::builder().with_resource(resource);
+        let provider = builder.with_span_processor(queue).build();
+        let tracer = provider.tracer("isolator");
+        Self { tracer, _provider: provider, exporting, counts, transport }
+    }
+}
+
+impl CallTrace {
+    /// The call was answered. `error` is the type of its error, and `receipt` how its program was served, if one ran.
+    pub(crate) fn end(
+        self,
+        error: Option<&'static str>,
+        status: Option<&str>,
+        receipt: Option<&Value>,
+    ) {
+        let Self { inner, began, parent, name, mut attributes } = self;
+        let ended = SystemTime::now();
+        attributes.extend(error.map(|error| KeyValue::new("error.type", error)));
+        attributes.extend(status.map(|it| KeyValue::new("isolator.status", it.to_owned())));
+        let start = receipt.and_then(|receipt| receipt["start"].as_str());
+        attributes.extend(start.map(|it| KeyValue::new("isolator.start", it.to_owned())));
+        let builder = inner.tracer.span_builder(name);
+        let builder =
+            builder.with_kind(SpanKind::Server).with_start_time(began).with_attributes(attributes);
+        let mut span = inner.tracer.build_with_context(builder, &parent);
+        if error.is_some() {
+            span.set_status(Status::error(""));
+        }
+        let call = parent.with_span(span);
+        if let Some(receipt) = receipt {
+            inner.stages(&call, &receipt["ms"], &STAGES, ended);
+        }
+        call.span().end_with_timestamp(ended);
+    }
+}
+
+impl Inner {
+    /// Makes the spans of stages that came one after the other, the last of which ended at `ended`.
+    fn stages(&self, parent: &Context, ms: &Value, names: &[&'static str], ended: SystemTime) {
+        let mut ended = ended;
+        for name in names.iter().rev() {
+            let Some(time) = ms[*name].as_f64() else { continue };
+            let time = Duration::try_from_secs_f64(time / 1e3).unwrap_or_default();
+            let began = ended.checked_sub(time).unwrap_or(ended);
+            let builder = self.tracer.span_builder(*name).with_start_time(began);
+            let stage = parent.with_span(self.tracer.build_with_context(builder, parent));
+            if *name == "run" {
+                self.stages(&stage, ms, &OF_RUN, ended);
+            }
+            stage.span().end_with_timestamp(ended);
+            ended = began;
+        }
+    }
+}
+
+/// The span of a client that a call continues. All of it is the client's word: it decides where the call is shown, and nothing
+/// else. What is no valid `traceparent` is ignored, and so is `baggage`.
+fn parent(traceparent: Option<&str>, tracestate: Option<&str>) -> Context {
+    let Some(traceparent) = traceparent else { return Context::new() };
+    let state = tracestate.filter(|state| state.len() <= MAX_STATE);
+    let mut given = HashMap::from([("traceparent", traceparent)]);
+    given.extend(state.map(|state| ("tracestate", state)));
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &Given(given))
+}
+
+struct Given<'a>(HashMap<&'static str, &'a str>);
+
+impl Extractor for Given<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).copied()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().copied().collect()
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_sdk::trace::SpanData;
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn traces(most: usize) -> (Traces, mpsc::Receiver<SpanData>) {
+        let counts = Arc::new(TraceCounts::default());
+        let (queue, spans) = Queue::new(most, Arc::clone(&counts));
+        let exporting = Exporting::default();
+        let inner = Inner::new(resource(false), exporting, queue, counts, "pipe");
+        (Traces(Some(Arc::new(inner))), spans)
+    }
+
+    fn origin(traceparent: Option<&'static str>) -> Origin<'static> {
+        let version = Some("2025-11-25".to_owned());
+        let tracestate = Some("a=1");
+        Origin {
+            tool: Some("execute_code"),
+            version,
+            request: "7".repeat(500),
+            traceparent,
+            tracestate,
+        }
+    }
+
+    fn receipt() -> Value {
+        json!({ "start": "hot", "ms": {
+            "queue": 1.0, "checkout": 2.0, "limit": 0.0, "unpack": 1.0, "spawn": 2.0, "program": 30.0, "run": 40.0, "total": 43.0,
+        } })
+    }
+
+    #[test]
+    fn stages_are_children_of_a_call_and_the_call_of_its_client() {
+        let (traces, mut spans) = traces(100);
+        let trace = traces.begin(|| origin(Some(PARENT))).unwrap();
+        trace.end(Some("tool_error"), Some("error"), Some(&receipt()));
+        let found: Vec<_> = std::iter::from_fn(|| spans.try_recv().ok()).collect();
+        let named = |name: &str| found.iter().find(|span| span.name == name).unwrap();
+        let call = named("tools/call execute_code");
+        assert_eq!(call.span_context.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(call.parent_span_id.to_string(), "b7ad6b7169203331");
+        assert_eq!((&call.span_kind, &call.status), (&SpanKind::Server, &Status::error("")));
+        assert_eq!(call.span_context.trace_state().header(), "a=1");
+        let text = |key: &str| {
+            let found = call.attributes.iter().find(|attribute| attribute.key.as_str() == key);
+            found.map(|attribute| attribute.value.to_string())
+        };
+        assert_eq!(text("isolator.start").as_deref(), Some("hot"));
+        assert_eq!(text("jsonrpc.request.id").unwrap().len(), MAX_TEXT);
+        for (child, parent, ms) in [
+            ("queue", "tools/call execute_code", 1),
+            ("checkout", "tools/call execute_code", 2),
+            ("run", "tools/call execute_code", 40),
+            ("spawn", "run", 2),
+            ("program", "run", 30),
+        ] {
+            let (child, parent) = (named(child), named(parent));
+            assert_eq!(child.parent_span_id, parent.span_context.span_id());
+            assert_eq!(child.end_time.duration_since(child.start_time).unwrap().as_millis(), ms);
+        }
+        assert_eq!(named("queue").end_time, named("checkout").start_time);
+        assert_eq!(found.len(), 8);
+    }
+
+    #[test]
+    fn what_is_no_traceparent_is_ignored() {
+        let (traces, mut spans) = traces(100);
+        for wrong in ["", "00-x-y-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
+            traces.begin(|| origin(Some(wrong))).unwrap().end(None, None, None);
+            let span = spans.try_recv().unwrap();
+            assert_eq!(span.parent_span_id, opentelemetry::SpanId::INVALID, "{wrong}");
+            assert_eq!(span.status, Status::Unset);
+        }
+        // A client that does not want to be traced is not.
+        let unsampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+        traces.begin(|| origin(Some(unsampled))).unwrap().end(None, None, None);
+        assert!(spans.try_recv().is_err());
+    }
+
+    #[test]
+    fn spans_that_nobody_takes_are_counted_and_dropped() {
+        let (traces, _spans) = traces(3);
+        for _ in 0..5 {
+            traces.begin(|| origin(None)).unwrap().end(None, None, None);
+        }
+        assert_eq!(traces.counts().unwrap().dropped.get(), 2);
+    }
+
+    #[test]
+    fn traces_are_wanted_only_where_a_collector_is_named() {
+        let wanted = |set: &[(&str, &str)]| {
+            let set = set.to_vec();
+            is_wanted(|name| {
+                set.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318");
+        assert!(!wanted(&[]) && wanted(&[endpoint]));
+        assert!(wanted(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://x")]));
+        assert!(wanted(&[("OTEL_TRACES_EXPORTER", "otlp")]));
+        assert!(!wanted(&[endpoint, ("OTEL_SDK_DISABLED", "True")]));
+        assert!(!wanted(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]));
+        assert!(!wanted(&[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]));
+    }
+}

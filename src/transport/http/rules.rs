@@ -1,0 +1,69 @@
+//! Who can call, as the configuration says at a moment: tokens, names of this machine, and origins of pages.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+
+use anyhow::{Context as _, bail};
+use rmcp::transport::streamable_http_server::StreamableHttpServerConfig;
+
+use super::LOCAL_HOSTS;
+use super::origins::{self, Origins};
+use super::tokens::Tokens;
+use crate::config::HttpConfig;
+
+/// Who can call.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// The clients that can; anybody if there are no tokens.
+    pub(super) tokens: Option<Tokens>,
+    /// The pages that can.
+    pub(super) origins: Origins,
+    /// Their origins, as they are written.
+    listed: Vec<String>,
+    /// The names by which clients call this machine.
+    hosts: Vec<String>,
+}
+
+impl Rules {
+    /// Those of a configuration, for a server that listens at this address.
+    ///
+    /// # Errors
+    ///
+    /// When the file of tokens can't be used, or other machines could call without a token.
+    pub(super) fn new(settings: &HttpConfig, bound: IpAddr) -> anyhow::Result<Self> {
+        if settings.tokens.is_none() && !bound.is_loopback() {
+            bail!(open_to_others(&bound));
+        }
+        let tokens = settings.tokens.clone().map(Tokens::read).transpose();
+        Ok(Self {
+            tokens: tokens.context("http.tokens")?,
+            origins: Origins::new(&settings.allowed_origins),
+            listed: origins::listed(&settings.allowed_origins),
+            hosts: hosts(bound, &settings.allowed_hosts),
+        })
+    }
+
+    /// The settings of a protocol that checks names and origins once more.
+    pub(super) fn apply(&self, protocol: StreamableHttpServerConfig) -> StreamableHttpServerConfig {
+        protocol.with_allowed_hosts(&self.hosts).with_allowed_origins(&self.listed)
+    }
+}
+
+/// What is wrong with an address that other machines reach without a token.
+pub(super) fn open_to_others(address: &dyn Display) -> String {
+    format!(
+        "other machines can reach {address}, and anyone who reaches it can run programs: create a token with \
+         `isolator token NAME`, put its line into a file and set http.tokens to that file, or listen on 127.0.0.1"
+    )
+}
+
+fn hosts(bound: IpAddr, allowed: &[String]) -> Vec<String> {
+    let own = (!bound.is_unspecified()).then(|| bound.to_string());
+    if own.is_none() && allowed.is_empty() {
+        tracing::warn!(
+            "only requests to localhost are answered: list the names by which clients call this machine \
+             in http.allowedHosts"
+        );
+    }
+    LOCAL_HOSTS.iter().map(|host| (*host).to_owned()).chain(own).chain(allowed.to_vec()).collect()
+}
