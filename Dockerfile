@@ -2,8 +2,9 @@
 # with the Docker engine whose socket or address you give it. docs/hosts.md says how to run the image, and what
 # somebody with access to that socket can do.
 #
-#   docker build --tag isolator .
+#   docker build --tag isolator-server .
 #
+# `make container` does the same with the release binary of this machine, so nothing is compiled in the image.
 # You can use other base images. The C library of the second must not be older than that of the first.
 ARG BUILD_IMAGE=rust:1-slim-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
@@ -11,7 +12,9 @@ ARG RUNTIME_IMAGE=debian:bookworm-slim
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /source
 COPY . .
-RUN cargo build --release --locked --bin isolator && cp target/release/isolator /isolator
+# `make container` sends a binary instead of the source.
+RUN if [ -x isolator ]; then cp isolator /isolator; \
+    else cargo build --release --locked --bin isolator && cp target/release/isolator /isolator; fi
 
 FROM ${RUNTIME_IMAGE}
 # The server runs as its own user. In the home directory it records which sandboxes belong to it.
