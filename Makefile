@@ -6,7 +6,7 @@ CARGO ?= cargo
 .DEFAULT_GOAL := help
 NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
 # The Rust tests for which the engine can make a difference.
-ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox)::/)
+ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox|sets)::/)
 TIMED := scripts/timed
 # Newer compilers have new warnings. They must not fail what has passed before, so warnings are errors for this version only.
 WARNINGS = $(if $(findstring rustc 1.95.,$(shell rustc --version)),-D warnings)
@@ -15,7 +15,7 @@ MANIFESTS := Cargo.toml fuzz/Cargo.toml template/Cargo.toml
 # The steps share a target directory and an engine, so in parallel they would only wait for each other.
 .NOTPARALLEL:
 
-.PHONY: help run test test-all bench soak flood lint advisories fmt build bundle images engine engines toolchain unit fuzz \
+.PHONY: help run test test-all bench soak flood lint advisories fmt build bundle deb wheel container images engine engines toolchain unit fuzz \
 	pytest suites sbom lock clean
 
 help: ## List the targets
@@ -57,6 +57,15 @@ build: toolchain ## Build the release binary
 bundle: build ## Pack the release binary as an MCP bundle (.mcpb), for hosts that install bundles
 	scripts/bundle
 
+deb: build ## Pack it as a Debian package, with a service for systemd
+	scripts/deb
+
+wheel: build ## Pack it as a Python wheel, for pip and uv
+	scripts/wheel
+
+container: engine build ## Pack it as a container image: isolator-server
+	scripts/container
+
 images: build ## Build the language images that are missing or have changed
 	$(TIMED) "build: images" scripts/images
 
@@ -71,8 +80,8 @@ toolchain: # Stop early if cargo or a linker is missing, and say what to do
 
 unit: engines # Run the Rust tests: all of them on the embedded engine, and on Docker those that can differ there
 	$(TIMED) "Rust: compile the tests" $(NEXTEST) --no-run
-	$(TIMED) "Rust: on the embedded engine" scripts/suite rust embedded
-	$(TIMED) "Rust: on Docker" scripts/suite rust docker -E '$(ON_DOCKER)'
+	@status=0; $(TIMED) "Rust: on the embedded engine" scripts/suite rust embedded || status=$$?; \
+		$(TIMED) "Rust: on Docker" scripts/suite rust docker -E '$(ON_DOCKER)' || status=$$?; exit $$status
 	$(TIMED) "Rust: examples of the documentation" $(CARGO) test --release --workspace --locked --doc
 	@scripts/slowest
 
@@ -80,7 +89,8 @@ fuzz: toolchain ## Fuzz the code that parses input from strangers, FUZZ_SECONDS 
 	$(TIMED) "fuzz" scripts/fuzz
 
 pytest: engines # Run the official clients and the conformance suite against the release binary, on each engine
-	for engine in docker embedded; do $(TIMED) "pytest: on $$engine" scripts/suite python $$engine || exit; done
+	@status=0; for engine in docker embedded; do \
+		$(TIMED) "pytest: on $$engine" scripts/suite python $$engine || status=$$?; done; exit $$status
 
 suites: export ISOLATOR_TEST_ENGINE = embedded
 suites: engines ## Run the tests of CPython and Node.js in interpreters that were started ahead and in plain ones, and compare

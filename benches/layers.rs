@@ -49,6 +49,7 @@ fn job() -> Job {
         output: OutputLimits { head: 32 * KIB, tail: 32 * KIB, kill: 64 << 20 },
         interpreter: Wanted::Bare,
         files: None,
+        packages: None,
     }
 }
 

@@ -15,10 +15,12 @@ use isolator_pool::engine::process_limits;
 use isolator_pool::engine::{Engine, Unsupported};
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::pools::{PoolSpec, Pools};
-use isolator_pool::sandbox::sweep;
+use isolator_pool::pool::sizing::Size;
+use isolator_pool::sandbox::sweep::{self, Swept};
 
 use crate::config::{Config, EngineKind};
 use crate::images::{BuildEngine, LanguageImages};
+use crate::packages::store::Store;
 
 /// The static program that waits in every sandbox.
 pub static RUNNER: &[u8] = include_bytes!(env!("ISOLATOR_RUNNER"));
@@ -31,8 +33,8 @@ static TEMPLATE: &[u8] = include_bytes!(env!("ISOLATOR_TEMPLATE"));
 pub enum PoolFill {
     /// As many as the configuration says.
     AsConfigured,
-    /// One of each language, to check that it works.
-    One,
+    /// So many of each language, to check that it works.
+    Few(usize),
     /// None, for a single request.
     Nothing,
 }
@@ -105,6 +107,9 @@ impl App {
                     template: TEMPLATE,
                     images: data_directory()
                         .context("no directory for images is known: set XDG_DATA_HOME to one")?,
+                    packages: data_directory()
+                        .context("no directory for images is known: set XDG_DATA_HOME to one")?
+                        .join("packages/sets"),
                     state: directory.join("embedded"),
                     favordynmods: config.engine.favordynmods,
                 };
@@ -118,15 +123,19 @@ impl App {
         Ok(Self { instance: Arc::new(instance), kind, engine, images, store })
     }
 
-    /// Removes what dead instances left behind. A failure is only logged, because it costs nothing but space.
-    pub async fn sweep(&self) {
+    /// Removes what dead instances left behind, and returns how much that was. A failure is only logged, because it costs
+    /// nothing but space.
+    pub async fn sweep(&self) -> Swept {
         match sweep::sweep(&*self.engine, &self.instance).await {
-            Ok(swept) if swept != sweep::Swept::default() => {
-                tracing::info!(?swept, "removed what dead instances left behind");
+            Ok(swept) => {
+                if swept != Swept::default() {
+                    tracing::info!(?swept, "removed what dead instances left behind");
+                }
+                swept
             }
-            Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%error, "what dead instances left behind could not be removed")
+                tracing::warn!(%error, "what dead instances left behind could not be removed");
+                Swept::default()
             }
         }
     }
@@ -137,27 +146,32 @@ impl App {
     ///
     /// When the engine can't do what is configured.
     pub fn start_pools(&self, config: &Config, fill: PoolFill) -> Result<Pools, Unsupported> {
-        let specs: BTreeMap<String, PoolSpec> = config
-            .languages
-            .values()
-            .map(|language| {
-                let sandbox = language.sandbox.clone();
-                let size = match fill {
-                    PoolFill::AsConfigured => language.pool,
-                    PoolFill::One => PoolSize { size: 1, hot: 0, ..language.pool },
-                    PoolFill::Nothing => PoolSize { size: 0, hot: 0, ..language.pool },
-                };
-                (language.name.clone(), PoolSpec { sandbox, size })
-            })
-            .collect();
         Pools::start(
             Arc::clone(&self.engine),
             self.images.clone(),
             Arc::clone(&self.instance),
             config.pools,
-            specs,
+            pool_specs(config, fill),
         )
     }
+}
+
+/// The pools of a configuration.
+pub(crate) fn pool_specs(config: &Config, fill: PoolFill) -> BTreeMap<String, PoolSpec> {
+    config
+        .languages
+        .values()
+        .map(|language| {
+            let sandbox = language.sandbox.clone();
+            let fixed = |size| PoolSize { size: Size::Fixed(size), hot: 0, ..language.pool };
+            let size = match fill {
+                PoolFill::AsConfigured => language.pool,
+                PoolFill::Few(few) => fixed(few),
+                PoolFill::Nothing => fixed(0),
+            };
+            (language.name.clone(), PoolSpec { sandbox, size })
+        })
+        .collect()
 }
 
 /// How long Docker has to answer. A host waits meanwhile.
@@ -229,6 +243,17 @@ fn data_directory() -> Option<PathBuf> {
     let base =
         absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
     Some(base.join("isolator"))
+}
+
+/// The sets of packages of this user.
+///
+/// # Errors
+///
+/// When there is no folder for them, or it can't be written.
+pub(crate) fn package_store() -> anyhow::Result<Store> {
+    let data =
+        data_directory().context("no directory for packages is known: set XDG_DATA_HOME to one")?;
+    Ok(Store::open(&data.join("packages"))?)
 }
 
 fn absolute(name: &str) -> Option<PathBuf> {

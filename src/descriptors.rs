@@ -3,15 +3,20 @@
 //! Each connection takes one, and a sandbox of the embedded engine several. If connections took the last one, no sandbox
 //! could be made and no health check answered.
 
+use std::sync::Arc;
+
 use rustix::process::{Resource, getrlimit};
 
-use crate::config::Config;
+use crate::config::{Config, Language};
 
 /// For everything that is there once: standard streams, queues of events, signals, launchers, calls to the engine.
 const OWN: usize = 64;
 
 /// For each sandbox. One of the embedded engine takes five, with what is open while it is made or runs.
 const OF_SANDBOX: usize = 6;
+
+/// For the listener for operators and its connections, if there is one.
+const OF_OPERATORS: usize = 40;
 
 /// Connections that are served in any case, or nobody could call.
 const LEAST_CONNECTIONS: usize = 16;
@@ -32,14 +37,16 @@ impl Plan {
     pub(crate) fn new(config: &Config) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let waiting: usize = config.languages.values().map(|language| language.pool.size).sum();
+        let of_pool = |language: &Arc<Language>| language.pool.size.most();
+        let waiting: usize = config.languages.values().map(of_pool).sum();
         let of_requests = config.pools.admission.running + config.pools.refills;
         let sandboxes = waiting + of_requests + config.sessions.max;
-        Self::within(limit, sandboxes, config.http.max_connections)
+        let operators = config.admin.address.map_or(0, |_| OF_OPERATORS);
+        Self::within(limit, sandboxes, operators, config.http.max_connections)
     }
 
-    fn within(limit: usize, sandboxes: usize, most: usize) -> Self {
-        let needed = sandboxes.saturating_mul(OF_SANDBOX).saturating_add(OWN);
+    fn within(limit: usize, sandboxes: usize, operators: usize, most: usize) -> Self {
+        let needed = sandboxes.saturating_mul(OF_SANDBOX).saturating_add(OWN + operators);
         let left = limit.saturating_sub(needed).max(LEAST_CONNECTIONS);
         Self { limit, needed, connections: left.min(most) }
     }
@@ -59,9 +66,10 @@ mod tests {
             (1 << 20, 16, 1024),
             (usize::MAX, usize::MAX, 16),
         ] {
-            let plan = Plan::within(limit, sandboxes, 1024);
+            let plan = Plan::within(limit, sandboxes, 0, 1024);
             assert_eq!(plan.connections, connections, "{limit} {sandboxes}");
         }
-        assert_eq!(Plan::within(1 << 20, 16, 8).connections, 8, "no more than configured");
+        assert_eq!(Plan::within(1 << 20, 16, 0, 8).connections, 8, "no more than configured");
+        assert_eq!(Plan::within(1024, 16, OF_OPERATORS, 1024).connections, 824);
     }
 }

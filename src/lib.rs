@@ -3,11 +3,15 @@
 //! # Layout
 //!
 //! - [`app`] creates what every command needs: the engine, the images, the pools.
+//! - [`address`] reads the addresses that a server listens at.
+//! - `audit` writes a line for each call, if the operator wants that.
 //! - [`commands`] has a file for each command of the command line.
 //! - [`config`] reads and validates the configuration.
 //! - `images` builds the language images.
 //! - [`log`] writes the log.
 //! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
+//! - `metrics` counts calls, and tells operators what there is and what has happened.
+//! - `packages` resolves, builds and keeps sets of packages; `requirement` reads what can be asked for.
 //! - `policy` finds what the operator forbids in a program, before it runs.
 //! - `descriptors` plans how many files the process can have open; `reread` notices changes of files.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
@@ -20,18 +24,25 @@
 //! `mcp::tool_result` write the answer. A call that names a session takes it from `sessions`, and
 //! `request::in_session` resolves its arguments. The crate `isolator_bench` measures all of this from outside.
 
+pub mod address;
 pub mod app;
+mod audit;
 pub mod commands;
 pub mod config;
+mod current;
 mod descriptors;
 mod duration;
 mod hex;
 mod images;
 pub mod log;
 mod mcp;
+mod metrics;
+mod packages;
 pub mod policy;
 mod request;
+mod requirement;
 mod reread;
 mod result;
 mod sessions;
+mod traces;
 mod transport;

@@ -116,19 +116,24 @@ fn print_help(text: &clap::Error) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let load = || -> anyhow::Result<Config> {
-        let mut config = Config::load(cli.config.as_deref())?;
-        config.is_file_chosen_on_command_line = cli.config.is_some();
-        config.choose_engine(cli.engine);
+    let (file, engine) = (cli.config.clone(), cli.engine);
+    let load = move || -> anyhow::Result<Config> {
+        let mut config = Config::load(file.as_deref())?;
+        config.is_file_chosen_on_command_line = file.is_some();
+        config.choose_engine(engine);
         Ok(config)
     };
     match cli.command {
-        Command::Serve(arguments) => commands::serve::serve(load()?, arguments).await,
+        Command::Serve(arguments) => commands::serve::serve(load, arguments).await,
         Command::Run(arguments) => commands::run::run(load()?, arguments).await,
         Command::Session(arguments) => commands::session::session(load()?, arguments).await,
         Command::Doctor(arguments) => commands::doctor::doctor(load()?, arguments).await,
         Command::Image(command) => commands::image::image(load()?, command).await,
+        Command::Packages(command) => commands::packages::packages(load()?, command).await,
         Command::Bench(arguments) => commands::bench::bench(load()?, arguments).await,
+        Command::Status(arguments) => commands::status::status(load()?, arguments).await,
+        Command::Reload(arguments) => commands::reload::reload(load, arguments).await,
+        Command::Tune(arguments) => commands::tune::tune(load()?, arguments).await,
         Command::Gc => commands::gc::gc(load()?).await,
         Command::Token(arguments) => commands::token::token(&arguments),
         Command::Install(arguments) => {
@@ -152,11 +157,6 @@ fn log_errors_to_stderr() {
 }
 
 fn log_to_stderr(cli: &Cli) {
-    let quiet = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
-    // These modules log each error answer, with an identifier of any length, and each answer that nobody waits for.
-    const OF_CLIENTS: &str = "rmcp=error,rmcp::service=off";
-    let usual = format!("warn,{OF_CLIENTS},isolator={quiet},isolator_pool={quiet}");
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| usual.into());
-    log::to_stderr(filter);
+    let level = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
+    log::to_stderr(level, cli.log_format);
 }

@@ -8,12 +8,14 @@
 //! reads a file which [`settings`] wrote and that `quiescence` waits for. [`schedule`] says what is sampled next.
 //! Afterwards [`throughput`] measures several requests at once.
 //!
-//! [`statistics`] and [`machine`] make [`results`] of the samples, which [`table`] and [`chart`] show.
+//! [`statistics`] and [`machine`] make [`results`] of the samples, which [`table`] and [`chart`] show. [`curves`] is
+//! the chart of `isolator tune`.
 //!
 //! The crate knows nothing of Isolator's configuration or command line. `isolator bench` makes targets and
 //! workloads from them and does all of the above; the criterion benches use parts of it.
 
 pub mod chart;
+pub mod curves;
 pub mod docker_api;
 mod error;
 pub mod load;

@@ -103,6 +103,7 @@ pub(crate) fn examples() -> Vec<std::sync::Arc<Workload>> {
         readonly_root: true,
         runtime: None,
         preload: None,
+        packages: None,
         allow_unlimited: false,
     };
     let workload = |program| Workload {

@@ -17,6 +17,7 @@
 //! use isolator_pool::pool::PoolSize;
 //! use isolator_pool::pool::admission::{AdmissionLimits, Client};
 //! use isolator_pool::pool::pools::{PoolSpec, Pools, PoolsLimits};
+//! use isolator_pool::pool::sizing::Size;
 //! use isolator_pool::run::RunRequest;
 //! use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 //! use isolator_pool::OutputLimits;
@@ -41,6 +42,7 @@
 //!         runner: std::fs::read("/usr/lib/example/isolator-runner")?.leak(),
 //!         template: &[],
 //!         images: "/var/lib/example/images".into(),
+//!         packages: "/var/lib/example/packages/sets".into(),
 //!         state: "/var/lib/example/state".into(),
 //!         favordynmods: true,
 //!     };
@@ -65,13 +67,15 @@
 //!         readonly_root: true,
 //!         runtime: None,
 //!         preload: None,
+//!         packages: None,
 //!         allow_unlimited: false,
 //!     };
-//!     let size = PoolSize { size: 4, hot: 1, max_age: Duration::from_secs(3600) };
+//!     let size = PoolSize { size: Size::Fixed(4), hot: 1, max_age: Duration::from_secs(3600) };
 //!     let wait = Duration::from_secs(10);
 //!     let limits = PoolsLimits {
 //!         admission: AdmissionLimits { running: 4, running_of_one: 4, queue: 16, wait },
 //!         refills: 2,
+//!         memory: None,
 //!     };
 //!     let specs = BTreeMap::from([("python".to_owned(), PoolSpec { sandbox, size })]);
 //!     let pools = Pools::start(engine, images, instance, limits, specs)?;
@@ -141,16 +145,19 @@
 //!   a request has just begun.
 //! - [`pool`]: [`Pools`](pool::pools::Pools) takes requests, [`pool::admission`] decides whose turn it is. Each
 //!   `Pool` has a `Template` of its sandboxes, an `IdleSet` of those that wait, a refill task that keeps the
-//!   set full, and a `Backoff` for when the engine fails. [`pool::session`] keeps a sandbox for a client's cells.
+//!   set full, and a `Backoff` for when the engine fails. [`pool::sizing`] is the rule for sizes that follow the calls. [`pool::session`] keeps a sandbox for a client's cells.
+//! - [`counts`]: what happened since the start, in numbers; [`pool::counts`] has those of pools.
 //! - [`run`]: one [`RunRequest`](run::RunRequest) in one sandbox. [`run::workspace`] checks and packs its
 //!   files, [`run::output`] receives what the program prints, [`run::outcome`] says how it ended.
 
+pub mod counts;
 pub mod engine;
 #[cfg(not(fuzzing))]
 mod error_chain;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod lock;
+pub mod packages;
 pub mod pool;
 pub mod quote;
 pub mod run;

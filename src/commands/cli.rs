@@ -7,12 +7,14 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::commands::address::HttpAddress;
+use crate::address::ListenAddress;
 use crate::commands::doctor::names_of_checks;
 use crate::commands::hosts::Host;
 use crate::commands::hosts::entry::server_name;
+use crate::commands::tune::target;
 use crate::config::EngineKind;
 use crate::duration;
+use crate::log::LogFormat;
 
 /// Runs code in a fresh, pre-warmed sandbox per request or session.
 #[derive(Debug, Parser)]
@@ -25,6 +27,9 @@ pub struct Cli {
     /// Engine to use instead of the configured one
     #[arg(long, global = true, value_enum, value_name = "KIND")]
     pub engine: Option<EngineKind>,
+    /// How lines of the log are written, to standard error
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    pub log_format: LogFormat,
     /// The command
     #[command(subcommand)]
     pub command: Command,
@@ -48,9 +53,20 @@ pub enum Command {
     /// List, build or pull the images of the languages
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Build, list, lock or remove sets of packages
+    #[command(subcommand)]
+    Packages(PackagesCommand),
     /// Measure starts and throughput on this machine: on each available engine, and with the plain
     /// Docker API to compare
     Bench(BenchArguments),
+    /// Show what a server does that was started with --admin: pools, calls, clients, failures
+    Status(StatusArguments),
+    /// Let a server that was started with --admin load its configuration again, as SIGHUP does. The exit code is 1 if
+    /// the configuration is wrong: then nothing has changed
+    Reload(OperatorArguments),
+    /// Say what sizes pools should have for the calls that came, and why: those that a server with --admin has seen, or those in
+    /// an audit log
+    Tune(TuneArguments),
     /// Remove what servers that died left behind
     Gc,
     /// Create a token for a client of `serve --http`: prints the token for the client, and the line
@@ -79,7 +95,63 @@ pub struct ServeArguments {
     /// Serve over streamable HTTP at this address, path /mcp; without ADDRESS only for this machine.
     /// Clients on other machines need a token
     #[arg(long, value_name = "[ADDRESS:]PORT")]
-    pub http: Option<HttpAddress>,
+    pub http: Option<ListenAddress>,
+    /// Also listen at this address for operators: metrics at /metrics, health at /healthz and /readyz; without ADDRESS only
+    /// for this machine
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    pub admin: Option<ListenAddress>,
+}
+
+/// How a server is asked as an operator.
+#[derive(Debug, Args)]
+pub struct OperatorArguments {
+    /// Where the server listens for operators [default: admin.address of the configuration]
+    #[arg(value_name = "[ADDRESS:]PORT")]
+    pub address: Option<ListenAddress>,
+    /// File with the token of an operator, if the server wants one
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Arguments of `isolator status`.
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    /// The server
+    #[command(flatten)]
+    pub server: OperatorArguments,
+    /// Show it again every two seconds, until Ctrl-C
+    #[arg(long)]
+    pub live: bool,
+    /// Print all of it as JSON, on one line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `isolator tune`.
+#[derive(Debug, Args)]
+pub struct TuneArguments {
+    /// The server
+    #[command(flatten)]
+    pub server: OperatorArguments,
+    /// An audit log with the calls; can be given several times. Then a server only tells what its sandboxes cost, and without a
+    /// server some are made to measure that
+    #[arg(long, value_name = "FILE")]
+    pub audit: Vec<PathBuf>,
+    /// The share of calls that shall find a sandbox ready, from 0.5 to 0.9999
+    #[arg(long, value_name = "SHARE", default_value = "0.99", value_parser = target)]
+    pub target: f64,
+    /// Memory in MiB that waiting sandboxes of all languages may take together [default: pool.memoryMB]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub memory: Option<u64>,
+    /// Write the sizes into the configuration, of which a backup is made
+    #[arg(long)]
+    pub write: bool,
+    /// Draw the share of warm calls against memory into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print all of it as JSON, on one line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `isolator doctor`.
@@ -135,6 +207,10 @@ pub struct RunArguments {
     /// Say nothing but errors on standard error
     #[arg(long, short)]
     pub quiet: bool,
+    /// A set of packages, or a requirement such as "humanize==4.*" if the configuration allows it; can be given
+    /// several times
+    #[arg(long, value_name = "SET|REQUIREMENT")]
+    pub packages: Vec<String>,
     /// Memory limit in MiB
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u64>,
@@ -167,6 +243,10 @@ pub struct SessionArguments {
     /// Say nothing but errors on standard error
     #[arg(long, short)]
     pub quiet: bool,
+    /// A set of packages, or a requirement such as "humanize==4.*" if the configuration allows it; can be given
+    /// several times
+    #[arg(long, value_name = "SET|REQUIREMENT")]
+    pub packages: Vec<String>,
     /// Memory limit in MiB
     #[arg(long, alias = "memory-mb", value_name = "MIB")]
     pub memory: Option<u64>,
@@ -249,6 +329,58 @@ pub enum ImageCommand {
     },
     /// Remove Isolator's images that newer ones have replaced, and what interrupted work left behind
     Prune,
+}
+
+/// The commands for sets of packages.
+#[derive(Debug, Subcommand)]
+pub enum PackagesCommand {
+    /// Build the sets of the configuration that are not there. A set without a lock gets one. The exit code is 1 if some
+    /// could not be built
+    Build {
+        /// The sets; if none is given, all of the configuration
+        #[arg(value_name = "SET")]
+        sets: Vec<String>,
+        /// Print the sets as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the sets of the configuration and all others that are there, with who uses them
+    Ls {
+        /// Print the sets as JSON, with their packages and modules
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove sets that nobody uses
+    Rm {
+        /// Names of sets, or hashes or their beginnings
+        #[arg(required = true, value_name = "SET|HASH")]
+        sets: Vec<String>,
+    },
+    /// Remove the sets that the configuration does not name and nobody uses, and the caches of the tools
+    Prune,
+    /// Resolve sets, and write the versions and hashes into the folder isolator.lock beside the configuration, from
+    /// which they are built from then on. A lock that still fits is left as it is
+    Lock {
+        /// The sets; if none is given, all of the configuration
+        #[arg(value_name = "SET")]
+        sets: Vec<String>,
+        /// Take the newest versions, even where a lock still fits
+        #[arg(long)]
+        upgrade: bool,
+        /// Print what is locked as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say why a package is in a set
+    Why {
+        /// The set
+        set: String,
+        /// The package
+        package: String,
+        /// Print the reasons as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// The commands for the configuration.

@@ -1,6 +1,5 @@
 //! The commands, one file each.
 
-mod address;
 pub mod bench;
 pub mod cli;
 pub mod completions;
@@ -11,14 +10,21 @@ mod hosts;
 pub mod image;
 pub mod install;
 pub mod man;
+mod notify;
+mod operators;
+pub mod packages;
 mod print;
+pub mod reload;
 pub mod run;
 mod sent_files;
 pub mod serve;
 pub mod session;
 mod signals;
+pub mod status;
 mod steps;
 pub mod token;
+pub mod tune;
+mod wanted_sets;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -39,7 +39,7 @@ pub(super) async fn ensure_image(
 }
 
 /// What is shown of a long step. Dropping it takes its line off the terminal.
-struct Steps {
+pub(super) struct Steps {
     began: Instant,
     /// Said before the first step.
     title: String,
@@ -53,12 +53,13 @@ enum Shown {
 }
 
 impl Steps {
-    fn new(title: String) -> Self {
+    /// Nothing is said before the first step.
+    pub(super) fn new(title: String) -> Self {
         Self { began: Instant::now(), title, shown: Mutex::new(Shown::Nothing) }
     }
 
     /// Shows what is being done now. It is a stranger's text: a package manager's or a registry's.
-    fn show(&self, line: &str) {
+    pub(super) fn show(&self, line: &str) {
         let line: String = escaped(line.trim()).chars().take(200).collect();
         if line.is_empty() {
             return;

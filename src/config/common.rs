@@ -56,7 +56,7 @@ impl Common {
             ),
             runtime: raw.engine.runtime.clone(),
             allow_unlimited: raw.engine.allow_unlimited.unwrap_or(false),
-            pool: raw.pool.clone(),
+            pool: raw.pool.of_each(),
         }
     }
 }

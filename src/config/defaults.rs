@@ -88,6 +88,15 @@ pub(super) const CHECKPOINTS: u32 = 8;
 /// About a hundred cells of the usual size.
 pub(super) const JOURNAL_KB: usize = 256;
 
+/// Some hundreds of usual sets, or a few dozen with the largest native libraries.
+pub(super) const MAX_STORE_MB: u64 = 20_480;
+
+/// A large set over a slow line. What takes longer hangs.
+pub(super) const BUILD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+/// As many as a group of agents uses in a day.
+pub(super) const MAX_PACKAGE_SETS: usize = 64;
+
 /// A client that reads nothing for so long is gone.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 

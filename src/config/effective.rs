@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use isolator_pool::pool::sizing::Size;
 use serde_json::{Value, json};
 
 use super::defaults::{
-    CAP_DROP, CPUS, MEMORY_MB, NETWORK, OPEN_FILES, PIDS, PROMPTS, TEST_CODE_LANGUAGE, WORKDIR,
+    CAP_DROP, CPUS, MAX_PACKAGE_SETS, MEMORY_MB, NETWORK, OPEN_FILES, PIDS, PROMPTS,
+    TEST_CODE_LANGUAGE, WORKDIR,
 };
-use super::language::{POOL_HOT, POOL_MAX_AGE, POOL_SIZE};
 use super::load::{built_in, raw};
+use super::operators::{RawLog, filled_audit};
+use super::pool::{POOL_HOT, POOL_MAX_AGE, POOL_SIZE, POOL_TARGET, raw_size};
 use super::raw::{
-    RawConfig, RawEngine, RawHttp, RawImages, RawLanguage, RawLimits, RawPolicies, RawPolicy,
-    RawPool, RawPreload, RawRequests, RawResults, RawSessions, RawTestCode, RawTools,
+    RawConfig, RawEngine, RawHttp, RawImages, RawLanguage, RawLimits, RawOnDemand, RawPackageTools,
+    RawPackages, RawPolicies, RawPolicy, RawPool, RawPools, RawPreload, RawRequests, RawResults,
+    RawSessions, RawSize, RawTestCode, RawTools,
 };
 use super::shape::{Shape, configuration};
 use super::{Config, Language, Problem, language};
@@ -57,11 +61,12 @@ impl fmt::Display for Origin {
 }
 
 /// The keys of a language that have a key for all languages.
-const COMMON: [(&str, &str); 6] = [
+const COMMON: [(&str, &str); 7] = [
     ("memoryMB", "defaultMemoryMB"),
     ("cpus", "defaultCpus"),
     ("pidsLimit", "defaultPidsLimit"),
     ("pool.size", "pool.size"),
+    ("pool.target", "pool.target"),
     ("pool.hot", "pool.hot"),
     ("pool.maxAge", "pool.maxAge"),
 ];
@@ -135,7 +140,11 @@ fn flatten(shape: &Shape, value: &Value, path: &[String], found: &mut Vec<(Vec<S
 fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguage>) -> RawConfig {
     let languages = language::merged(built_in, &raw.language_settings);
     let timeout = config.limits.default_timeout.as_secs_f64();
-    let size = raw.pool.size.unwrap_or(POOL_SIZE);
+    let size = raw.pool.size.unwrap_or(RawSize::Fixed(POOL_SIZE));
+    let most = match size {
+        RawSize::Fixed(size) => size,
+        RawSize::Adaptive(range) => range.max,
+    };
     RawConfig {
         schema: raw.schema,
         isolator_path: raw.isolator_path,
@@ -169,16 +178,22 @@ fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguag
             policy: raw.images.policy.or(Some(RawPolicy::Missing)),
             base: raw.images.base,
         },
-        pool: RawPool {
+        pool: RawPools {
             size: Some(size),
-            hot: raw.pool.hot.or(Some(POOL_HOT.min(size))),
+            target: raw.pool.target.or(Some(POOL_TARGET)),
+            hot: raw.pool.hot.or(Some(POOL_HOT.min(most))),
             max_age: raw.pool.max_age.or(Some(POOL_MAX_AGE)),
+            memory_mb: raw.pool.memory_mb,
         },
         requests: requests(config),
         limits: limits(config, &raw.limits),
         results: results(config),
         sessions: sessions(config),
+        packages: packages(config, raw.packages),
         http: http(config, raw.http),
+        admin: raw.admin,
+        audit: filled_audit(raw.audit),
+        log: RawLog { level: Some(config.log_level) },
         policies: RawPolicies { folder: raw.policies.folder, apply: raw.policies.apply },
         tools: RawTools {
             test_code: RawTestCode {
@@ -208,7 +223,11 @@ fn filled_language(language: &Language, raw: RawLanguage) -> RawLanguage {
         workspace_mb: Some(sandbox.limits.workspace.as_mib()),
         tmp_mb: Some(sandbox.limits.tmp.as_mib()),
         pool: RawPool {
-            size: Some(language.pool.size),
+            size: Some(raw_size(language.pool.size)),
+            target: match language.pool.size {
+                Size::Adaptive { target, .. } => Some(target),
+                Size::Fixed(_) => None,
+            },
             hot: Some(language.pool.hot),
             max_age: Some(language.pool.max_age),
         },
@@ -270,6 +289,27 @@ fn results(config: &Config) -> RawResults {
         kept_output_kb: Some(results.output as u64 >> 10),
         keep_for: Some(results.keep_for),
         detach_after: Some(results.detach_after),
+    }
+}
+
+fn packages(config: &Config, raw: RawPackages) -> RawPackages {
+    let packages = &config.packages;
+    let RawOnDemand { enabled, allow, max_sets } = raw.on_demand;
+    let RawPackageTools { uv, npm } = raw.tools;
+    RawPackages {
+        index: raw.index,
+        sets: raw.sets,
+        on_demand: RawOnDemand {
+            enabled: enabled.or(Some(false)),
+            allow: allow.or_else(|| Some(vec!["*".to_owned()])),
+            max_sets: max_sets.or(Some(MAX_PACKAGE_SETS)),
+        },
+        max_store_mb: Some(packages.max_store.as_mib()),
+        build_timeout: Some(packages.build_timeout),
+        tools: RawPackageTools {
+            uv: uv.or_else(|| Some("uv".to_owned())),
+            npm: npm.or_else(|| Some("npm".to_owned())),
+        },
     }
 }
 

@@ -207,6 +207,12 @@ mod tests {
     fn a_variable_sets_the_key_that_its_name_spells_with_a_value_of_its_type() {
         for (variable, text, key, expected) in [
             ("ISOLATOR_POOL__SIZE", "4", "pool.size", json!(4)),
+            (
+                "ISOLATOR_POOL__SIZE",
+                r#"{"min": 1, "max": 8}"#,
+                "pool.size",
+                json!({ "min": 1, "max": 8 }),
+            ),
             ("ISOLATOR_DEFAULT_MEMORY_MB", "300", "defaultMemoryMB", json!(300)),
             ("ISOLATOR_DEFAULT_CPUS", "1.5", "defaultCpus", json!(1.5)),
             ("ISOLATOR_DEFAULT_READ_ONLY_ROOTFS", "false", "defaultReadOnlyRootfs", json!(false)),
@@ -280,7 +286,11 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_variable_is_told_in_words() {
         for (variable, text, message) in [
-            ("ISOLATOR_POOL__SIZE", "many", "expected a whole number of at least 0, not \"many\""),
+            (
+                "ISOLATOR_POOL__SIZE",
+                "many",
+                "expected a whole number of at least 0, or {\"max\": …, \"min\": …}, not \"many\"",
+            ),
             ("ISOLATOR_POOL__SIZE", "-1", "expected a whole number of at least 0, not -1"),
             ("ISOLATOR_DEFAULT_READ_ONLY_ROOTFS", "yes", "expected true or false, not \"yes\""),
             (

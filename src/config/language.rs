@@ -2,30 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use isolator_pool::engine::limits::{ByteSize, FixedLimits, Resources};
 use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{Image, SandboxSpec};
-use isolator_pool::pool::PoolSize;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use regex::Regex;
 
 use super::check::Check;
 use super::common::Common;
 use super::defaults::{MAX_PIDS, MIN_PIDS, PIDS};
-use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPool, RawPreload};
-use super::{CommandPart, Hint, Language, RequestLimits, command_line, syntax};
-
-/// One thawed and one paused: the next request starts at once, the one after it almost at once.
-pub(super) const POOL_SIZE: usize = 2;
-pub(super) const POOL_HOT: usize = 1;
-
-/// Waiting sandboxes cost nothing but memory; this only limits how old they get.
-pub(super) const POOL_MAX_AGE: Duration = Duration::from_secs(60 * 60);
-
-/// A larger number is more likely a typing error.
-const MAX_POOL_SIZE: usize = 1000;
+use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPreload};
+use super::{CommandPart, Hint, Language, RequestLimits, command_line, pool, syntax};
 
 const USER: (u32, u32) = (1000, 1000);
 
@@ -213,7 +201,7 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
         kernel: raw.preload.interpreter.map(interpreter),
         syntax: raw.syntax_check.as_ref().and_then(|raw| syntax::check(raw, &at, check)),
         sandbox,
-        pool: pool(&raw.pool, &common.pool, &at("pool"), check),
+        pool: pool::pool(&raw.pool, &common.pool, &at("pool"), check),
     })
 }
 
@@ -289,6 +277,7 @@ fn sandbox(
         readonly_root: common.readonly_root,
         runtime: common.runtime.clone(),
         preload: None,
+        packages: None,
         allow_unlimited: common.allow_unlimited,
     }
 }
@@ -347,28 +336,4 @@ fn parse_user(text: &str) -> Option<(u32, u32)> {
     let (user, group) = text.split_once(':')?;
     let (user, group) = (user.parse().ok()?, group.parse().ok()?);
     (user != 0 && group != 0).then_some((user, group))
-}
-
-fn pool(own: &RawPool, common: &RawPool, path: &str, check: &mut Check) -> PoolSize {
-    let place = |own: bool, key: &str| {
-        if own { format!("{path}.{key}") } else { format!("pool.{key}") }
-    };
-    let size = own.size.or(common.size).unwrap_or(POOL_SIZE);
-    let size = check.within(&place(own.size.is_some(), "size"), size, 0, MAX_POOL_SIZE, POOL_SIZE);
-    let hot = match own.hot.or(common.hot) {
-        None => POOL_HOT.min(size),
-        Some(hot) if hot <= size => hot,
-        // A pool with its own size can be smaller than the common number of hot sandboxes.
-        Some(_) if own.hot.is_none() && own.size.is_some() => size,
-        Some(hot) => {
-            check.problem(
-                place(own.hot.is_some(), "hot"),
-                format!("{hot} is more than the pool's size of {size}"),
-            );
-            size
-        }
-    };
-    let age_path = place(own.max_age.is_some(), "maxAge");
-    let max_age = check.duration(&age_path, own.max_age.or(common.max_age), POOL_MAX_AGE);
-    PoolSize { size, hot, max_age }
 }

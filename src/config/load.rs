@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::environment::{self, Override};
 use super::raw::{RawConfig, RawLanguage};
 use super::shape::configuration;
-use super::{Config, FILE_NAME, document, validate};
+use super::{Config, FILE_NAME, document, index, validate};
 
 /// The languages that need no configuration, in the form of `languageSettings`.
 const BUILT_IN_LANGUAGES: &str = include_str!("languages.json");
@@ -144,10 +144,13 @@ pub(super) fn assemble(
     let mut problems = Vec::new();
     configuration().check(&document, "", &mut problems);
     let built_in = built_in()?;
-    let own = document["languageSettings"].as_object().into_iter().flatten();
-    let languages: Vec<String> =
-        own.map(|(name, _)| name).chain(built_in.keys()).cloned().collect();
-    let overrides = environment::overrides(variables, &languages, &mut problems);
+    let named = |section: &Value| {
+        section.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    let mut names = named(&document["languageSettings"]);
+    names.extend(built_in.keys().cloned());
+    names.extend(named(&document["packages"]["sets"]));
+    let overrides = environment::overrides(variables, &names, &mut problems);
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -157,6 +160,8 @@ pub(super) fn assemble(
     let variables: BTreeMap<_, _> = overrides.iter().map(dotted).collect();
     let config = validate::validate(raw, built_in, file, directory);
     let mut config = config.map_err(|problems| under_variables(problems, &variables))?;
+    // From here on it is only shown.
+    index::hide_credentials(&mut document);
     config.settings = Settings { document, variables };
     Ok(config)
 }

@@ -6,8 +6,12 @@ mod defaults;
 mod document;
 mod effective;
 mod environment;
+mod index;
 mod language;
 mod load;
+mod operators;
+mod packages;
+mod pool;
 mod raw;
 mod shape;
 mod syntax;
@@ -30,7 +34,10 @@ use isolator_pool::run::workspace::WorkspaceLimits;
 use regex::Regex;
 
 pub use effective::{Effective, Origin};
+pub use index::Index;
 pub use load::{ConfigError, NamedBy, Problem, Settings, user_directory};
+pub use operators::{AdminConfig, AuditConfig, LogLevel};
+pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, ToolsConfig, index_key};
 pub use raw::EngineKind;
 pub use syntax::{Checker, SyntaxCheck, Verdicts};
 
@@ -68,8 +75,16 @@ pub struct Config {
     pub results: ResultsConfig,
     /// Sandboxes that live on between calls.
     pub sessions: SessionsConfig,
+    /// Sets of packages.
+    pub packages: PackagesConfig,
     /// How clients reach `serve --http`.
     pub http: HttpConfig,
+    /// The listener for operators.
+    pub admin: AdminConfig,
+    /// The log of all calls, if there is one.
+    pub audit: Option<AuditConfig>,
+    /// What `serve` writes to its log.
+    pub log_level: LogLevel,
     /// What programs must not contain.
     pub policies: Policies,
     /// The language of the tool test_code, if it is enabled.
@@ -161,7 +176,7 @@ pub struct HttpConfig {
 }
 
 /// Certificate for TLS, in PEM.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// File with the certificate and its chain.
     pub certificate: PathBuf,

@@ -4,13 +4,19 @@
 //! Isolator's own. A missing key is `None` here; the validation supplies the default. The doc comments become the
 //! descriptions in `isolator config schema`.
 
+mod packages;
+mod pool;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub(super) use packages::{RawIndex, RawOnDemand, RawPackageTools, RawPackages, RawSet};
+pub(super) use pool::{RawPool, RawPools, RawRange, RawSize};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::defaults::{MAX_MEMORY_MB, MAX_PIDS, MAX_REFILLS, MIN_MEMORY_MB, MIN_PIDS};
+use super::operators::{RawAdmin, RawAudit, RawLog};
 use crate::duration::UNITS;
 
 /// `isolator_config.json`.
@@ -57,9 +63,9 @@ pub(super) struct RawConfig {
     /// When images are built or pulled.
     #[serde(default)]
     pub(super) images: RawImages,
-    /// How many sandboxes are kept ready, for languages that don't set it.
+    /// How many sandboxes are kept ready, for languages that don't set it, and together.
     #[serde(default)]
-    pub(super) pool: RawPool,
+    pub(super) pool: RawPools,
     /// How many requests run at the same time, and how many wait.
     #[serde(default)]
     pub(super) requests: RawRequests,
@@ -72,9 +78,21 @@ pub(super) struct RawConfig {
     /// Sessions: sandboxes that live on between calls.
     #[serde(default)]
     pub(super) sessions: RawSessions,
+    /// Sets of packages, which programs can import from in addition to what their image has.
+    #[serde(default)]
+    pub(super) packages: RawPackages,
     /// How clients reach `serve --http`.
     #[serde(default)]
     pub(super) http: RawHttp,
+    /// The listener for operators.
+    #[serde(default)]
+    pub(super) admin: RawAdmin,
+    /// The audit log.
+    #[serde(default)]
+    pub(super) audit: RawAudit,
+    /// The log of the server itself, on standard error.
+    #[serde(default)]
+    pub(super) log: RawLog,
     /// What programs must not contain.
     #[serde(default)]
     pub(super) policies: RawPolicies,
@@ -320,6 +338,17 @@ pub enum EngineKind {
     Embedded,
 }
 
+impl EngineKind {
+    /// Its name in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Docker => "docker",
+            Self::Embedded => "embedded",
+        }
+    }
+}
+
 /// When images are built or pulled.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -341,20 +370,6 @@ pub(super) enum RawPolicy {
     Never,
     /// Whenever the server starts.
     Always,
-}
-
-/// A pool of sandboxes.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct RawPool {
-    /// How many sandboxes are kept ready; 0: every start is cold. Default: 2.
-    pub(super) size: Option<usize>,
-    /// How many of them stay thawed, which saves the time of thawing. Default: 1.
-    pub(super) hot: Option<usize>,
-    /// Age at which an unused sandbox is replaced, such as "30m". Default: "1h".
-    #[serde(default, with = "crate::duration::optional")]
-    #[schemars(schema_with = "duration")]
-    pub(super) max_age: Option<Duration>,
 }
 
 /// How many requests run at the same time, and how many wait.

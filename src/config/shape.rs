@@ -52,6 +52,8 @@ pub(super) enum Shape {
     Number,
     /// True or false.
     Boolean,
+    /// The first of these, or an object.
+    Either(Box<Shape>, Box<Shape>),
 }
 
 /// The shape of the whole configuration.
@@ -71,8 +73,12 @@ impl Shape {
             return Self::of(target.unwrap_or(&Value::Null), all);
         }
         if let Some(options) = part["anyOf"].as_array() {
-            let not_null = options.iter().find(|option| option["type"] != "null");
-            return Self::of(not_null.unwrap_or(&Value::Null), all);
+            let mut options = options.iter().filter(|option| option["type"] != "null");
+            let first = Self::of(options.next().unwrap_or(&Value::Null), all);
+            return match options.next() {
+                None => first,
+                Some(section) => Self::Either(Box::new(first), Box::new(Self::of(section, all))),
+            };
         }
         if let Some(choices) = choices(part) {
             return Self::Choice(choices);
@@ -127,6 +133,8 @@ impl Shape {
                     each.check(value, &format!("{path}[{index}]"), problems);
                 }
             }
+            (Self::Either(_, section), Value::Object(_)) => section.check(value, path, problems),
+            (Self::Either(one, _), Value::Number(_)) => one.check(value, path, problems),
             _ if self.accepts(value) => {}
             _ => {
                 let mut message = format!("expected {}, not {}", self.expected(), shown(value));
@@ -186,6 +194,14 @@ impl Shape {
             Self::Whole { least, most } => format!("a whole number from {least} to {most}"),
             Self::Number => "a number".to_owned(),
             Self::Boolean => "true or false".to_owned(),
+            Self::Either(one, section) => {
+                let keys = match &**section {
+                    Self::Section { keys, .. } => keys.keys().cloned().collect(),
+                    _ => Vec::new(),
+                };
+                let keys: Vec<_> = keys.iter().map(|key| format!("{key:?}: …")).collect();
+                format!("{}, or {{{}}}", one.expected(), keys.join(", "))
+            }
         }
     }
 

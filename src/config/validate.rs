@@ -23,12 +23,12 @@ use super::defaults::{
     WRITE_TIMEOUT,
 };
 use super::raw::{
-    RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawRequests, RawResults,
-    RawSessions, RawTestCode,
+    RawConfig, RawHttp, RawLanguage, RawLimits, RawPolicies, RawPolicy, RawResults, RawSessions,
+    RawTestCode,
 };
 use super::{
     Config, EngineConfig, EngineKind, HttpConfig, Language, Problem, RequestLimits, ResultsConfig,
-    SessionsConfig, Settings, TlsConfig, language,
+    SessionsConfig, Settings, TlsConfig, language, operators, packages, pool,
 };
 use crate::policy::{LanguageFiles, Policies};
 
@@ -43,7 +43,9 @@ pub(super) fn validate(
     let mut limits = limits(&raw, &mut check);
     let known: BTreeSet<String> =
         built_in.keys().chain(raw.language_settings.keys()).cloned().collect();
-    let languages = language::languages(&raw, built_in, &common, &mut limits, &mut check);
+    let mut languages = language::languages(&raw, built_in, &common, &mut limits, &mut check);
+    // Before anything else holds a language.
+    let packages = packages::packages(&raw.packages, &known, &mut languages, directory, &mut check);
     let policies = policies(&raw.policies, &known, &languages, directory, &mut check);
     let test_code = test_code(&raw.tools.test_code, &languages, &mut check);
     let config = Config {
@@ -68,12 +70,16 @@ pub(super) fn validate(
             RawPolicy::Always => PullPolicy::Always,
         },
         base_image: raw.images.base.clone(),
-        pools: pools(&raw.requests, &mut check),
+        pools: pools(&raw, &mut check),
         limits,
         languages,
         results: results(&raw.results, &mut check),
         sessions: sessions(&raw.sessions, &mut check),
+        packages,
         http: http(&raw.http, directory, &mut check),
+        admin: operators::admin(&raw.admin, directory, &mut check),
+        audit: operators::audit(&raw.audit, directory, &mut check),
+        log_level: raw.log.level.unwrap_or_default(),
         policies,
         test_code,
     };
@@ -270,7 +276,9 @@ fn three_quarters(all: usize) -> usize {
     (all - all.div_ceil(4)).max(1)
 }
 
-fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {
+fn pools(raw: &RawConfig, check: &mut Check) -> PoolsLimits {
+    let memory = pool::memory(&raw.pool, check);
+    let raw = &raw.requests;
     let running = raw.max_running.unwrap_or(MAX_RUNNING);
     let running = check.within("requests.maxRunning", running, 1, 10_000, MAX_RUNNING);
     let most = three_quarters(running);
@@ -284,5 +292,6 @@ fn pools(raw: &RawRequests, check: &mut Check) -> PoolsLimits {
             wait: check.duration("requests.queueTimeout", raw.queue_timeout, QUEUE_TIMEOUT),
         },
         refills: check.within("requests.refills", refills, 1, MAX_REFILLS, REFILLS),
+        memory,
     }
 }

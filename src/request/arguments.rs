@@ -23,6 +23,9 @@ pub(crate) struct CheckSyntax {
     #[serde(default)]
     #[schemars(with = "String")]
     pub code: Option<String>,
+    /// As of execute_code.
+    #[serde(default)]
+    pub packages: Vec<String>,
 }
 
 /// Arguments of `test_code`.
@@ -50,6 +53,9 @@ pub(crate) struct TestCode {
     #[serde(default)]
     #[schemars(with = "u64")]
     pub memory_limit_mb: Option<u64>,
+    /// As of execute_code.
+    #[serde(default)]
+    pub packages: Vec<String>,
 }
 
 mod sessions;
@@ -60,11 +66,11 @@ pub(crate) use sessions::{OneSession, OpenSession, RewindSession, RunCommand};
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Arguments {
-    /// Handle from open_session: the code runs there as the next cell. Default: a new sandbox.
+    /// Handle from open_session: the code runs there as the next cell.
     #[serde(default)]
     #[schemars(with = "String")]
     pub session: Option<String>,
-    /// Language of entrypoint_code. Required unless session or snippet_name is given.
+    /// Required unless session or snippet_name is given.
     #[serde(default)]
     #[schemars(with = "String")]
     pub language: Option<String>,
@@ -72,57 +78,58 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_code: Option<String>,
-    /// File name of the program, relative to the working directory, instead of the language's
-    /// usual one.
+    /// File name of the program, if not the usual one.
     #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_filename: Option<String>,
-    /// More files for the working directory: modules that the program imports, data that it reads. Each is an object
-    /// with filename, content, for binary files encoding "base64", and append.
+    /// More files for the working directory, such as modules and data. Each has a filename (folders are created), content,
+    /// encoding ("base64" for binary files) and append (adds to a file of the session).
     #[serde(default)]
     pub additional_files: Vec<AdditionalFile>,
     /// Name of a stored program to run instead of entrypoint_code.
     #[serde(default)]
     #[schemars(with = "String")]
     pub snippet_name: Option<String>,
-    /// Patterns of files whose content should come back, relative to the working directory, such as "*.csv" or
-    /// "out/**". Pictures need no pattern.
+    /// Patterns of files to return, such as "*.csv" or "out/**". Pictures need none.
     #[serde(default)]
     pub output_files: Vec<String>,
-    /// Command-line arguments of the program.
+    /// Command-line arguments.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Text for the program's standard input. Default: empty.
+    /// Text for standard input.
     #[serde(default)]
     #[schemars(with = "String")]
     pub stdin: Option<String>,
-    /// Environment variables of the program, each as NAME=value.
+    /// Environment variables, each as NAME=value.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub env: BTreeMap<String, String>,
-    /// Longest run time as a duration with its unit, such as "500ms", "5s" or "2m".
+    /// Longest run time, such as "500ms", "5s" or "2m".
     #[serde(default)]
     #[schemars(with = "String")]
     pub timeout: Option<String>,
-    /// Memory limit in MiB, at least 16. 0: the language's usual one.
+    /// Memory limit in MiB, at least 16. 0: the usual one.
     #[serde(default)]
     #[schemars(with = "u64")]
     pub memory_mb: Option<u64>,
-    /// CPU limit in cores. 0: the language's usual one.
+    /// CPU limit in cores. 0: the usual one.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,
+    /// Sets of packages that it can import from.
+    #[serde(default)]
+    pub packages: Vec<String>,
 }
 
 /// Arguments of `get_result`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GetResult {
-    /// The handle that execute_code returned.
+    /// The handle.
     #[serde(default)]
     #[schemars(with = "String")]
     pub handle: Option<String>,
-    /// Whether to end the program instead of waiting for it.
+    /// Ends the program instead of waiting for it.
     #[serde(default)]
     pub cancel: bool,
 }

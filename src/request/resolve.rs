@@ -11,6 +11,7 @@ use crate::policy::SourceFile;
 use crate::request::arguments::{Arguments, InvalidArgument, TestCode, required};
 use crate::request::limits::{cpu, cpu_seconds, memory, timeout};
 use crate::request::pack::{Entrypoint, Packed, is_source_beside, pack, refuse_more_than_memory};
+use crate::request::packages::WantedPackages;
 use crate::request::snippets::Snippets;
 use crate::request::understand;
 use crate::request::wanted_files::Wanted;
@@ -35,6 +36,8 @@ pub(crate) struct Request {
     pub unchecked: Vec<SourceFile>,
     /// What to say if the language's own tools can't read the source.
     pub advice: Option<String>,
+    /// The packages that it needs.
+    pub packages: WantedPackages,
 }
 
 /// A request of the tool `test_code` whose every part was checked.
@@ -44,6 +47,8 @@ pub(crate) struct TestRequest {
     pub run: RunRequest,
     /// The source, if a policy applies to it.
     pub unchecked: Vec<SourceFile>,
+    /// The packages that it needs.
+    pub packages: WantedPackages,
 }
 
 /// Checks the arguments against the configuration and packs the files.
@@ -77,6 +82,8 @@ pub(crate) fn resolve(
     }
     let language = Arc::clone(&entrypoint.language);
     let advice = understand::advice(&entrypoint.code, &language);
+    let of_code = if entrypoint.is_snippet { "snippet_name" } else { "entrypoint_code" };
+    let packages = WantedPackages::new(arguments.packages, &entrypoint.code, of_code, &language);
     let Packed { file_name, sources, workspace, unchecked } =
         pack(config, entrypoint, arguments.additional_files)?;
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
@@ -90,7 +97,7 @@ pub(crate) fn resolve(
         files,
         ..RunRequest::new(argv, workspace, timeout, resources, output)
     };
-    Ok(Request { language, run, wanted, unchecked, advice })
+    Ok(Request { language, run, wanted, unchecked, advice, packages })
 }
 
 /// The same for a program of one file in the language of the tool `test_code`.
@@ -118,6 +125,7 @@ pub(crate) fn resolve_test(
     if let Some(mb) = arguments.memory_limit_mb {
         resources.memory = memory("memory_limit_mb", mb, &config.limits)?;
     }
+    let packages = WantedPackages::new(arguments.packages, &code, "code", language);
     let entrypoint = Entrypoint {
         language: Arc::clone(language),
         file_name: language.default_file.clone(),
@@ -135,7 +143,7 @@ pub(crate) fn resolve_test(
         cpu_time: cpu_time.transpose()?,
         ..RunRequest::new(argv, workspace, timeout, resources, config.limits.output)
     };
-    Ok((code, TestRequest { run, unchecked }))
+    Ok((code, TestRequest { run, unchecked, packages }))
 }
 
 fn entrypoint(

@@ -1,6 +1,7 @@
 //! What the answer to a cell has that the answer to a program has not.
 
 use isolator_pool::pool::session::{CellEnd, CellOutcome, ShownThing};
+use isolator_pool::run::outcome::Status;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -101,10 +102,10 @@ pub(crate) fn complete(report: &mut Report, cell: &CellOutcome, things: Vec<Show
     if !cell.background.is_empty() {
         report.background_output = Some(text(&cell.background));
     }
-    report.message = message(report.message.take(), cell);
+    report.message = message(cause(report.message.take(), cell), cell);
     if cell.shown_dropped > 0 {
         let note = format!(
-            "{} of the things that the cell showed are too large to be returned, in one form or in all",
+            "of what the cell showed, {} things are missing, in one form or in all: they are too many or too large",
             cell.shown_dropped
         );
         report.notes.push(note);
@@ -116,6 +117,19 @@ pub(crate) fn complete(report: &mut Report, cell: &CellOutcome, things: Vec<Show
     }
     if let Some(why) = cell.no_checkpoint.as_ref().filter(|_| cell.is_alive) {
         report.notes.push(format!("there is no checkpoint before this cell, because {why}"));
+    }
+}
+
+/// The cause of a failure, where it is another for a cell than for a program that ended in the same way.
+pub(crate) fn cause(cause: Option<String>, cell: &CellOutcome) -> Option<String> {
+    match cell.end {
+        // Without a checkpoint it is not killed if it can be interrupted.
+        Some(CellEnd::Interrupted) => cause.map(|cause| cause.replacen(" and killed;", ";", 1)),
+        Some(CellEnd::NotBegun) if cell.outcome.status == Status::Error => Some(
+            "the cell did not run: an earlier one has ended the interpreter, keeps it busy, or has used up its open files"
+                .to_owned(),
+        ),
+        _ => cause,
     }
 }
 
@@ -141,11 +155,6 @@ fn message(cause: Option<String>, cell: &CellOutcome) -> Option<String> {
             "the last {cells} cells were undone, because there was no newer checkpoint: variables are as before them, files are \
              not"
         )),
-    };
-    // Without a checkpoint it is not killed if it can be interrupted.
-    let cause = match cell.end {
-        Some(CellEnd::Interrupted) => cause.map(|cause| cause.replacen(" and killed;", ";", 1)),
-        _ => cause,
     };
     match (cause, state) {
         (Some(cause), Some(state)) => Some(format!("{cause}; {state}")),

@@ -1,9 +1,10 @@
 //! Detached runs: they take longer than a host waits for an answer, and their caller fetches the result with a
 //! handle.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -18,9 +19,8 @@ const MOST_RUNNING: usize = 256;
 /// Runs whose callers have a handle instead of an answer.
 #[derive(Debug)]
 pub(crate) struct Detached<T> {
-    after: Duration,
+    after: Mutex<Duration>,
     weigh: fn(&T) -> usize,
-    weight_of_running: usize,
     runs: Arc<Handles<Run<T>>>,
     tasks: TaskTracker,
 }
@@ -58,9 +58,18 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         capacity: Capacity,
         weigh: fn(&T) -> usize,
     ) -> Self {
-        let weight_of_running = capacity.all / MOST_RUNNING;
         let runs = Arc::new(Handles::new(capacity, keep_for));
-        Self { after, weigh, weight_of_running, runs, tasks: TaskTracker::new() }
+        Self { after: Mutex::new(after), weigh, runs, tasks: TaskTracker::new() }
+    }
+
+    /// Changes all of this for runs that come from now on.
+    pub(crate) fn set_bounds(&self, after: Duration, keep_for: Duration, capacity: Capacity) {
+        *lock(&self.after) = after;
+        self.runs.set_bounds(capacity, keep_for);
+    }
+
+    fn after(&self) -> Duration {
+        *lock(&self.after)
     }
 
     /// Waits for a client's run, and detaches it if that takes too long. If there is no room for another handle, it
@@ -76,12 +85,13 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         F: Future<Output = T> + Send + 'static,
     {
         let mut run = Box::pin(run);
-        if let Ok(result) = timeout(self.after, &mut run).await {
+        if let Ok(result) = timeout(self.after(), &mut run).await {
             return RunState::Ended(result);
         }
         let (sender, result) = watch::channel(None);
         let kept = Run { result, task: OnceLock::new(), so_far: Arc::clone(&so_far) };
-        let handle = match self.runs.keep(client, self.weight_of_running, kept) {
+        let weight_of_running = self.runs.capacity().all / MOST_RUNNING;
+        let handle = match self.runs.keep(client, weight_of_running, kept) {
             Ok(handle) => handle,
             Err(error) => {
                 tracing::warn!(%error, "a long run can't be detached");
@@ -108,7 +118,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
     pub(crate) async fn wait(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;
         let mut result = run.result.clone();
-        let state = match timeout(self.after, result.wait_for(Option::is_some)).await {
+        let state = match timeout(self.after(), result.wait_for(Option::is_some)).await {
             Ok(Ok(result)) => result.clone().map_or(RunState::Gone, RunState::Ended),
             Ok(Err(_)) => RunState::Gone,
             Err(_) => {
@@ -116,6 +126,11 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
             }
         };
         Some(state)
+    }
+
+    /// How many there are, and their bytes.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        self.runs.held()
     }
 
     /// Ends a client's detached run, unless it has ended already. `None` as before.

@@ -8,6 +8,7 @@ use memchr::memmem;
 
 use crate::config::{Config, Language};
 use crate::duration;
+pub(crate) use crate::result::missing::{Caller, PackagesAdvice};
 
 /// Only the end of standard error is searched for known messages: errors come last.
 const SEARCHED: usize = 16 * 1024;
@@ -27,6 +28,8 @@ pub(crate) struct Context<'a> {
     pub resources: Resources,
     /// What to say if the language's own tools can't read the program.
     pub advice: Option<&'a str>,
+    /// The packages that it could have had, if the server knows.
+    pub packages: Option<PackagesAdvice<'a>>,
 }
 
 /// What the languages' own tools print if they can't read a program. JavaScript can read a line that begins with ```, and
@@ -55,7 +58,8 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
     causes.extend(touched_limits(outcome, context));
     if outcome.status == Status::Error {
         let advice = context.advice.filter(|_| is_unreadable(outcome)).map(str::to_owned);
-        causes.extend(advice.or_else(|| hint(outcome, context.language)));
+        let packages = || packages_hint(outcome, context);
+        causes.extend(advice.or_else(packages).or_else(|| hint(outcome, context.language)));
     }
     Some(causes.join("; "))
 }
@@ -189,6 +193,13 @@ fn is_unreadable(outcome: &Outcome) -> bool {
     UNREADABLE.iter().any(|words| memmem::find(&printed, words).is_some())
 }
 
+/// What packages can do about the last message on standard error.
+fn packages_hint(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
+    let packages = context.packages.as_ref()?;
+    let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
+    packages.help(&String::from_utf8_lossy(&end), context.language, context.config)
+}
+
 /// The explanation of the last known message on standard error.
 fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
     let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
@@ -245,7 +256,17 @@ mod tests {
         change(&mut outcome);
         let timeout = Duration::from_secs(5);
         let resources = language.sandbox.resources;
-        cause(&outcome, &Context { config: &config, language, timeout, resources, advice: None })
+        cause(
+            &outcome,
+            &Context {
+                config: &config,
+                language,
+                timeout,
+                resources,
+                advice: None,
+                packages: None,
+            },
+        )
     }
 
     fn explain_stderr(language: &str, stderr: &str) -> String {

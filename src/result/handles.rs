@@ -28,8 +28,8 @@ pub(crate) struct Capacity {
 /// Things that are kept for their clients.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
-    capacity: Capacity,
-    keep_for: Duration,
+    /// How much is kept, and for how long.
+    bounds: Mutex<(Capacity, Duration)>,
     kept: Mutex<HashMap<String, Kept<T>>>,
 }
 
@@ -55,7 +55,18 @@ pub(crate) enum KeepError {
 impl<T> Handles<T> {
     /// Keeps things for `keep_for`.
     pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
-        Self { capacity, keep_for: keep_for.min(MAX_KEEP_FOR), kept: Mutex::default() }
+        let bounds = Mutex::new((capacity, keep_for.min(MAX_KEEP_FOR)));
+        Self { bounds, kept: Mutex::default() }
+    }
+
+    /// Changes how much is kept, and for how long things are kept that come from now on.
+    pub(crate) fn set_bounds(&self, capacity: Capacity, keep_for: Duration) {
+        *lock(&self.bounds) = (capacity, keep_for.min(MAX_KEEP_FOR));
+    }
+
+    /// How much is kept.
+    pub(crate) fn capacity(&self) -> Capacity {
+        lock(&self.bounds).0
     }
 
     /// Keeps a thing for a client if there is room for it, and returns its name.
@@ -70,14 +81,14 @@ impl<T> Handles<T> {
         thing: T,
     ) -> Result<String, KeepError> {
         let name = random_name()?;
+        let (capacity, keep_for) = *lock(&self.bounds);
         let mut kept = self.kept();
         let (all, own) = weights(&kept, client);
-        if weight > self.capacity.all.saturating_sub(all)
-            || weight > self.capacity.of_one.saturating_sub(own)
+        if weight > capacity.all.saturating_sub(all) || weight > capacity.of_one.saturating_sub(own)
         {
             return Err(KeepError::Full);
         }
-        let until = Instant::now() + self.keep_for;
+        let until = Instant::now() + keep_for;
         let thing = Arc::new(thing);
         kept.insert(name.clone(), Kept { client: client.clone(), weight, until, thing });
         Ok(name)
@@ -94,7 +105,7 @@ impl<T> Handles<T> {
         weight: usize,
         thing: T,
     ) -> Result<String, KeepError> {
-        let Capacity { all: most, of_one } = self.capacity;
+        let Capacity { all: most, of_one } = self.capacity();
         if weight > most.min(of_one) {
             return Err(KeepError::Full);
         }
@@ -122,7 +133,7 @@ impl<T> Handles<T> {
     ///
     /// [`keep_newest`]: Self::keep_newest
     pub(crate) fn weigh(&self, name: &str, weight: usize, can_go: impl Fn(&T) -> bool) {
-        let Capacity { all: most, of_one } = self.capacity;
+        let Capacity { all: most, of_one } = self.capacity();
         let mut kept = self.kept();
         let Some(thing) = kept.get_mut(name) else { return };
         thing.weight = weight;
@@ -152,6 +163,12 @@ impl<T> Handles<T> {
         let kept = lock(&self.kept);
         let kept = kept.get(name).filter(|kept| kept.client == *client)?;
         (kept.until > Instant::now()).then(|| Arc::clone(&kept.thing))
+    }
+
+    /// How many things are there, and what they weigh together.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        let kept = self.kept();
+        (kept.len(), kept.values().map(|kept| kept.weight).sum())
     }
 
     /// What is there and has not expired.

@@ -85,6 +85,11 @@ impl Results {
         Self { runs: Handles::new(capacity, keep_for) }
     }
 
+    /// Changes how much is kept, and for how long what comes from now on is.
+    pub(crate) fn set_bounds(&self, capacity: Capacity, keep_for: Duration) {
+        self.runs.set_bounds(capacity, keep_for);
+    }
+
     /// Keeps what a client's run left, by names. Returns how the addresses of all of it begin.
     ///
     /// # Errors
@@ -98,6 +103,11 @@ impl Results {
         let contents = items.iter().map(|(name, item)| name.len() + item.content.len());
         let weight = RUN_OVERHEAD + contents.sum::<usize>();
         Ok(format!("{PREFIX}{}/", self.runs.keep_newest(client, weight, items)?))
+    }
+
+    /// How many runs have left something that is kept, and its bytes.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        self.runs.held()
     }
 
     /// Reads a client's result, or a range of it.

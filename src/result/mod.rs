@@ -8,6 +8,8 @@ mod forms;
 pub(crate) mod handles;
 pub(crate) mod kept;
 pub(crate) mod media_type;
+pub(crate) mod missing;
 pub(crate) mod pictures;
+pub(crate) mod receipt;
 pub(crate) mod report;
 pub(crate) mod so_far;

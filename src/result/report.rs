@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use isolator_pool::engine::limits::LimitKind;
-use isolator_pool::pool::pools::Receipt;
 use isolator_pool::run::outcome::{End, Outcome, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,21 +18,21 @@ use crate::result::so_far::SoFar;
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
-    /// What became of the program. It was not run after refused, invalid_arguments and session_gone.
+    /// Nothing has run after refused, invalid_arguments or session_gone.
     pub status: ReportStatus,
-    /// Exit code of the program, unless a signal ended it.
+    /// Exit code, unless a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub exit_code: Option<i32>,
-    /// Signal that ended the program, if one did.
+    /// Signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub signal: Option<i32>,
-    /// Why it failed and what to do about it.
+    /// Why it failed and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub message: Option<String>,
-    /// The argument that can't be used.
+    /// The wrong argument.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub field: Option<String>,
@@ -55,44 +54,44 @@ pub(crate) struct Report {
     pub stderr_missing_bytes: u64,
     /// CPU time in milliseconds.
     pub cpu_ms: f64,
-    /// Highest memory use of the sandbox, including its files.
+    /// Highest memory use, with files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub peak_memory_bytes: Option<u64>,
-    /// Where all of stdout can be read for a while.
+    /// Where all of stdout can be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub stdout_uri: Option<String>,
-    /// Where all of stderr can be read for a while.
+    /// Where all of stderr can be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub stderr_uri: Option<String>,
-    /// Files that it created or changed.
+    /// Files created or changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileReport>,
-    /// In a session: number of the cell.
+    /// Number of the cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u32")]
     pub cell: Option<u32>,
-    /// In a session: the value of the cell's last expression.
+    /// Value of the cell's last expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub result: Option<String>,
-    /// In a session: what the cell showed, in all its forms.
+    /// What the cell showed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<ShownReport>,
-    /// In a session: whether the cell was undone; variables are as before it.
+    /// Whether the cell was undone: variables are as before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undone: bool,
-    /// In a session: what processes of earlier cells printed since the last answer.
+    /// What processes of earlier cells printed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub background_output: Option<String>,
-    /// In a session: when it ends if it is not used.
+    /// When the session ends if unused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub expires_at: Option<String>,
-    /// After running: pass it to get_result.
+    /// For get_result, while it is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub handle: Option<String>,
@@ -147,42 +146,6 @@ impl ReportStatus {
     }
 }
 
-/// How a request was served. It is for operators and programs, so it is not part of what a model reads.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct ReceiptReport {
-    /// hot: a sandbox was ready and thawed; warm: ready and paused; queued: waited for the
-    /// next; cold: made for this request.
-    pub start: &'static str,
-    /// Whether a preloaded interpreter ran the program. This changes nothing but the time.
-    pub preloaded: bool,
-    /// Digest of the image.
-    pub image: String,
-    /// Where the time went, in milliseconds.
-    pub ms: Stages,
-}
-
-/// Where the time of a request went, in milliseconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Stages {
-    /// Waiting for other requests to end.
-    pub queue: f64,
-    /// Getting a sandbox.
-    pub checkout: f64,
-    /// Changing its limits, if the request asked for others.
-    pub limit: f64,
-    /// Unpacking the files.
-    pub unpack: f64,
-    /// Starting the program.
-    pub spawn: f64,
-    /// The program, from its start to its end.
-    pub program: f64,
-    /// From sending the job to receiving the last of the result; unpack, spawn and program are
-    /// part of it.
-    pub run: f64,
-    /// All of it.
-    pub total: f64,
-}
-
 impl Report {
     /// Describes a run.
     pub(crate) fn new(outcome: &Outcome, unenforced: &[LimitKind], context: &Context<'_>) -> Self {
@@ -192,12 +155,9 @@ impl Report {
             None => (None, None),
         };
         Self {
-            status: outcome.status.into(),
             exit_code,
             signal,
             message: explain::cause(outcome, context),
-            field: None,
-            violations: Vec::new(),
             notes: explain::notes(outcome, unenforced),
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
@@ -205,16 +165,7 @@ impl Report {
             stderr_missing_bytes: outcome.stderr.dropped,
             cpu_ms: ms(outcome.cpu),
             peak_memory_bytes: outcome.peak_memory,
-            stdout_uri: None,
-            stderr_uri: None,
-            files: Vec::new(),
-            cell: None,
-            result: None,
-            shown: Vec::new(),
-            undone: false,
-            background_output: None,
-            expires_at: None,
-            handle: None,
+            ..Self::of(outcome.status.into())
         }
     }
 
@@ -237,8 +188,14 @@ impl Report {
     /// Describes a detached program with its output so far. Its caller fetches the result later.
     pub(crate) fn running(handle: String, kept_for: Duration, so_far: &SoFar) -> Self {
         let kept_for = duration::shown(kept_for);
+        let state = match so_far.step() {
+            Some(step) => format!(
+                "the program has not started, because its packages are not there yet ({step})"
+            ),
+            None => "the program goes on".to_owned(),
+        };
         let message = format!(
-            "the program goes on; call get_result with handle {handle:?} to wait for its result, which is kept \
+            "{state}; call get_result with handle {handle:?} to wait for its result, which is kept \
              for {kept_for} after its end, or with cancel too to end it"
         );
         let [stdout, stderr] = so_far.ends();
@@ -259,11 +216,16 @@ impl Report {
     }
 
     fn without_run(status: ReportStatus, message: String) -> Self {
+        Self { message: Some(message), ..Self::of(status) }
+    }
+
+    /// A status with nothing else.
+    fn of(status: ReportStatus) -> Self {
         Self {
             status,
             exit_code: None,
             signal: None,
-            message: Some(message),
+            message: None,
             field: None,
             violations: Vec::new(),
             notes: Vec::new(),
@@ -338,28 +300,6 @@ impl Report {
     }
 }
 
-impl ReceiptReport {
-    /// Describes how a run was served.
-    pub(crate) fn new(outcome: &Outcome, receipt: &Receipt) -> Self {
-        let run = receipt.run;
-        Self {
-            start: receipt.start.as_str(),
-            preloaded: run.preloaded,
-            image: receipt.image.clone(),
-            ms: Stages {
-                queue: ms(receipt.queue),
-                checkout: ms(receipt.checkout),
-                limit: ms(run.limit),
-                unpack: ms(run.unpack),
-                spawn: ms(run.spawn),
-                program: ms(outcome.wall),
-                run: ms(run.total),
-                total: ms(receipt.queue + receipt.checkout + run.limit + run.total),
-            },
-        }
-    }
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -382,29 +322,12 @@ mod tests {
 
     fn report(status: Status) -> Report {
         Report {
-            status: status.into(),
             exit_code: Some(0),
-            signal: None,
             message: (status != Status::Success).then(|| "exit code 3".to_owned()),
-            field: None,
-            violations: Vec::new(),
-            notes: Vec::new(),
             stdout: "out\n".to_owned(),
             stderr: "err".to_owned(),
-            stdout_missing_bytes: 0,
-            stderr_missing_bytes: 0,
             cpu_ms: 1.0,
-            peak_memory_bytes: None,
-            stdout_uri: None,
-            stderr_uri: None,
-            files: Vec::new(),
-            cell: None,
-            result: None,
-            shown: Vec::new(),
-            undone: false,
-            background_output: None,
-            expires_at: None,
-            handle: None,
+            ..Report::of(status.into())
         }
     }
 

@@ -15,6 +15,7 @@ const KEPT: usize = 2048;
 pub(crate) struct SoFar {
     stdout: Mutex<End>,
     stderr: Mutex<End>,
+    step: Mutex<Option<String>>,
 }
 
 /// The end of a stream.
@@ -26,6 +27,16 @@ struct End {
 }
 
 impl SoFar {
+    /// Notes what is being done before the program can start; an empty text if that is over.
+    pub(crate) fn begin_step(&self, step: &str) {
+        *lock(&self.step) = Some(step.to_owned()).filter(|step| !step.is_empty());
+    }
+
+    /// What is being done before the program can start.
+    pub(crate) fn step(&self) -> Option<String> {
+        lock(&self.step).clone()
+    }
+
     /// Adds what was printed.
     pub(crate) fn add(&self, stream: Stream, bytes: &[u8]) {
         let mut end = lock(self.of(stream));

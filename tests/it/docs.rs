@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use regex::Regex;
 use serde_json::Value;
 
 use crate::common::{isolator, run_command};
@@ -72,6 +73,21 @@ fn the_page_about_hosts_has_every_check_of_the_doctor_and_no_other() {
     assert_eq!(rows.map(str::to_owned).collect::<BTreeSet<_>>(), names);
 }
 
+/// What links to the headings of a page end with.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let is_text = text.lines().scan(true, |is_text, line| {
+        *is_text ^= line.starts_with("```");
+        Some(*is_text)
+    });
+    let headings =
+        text.lines().zip(is_text).filter(|(line, is_text)| *is_text && line.starts_with('#'));
+    let anchor = |(line, _): (&str, bool)| {
+        let heading = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        heading.chars().filter(|c| c.is_alphanumeric() || ['-', '_'].contains(c)).collect()
+    };
+    headings.map(anchor).collect()
+}
+
 #[test]
 fn links_between_the_pages_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -85,15 +101,51 @@ fn links_between_the_pages_lead_somewhere() {
             }
             let text = fs::read_to_string(&path).unwrap();
             for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-                let file = link.split('#').next().unwrap();
-                if file.is_empty() || file.contains(':') {
+                let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+                if file.contains(':') {
                     continue;
                 }
                 let name = path.display();
-                assert!(folder.join(file).exists(), "{name} links to {file}, which is not there");
+                let target = if file.is_empty() { path.clone() } else { folder.join(file) };
+                assert!(target.exists(), "{name} links to {file}, which is not there");
+                if !heading.is_empty() && target.extension().is_some_and(|it| it == "md") {
+                    let headings = anchors(&fs::read_to_string(target).unwrap());
+                    assert!(headings.contains(heading), "{name} links to {link}: no such heading");
+                }
                 links += 1;
             }
         }
     }
     assert!(links > 50, "{links} links");
+}
+
+#[test]
+fn the_page_about_metrics_has_every_family_and_no_other() {
+    let name = Regex::new(r#""((?:isolator|mcp_server|process)_[a-z_]+)""#).unwrap();
+    let mut families = BTreeSet::new();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics")).unwrap() {
+        let source = fs::read_to_string(entry.unwrap().path()).unwrap();
+        families.extend(name.captures_iter(&source).map(|found| found[1].to_owned()));
+    }
+    assert!(families.len() > 30, "{families:?}");
+    let page = page("docs/operating.md");
+    let (_, section) = page.split_once("\n## Metrics\n").unwrap();
+    let rows = section.split("\n## ").next().unwrap().lines();
+    let names = rows.filter(|line| line.starts_with("| `")).flat_map(|line| {
+        let cell = line.split('|').nth(1).unwrap();
+        cell.split('`').skip(1).step_by(2).map(|name| name.trim_end_matches("_total").to_owned())
+    });
+    assert_eq!(names.collect::<BTreeSet<_>>(), families);
+}
+
+#[test]
+fn the_runbook_has_every_alert_and_no_other() {
+    let alerts = page("contrib/prometheus/isolator-alerts.yml");
+    let alert = |line: &str| Some(line.trim().strip_prefix("- alert: ")?.to_owned());
+    let alerts: BTreeSet<_> = alerts.lines().filter_map(alert).collect();
+    assert!(alerts.len() > 5, "{alerts:?}");
+    let page = page("docs/runbook.md");
+    let (_, section) = page.split_once("\n## The alerts\n").unwrap();
+    let headings = section.lines().filter_map(|line| Some(line.strip_prefix("### ")?.to_owned()));
+    assert_eq!(headings.collect::<BTreeSet<_>>(), alerts);
 }

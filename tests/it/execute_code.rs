@@ -109,6 +109,30 @@ async fn go_programs_can_have_several_files_and_packages() {
 }
 
 #[tokio::test]
+async fn go_programs_can_bring_packages_in_a_folder_vendor() {
+    let server = Server::with("go", json!({})).await;
+    let call = |modules: &str| {
+        json!({
+            "language": "go",
+            "entrypoint_code": "package main\n\nimport \"example.com/greet\"\n\nfunc main() { greet.Hello() }",
+            "additional_files": [
+                { "filename": "go.mod",
+                  "content": "module main\n\ngo 1.21\n\nrequire example.com/greet v1.0.0\n" },
+                { "filename": "vendor/modules.txt", "content": modules },
+                { "filename": "vendor/example.com/greet/greet.go",
+                  "content": "package greet\n\nimport \"fmt\"\n\nfunc Hello() { fmt.Println(\"hi\") }\n" },
+            ],
+        })
+    };
+    let answer =
+        server.call(call("# example.com/greet v1.0.0\n## explicit\nexample.com/greet\n")).await;
+    assert_eq!(answer.output(), "hi\n");
+    let answer = server.call(call("")).await;
+    assert!(answer.stderr().contains("inconsistent vendoring"), "{}", answer.stderr());
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn snippets_run_by_name_and_new_ones_are_seen_without_a_restart() {
     let server = Server::python().await;
     let prompts = server.directory().join("prompts");

@@ -25,4 +25,5 @@ mod preload;
 mod rooms;
 mod sandbox;
 mod security;
+mod sets;
 mod test_code;

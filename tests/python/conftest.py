@@ -1,13 +1,16 @@
-"""Which tests run over which kinds of server and on which engine, and the server that they share."""
+"""Which tests run over which kinds of server and on which engine, and the servers that they share."""
 
 import engine
 import pytest
 import scope
 
-# Or its assertions would not say what they found.
-pytest.register_assert_rewrite("server")
+# Or their assertions would not say what they found.
+pytest.register_assert_rewrite("server", "package_sets", "package_index")
 
-from server import KINDS, configuration, isolator  # noqa: E402
+import package_index  # noqa: E402
+import package_sets  # noqa: E402
+from kernel import Runner  # noqa: E402
+from server import KINDS, configuration, isolator, shared  # noqa: E402
 
 
 def pytest_collection_modifyitems(config, items):
@@ -40,5 +43,29 @@ def anyio_backend():
 async def server(request, anyio_backend, tmp_path_factory):
     """A server with its client, of the kind that is asked for. All tests share it."""
     folder = tmp_path_factory.mktemp("server")
-    async with isolator(folder, request.param, configuration(folder)) as server:
+    async with shared(isolator(folder, request.param, configuration(folder))) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+async def sets(anyio_backend, tmp_path_factory):
+    """A server with sets of packages, which come from a real index and a real registry."""
+    folder = tmp_path_factory.mktemp("sets")
+    packages = package_sets.packages()
+    with (
+        package_index.pypiserver(packages, folder / "wheels") as python,
+        package_index.verdaccio(packages, folder / "verdaccio") as javascript,
+    ):
+        config = package_sets.config(folder, package_sets.SETS, {"python": python, "javascript": javascript})
+        async with shared(package_sets.serving(folder, config)) as server:
+            yield server
+
+
+@pytest.fixture
+def runner(tmp_path):
+    """The kernel of a Python session, without a sandbox. When it is closed no process may be left."""
+    runner = Runner(tmp_path)
+    try:
+        yield runner
+    finally:
+        assert runner.close() == 0

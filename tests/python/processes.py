@@ -63,6 +63,12 @@ def namespace(pid, kind):
         return None
 
 
+def has_sandboxes(launcher):
+    """Whether a launcher of the embedded engine has some. What else it has is in its own namespaces."""
+    own = namespace(launcher, "pid")
+    return any(namespace(child, "pid") not in (own, None) for child in children(launcher))
+
+
 def open_paths(pid):
     """What its descriptors are open for, as it calls them itself."""
     found = []

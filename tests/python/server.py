@@ -1,5 +1,6 @@
 """A server under test, with a state directory of its own, so that what it made can be told apart."""
 
+import asyncio
 import json
 import os
 import re
@@ -28,8 +29,8 @@ KINDS = ["stdio-auto", "stdio-legacy", "http-auto", "http-legacy"]
 # need it.
 _CHANGES = {"promptsDir": str(ROOT / "prompts"), "languageSettings": {"python": {"preload": {"modules": []}}}}
 
-# What a host takes from its own environment, what a server on another engine needs, and what a long run tells the
-# allocator.
+# What a host takes from its own environment, what a server on another engine needs, what a long run tells the allocator, and what
+# the tools read that build sets of packages.
 _PASSED_ON = [
     "HOME",
     "PATH",
@@ -39,6 +40,15 @@ _PASSED_ON = [
     "DOCKER_CERT_PATH",
     "RUST_LOG",
     "GLIBC_TUNABLES",
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX",
+    "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL",
+    "UV_HTTP_RETRIES",
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "npm_config_registry",
+    "npm_config_fetch_retries",
 ]
 
 
@@ -107,6 +117,28 @@ async def isolator(state, kind, config, on_message=None, log=sys.stderr):
     # It was waited for, so there is nothing to wait for.
     assert not Path(f"/proc/{server.pid}").exists(), "the server still runs"
     assert engine.left(server.instance, state) == []
+
+
+@asynccontextmanager
+async def shared(context):
+    """What a context yields, for a fixture that many tests share. It lives in a task of its own: fixtures don't always end in the
+    reverse order of their beginning, and cancel scopes of one task must."""
+    began, ends = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    async def hold():
+        async with context as value:
+            began.set_result(value)
+            await ends.wait()
+
+    task = asyncio.create_task(hold())
+    await asyncio.wait({task, began}, return_when=asyncio.FIRST_COMPLETED)
+    if not began.done():
+        await task
+    try:
+        yield began.result()
+    finally:
+        ends.set()
+        await task
 
 
 @asynccontextmanager

@@ -18,9 +18,10 @@ from registries import archive, wheel
 pytestmark = pytest.mark.any_engine
 
 ROOT = Path(__file__).parents[2]
-# Every file that says what somebody wants has a lock next to it.
-WANTED = sorted(path for folder in ("images", "scripts", "tests") for path in ROOT.glob(f"{folder}/**/*.in"))
-ENTRY = re.compile(r"[a-z0-9-]+==[\w.]+( ; [^#\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
+# Every file that says what somebody wants has a lock next to it. What others have is in the folders of their packages.
+WANTED = [path for folder in ("images", "scripts", "tests") for path in ROOT.glob(f"{folder}/**/*.in")]
+WANTED = sorted(path for path in WANTED if "node_modules" not in path.parts)
+ENTRY = re.compile(r"[a-z0-9-]+==[\w.!]+( ; [^#\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
 MODULES = [ROOT / f"{folder}/package-lock.json" for folder in ("images/javascript", "tests/node", "tests/clients/node")]
 
 

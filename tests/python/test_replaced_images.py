@@ -5,7 +5,7 @@ import os
 import engine
 import pytest
 from faults import POOLED, copy_images, is_filled, running, serving, succeeds
-from processes import children
+from processes import children, has_sandboxes
 from server import receipt, until
 from test_resources import read_json
 
@@ -72,4 +72,4 @@ def are_replaced(server, image):
 
 def makers(pid):
     """The launchers of a server that have made something, if its engine has launchers."""
-    return {inner for outer in children(pid) for inner in children(outer) if children(inner)}
+    return {inner for outer in children(pid) for inner in children(outer) if has_sandboxes(inner)}

@@ -55,8 +55,8 @@ async def test_they_consist_of_what_everybody_understands(tools):
         assert (part["type"] == "array") == ("items" in part), part
         assert all(part.get("enum", ["some"])), part
         assert set(part.get("required", [])) <= part.get("properties", {}).keys(), part
-    for schema in schemas(tools):
-        assert all("description" in property for property in schema["properties"].values())
+    for tool in tools:
+        assert all("description" in property for property in tool.input_schema["properties"].values())
 
 
 async def test_json_schema_has_nothing_against_them(tools):

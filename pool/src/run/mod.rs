@@ -17,6 +17,7 @@ use isolator_runner::wire::{self, Exit, Failed, FailedCause, Job, Kind, Wanted, 
 use crate::engine::limits::Resources;
 use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
+use crate::packages::PackageSet;
 use crate::run::outcome::{Outcome, Status};
 use crate::run::output::Output;
 use crate::sandbox::connection::{ConnectionError, Frame};
@@ -32,15 +33,17 @@ const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// the CPU.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A program starts milliseconds after its job was sent. If it takes this long, the sandbox may be frozen, which
-/// is checked.
-const FREEZE_CHECK_AFTER: Duration = Duration::from_secs(1);
+/// A program or a cell starts milliseconds after it was sent. If it takes this long, the sandbox may be frozen, which is
+/// checked.
+pub(crate) const FREEZE_CHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// Where the time of a run went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunTimes {
     /// Changing the sandbox's limits, where the request asked for others.
     pub limit: Duration,
+    /// Giving the sandbox a set of packages, where the request asked for one.
+    pub bind: Duration,
     /// Unpacking the workspace, as the runner tells.
     pub unpack: Duration,
     /// Starting the program, as the runner tells.
@@ -73,6 +76,12 @@ pub enum RunError {
     /// has not begun.
     #[error("no interpreter came into the sandbox, so the program was not started: {0}")]
     NotForked(SandboxError),
+    /// The set of packages can't be brought to where sandboxes are made. It would be the same with another sandbox.
+    #[error("the packages can't be brought into a sandbox: {0}")]
+    Packages(EngineError),
+    /// The sandbox was not given its packages. The program has not begun.
+    #[error("the sandbox did not get its packages, so the program was not started: {0}")]
+    NotBound(EngineError),
     /// The runner ended, or took too long, before it had started the program.
     #[error("the sandbox did not start the program; the sandbox is {0}")]
     NotStarted(SandboxState),
@@ -89,11 +98,10 @@ pub(crate) async fn run(
     client: &str,
     tasks: &TaskTracker,
 ) -> Result<(Outcome, RunTimes), RunError> {
-    let began = Instant::now();
-    let interpreter = prepare(&mut sandbox, request.resources, want).await?;
-    let limit = began.elapsed();
-
-    let message = encode(request, interpreter, &sandbox)?;
+    let packages = request.packages.as_ref();
+    let prepared = prepare(&mut sandbox, request.resources, packages, want).await?;
+    let (bind, limit) = (prepared.bind, prepared.limit);
+    let message = encode(request, prepared, &sandbox)?;
     let sent = Instant::now();
     let mut output = Output::new(request.output, request.watch.clone(), request.files.as_ref());
     let mut take_back = sandbox.take_back(request.resources);
@@ -111,11 +119,11 @@ pub(crate) async fn run(
         }
         // The engine is asked about the sandbox next, and gets one call after the other.
         if let Some(lowering) = lowering {
-            let _ = lowering.await;
+            lowering.settle().await;
         }
     }
 
-    let times = RunTimes { limit, total, ..RunTimes::default() };
+    let times = RunTimes { limit, bind, total, ..RunTimes::default() };
     match report {
         Report::NotThawed(error) => Err(RunError::NotThawed(error)),
         Report::Exit(exit) => {
@@ -129,7 +137,12 @@ pub(crate) async fn run(
             };
             Ok((Outcome::from_exit(exit, output, &disks(&sandbox.spec)), times))
         }
-        Report::Failed(failed) => Err(from_failed(failed)),
+        Report::Failed(failed) => {
+            if let (FailedCause::Packages, Some(set)) = (failed.cause, packages) {
+                sandbox.engine.missed(set);
+            }
+            Err(from_failed(failed))
+        }
         Report::Late => match sandbox.state().await? {
             state if !output.started => Err(RunError::NotStarted(state)),
             SandboxState::Running => {
@@ -150,13 +163,30 @@ pub(crate) async fn run(
     }
 }
 
-/// Does what a frozen sandbox can't have done to it, where the request needs that. Returns the interpreter that the program
-/// should have.
+/// A sandbox that has what a program needs.
+pub(crate) struct Prepared {
+    /// The interpreter that the program should have.
+    pub(crate) interpreter: Wanted,
+    /// Its set of packages, if it has one.
+    pub(crate) packages: Option<wire::Packages>,
+    bind: Duration,
+    limit: Duration,
+}
+
+/// Gives a sandbox its packages, and does what a frozen one can't have done to it, where the request needs that.
 pub(crate) async fn prepare(
     sandbox: &mut Sandbox<Armed>,
     resources: Resources,
+    packages: Option<&Arc<PackageSet>>,
     want: &Want,
-) -> Result<Wanted, RunError> {
+) -> Result<Prepared, RunError> {
+    let began = Instant::now();
+    let packages = match packages {
+        Some(set) => Some(give(sandbox, set).await?),
+        None => None,
+    };
+    let bind = packages.as_ref().map_or(Duration::ZERO, |_| began.elapsed());
+    let began = Instant::now();
     let has_other_limits = resources != sandbox.spec.resources;
     let fork = sandbox.better_fork(want);
     if has_other_limits || fork.is_some() {
@@ -169,7 +199,24 @@ pub(crate) async fn prepare(
         Some(fork) => sandbox.fork(fork).await.map_err(RunError::NotForked)?,
         None => false,
     };
-    Ok(if has_modules { Wanted::Loaded } else { want.interpreter })
+    let interpreter = if has_modules { Wanted::Loaded } else { want.interpreter };
+    Ok(Prepared { interpreter, packages, bind, limit: began.elapsed() })
+}
+
+/// Gives a sandbox a set of packages.
+async fn give(
+    sandbox: &mut Sandbox<Armed>,
+    set: &Arc<PackageSet>,
+) -> Result<wire::Packages, RunError> {
+    if sandbox.spec.packages != Some(set.interpreter) {
+        let message =
+            "its sandboxes have no place for them: its language has no packages of this kind";
+        let message = message.to_owned();
+        return Err(RunError::Packages(EngineError::Refused { call: Call::Bind, message }));
+    }
+    let provide = sandbox.engine.provide(set, &sandbox.spec.image);
+    bounded(Call::Provide, provide).await.map_err(RunError::Packages)?;
+    sandbox.bind(set).await.map_err(RunError::NotBound)
 }
 
 /// Sends the job and reads frames at the same time: a runner that reports a failure half-way stops reading,
@@ -233,7 +280,7 @@ async fn exchange(
 
 fn encode(
     request: &RunRequest,
-    interpreter: Wanted,
+    prepared: Prepared,
     sandbox: &Sandbox<Armed>,
 ) -> Result<Vec<u8>, RunError> {
     let job = Job {
@@ -244,8 +291,9 @@ fn encode(
         deadline: request.timeout,
         cpu_time: request.cpu_time,
         output: request.output,
-        interpreter,
+        interpreter: prepared.interpreter,
         files: request.files.clone(),
+        packages: prepared.packages,
     };
     let tar = request.workspace.tar();
     let mut message = Vec::with_capacity(tar.len() + request.stdin.len() + 4096);
@@ -274,7 +322,7 @@ enum Report {
 }
 
 /// Thaws a sandbox that somebody froze while it was waiting.
-async fn thaw_if_frozen(engine: &dyn Engine, name: &SandboxName) {
+pub(crate) async fn thaw_if_frozen(engine: &dyn Engine, name: &SandboxName) {
     let thawed = match bounded(Call::State, engine.state(name)).await {
         Ok(SandboxState::Paused) => bounded(Call::Resume, engine.resume(name)).await,
         Ok(_) => return,
@@ -332,13 +380,30 @@ fn handle_frame(
 
 fn from_failed(failed: Failed) -> RunError {
     let Failed { cause, message } = failed;
+    let message = shortened(&message);
     match cause {
         FailedCause::WorkspaceFull => RunError::WorkspaceFull(message),
         FailedCause::Workspace => RunError::Workspace(message),
         FailedCause::Command => RunError::Command(message),
+        FailedCause::Packages => {
+            RunError::NotBound(EngineError::Refused { call: Call::Bind, message })
+        }
         FailedCause::Protocol => {
             let error = WireError::Io(std::io::Error::other(message));
             RunError::Sandbox(SandboxError::Runner(error.into()))
         }
     }
+}
+
+/// The beginning and the end of a text that has something from the runner in it, which can be as long as a frame. It goes into
+/// answers and logs, and is kept for as long as a session is remembered.
+pub(crate) fn shortened(text: &str) -> String {
+    const HALF: usize = 150;
+    let length = text.chars().count();
+    if length <= 2 * HALF {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(HALF).collect();
+    let end: String = text.chars().skip(length - HALF).collect();
+    format!("{start}…{end}")
 }

@@ -26,6 +26,16 @@ pub enum Status {
 }
 
 impl Status {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::Success,
+        Self::Error,
+        Self::Timeout,
+        Self::OutOfMemory,
+        Self::Killed,
+        Self::OutputLimit,
+    ];
+
     /// The name that callers see.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,6 +1,7 @@
 //! A request to run a program.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_runner::wire::{OutputLimits, WantedFiles};
@@ -8,6 +9,7 @@ use isolator_runner::wire::{OutputLimits, WantedFiles};
 use super::output::Watch;
 use super::workspace::Workspace;
 use crate::engine::limits::Resources;
+use crate::packages::PackageSet;
 
 /// Everything that a run needs besides a sandbox.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ pub struct RunRequest {
     pub output: OutputLimits,
     /// Which of the files that it creates or changes are returned, if any.
     pub files: Option<WantedFiles>,
+    /// The set of packages that it can import from, if any.
+    pub packages: Option<Arc<PackageSet>>,
     /// Callback for the beginning of the output while the program runs.
     pub watch: Option<Watch>,
 }
@@ -54,6 +58,7 @@ impl RunRequest {
             resources,
             output,
             files: None,
+            packages: None,
             watch: None,
         }
     }

@@ -173,7 +173,7 @@ impl Workspace {
     }
 
     /// The files: their paths below the workspace, and what is in them.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+    pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter().map(|(path, content)| (path.as_str(), &self.tar[content.clone()]))
     }
 }

@@ -4,8 +4,8 @@
 //! Every step takes the sandbox by value, so calls to the engine on one sandbox come in series; a
 //! step that fails, or whose future is dropped, drops the lease, and the reaper removes it.
 //!
-//! With one exception: a job can be sent while a sandbox is being thawed, because an engine takes some time
-//! to report that it is thawed.
+//! With one exception: a sandbox can be given its packages and its job while it is being thawed, because an engine takes
+//! some time to report that it is thawed.
 
 pub(crate) mod activity;
 pub(crate) mod connection;
@@ -19,11 +19,13 @@ use isolator_runner::wire::{self, Preloaded, Wanted};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, PreloadStatus, Want};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
+use crate::packages::PackageSet;
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
 
@@ -203,6 +205,18 @@ impl Sandbox<Armed> {
         self.engine.can_fork(self.lease.name(), &self.spec, &fork).then_some(fork)
     }
 
+    /// Gives a set of packages to the sandbox, which may still be frozen. Returns what its runner has to know. The set is
+    /// kept until the sandbox is removed.
+    pub(crate) async fn bind(
+        &mut self,
+        set: &Arc<PackageSet>,
+    ) -> Result<wire::Packages, EngineError> {
+        self.lease.keep(Arc::clone(set));
+        let bind = self.engine.bind(self.lease.name(), set);
+        let folder = bounded(Call::Bind, bind).await?;
+        Ok(wire::Packages { interpreter: set.interpreter, folder })
+    }
+
     /// Forks an interpreter for a program into the thawed sandbox. Returns whether one with modules came.
     ///
     /// After an error it is not known what is in the sandbox: it must not get a job. The same holds if the future is dropped.
@@ -230,6 +244,23 @@ impl Sandbox<Armed> {
     pub(crate) async fn pause(self) -> Result<Sandbox<Paused>, SandboxError> {
         bounded(Call::Pause, self.engine.pause(self.lease.name())).await?;
         Ok(self.into_state(Paused))
+    }
+
+    /// The same of a sandbox that is of use all the same: if it could not be frozen and runs, it comes back.
+    pub(crate) async fn pause_or_keep(
+        mut self,
+    ) -> Result<Result<Sandbox<Paused>, Self>, SandboxError> {
+        let Err(error) = bounded(Call::Pause, self.engine.pause(self.lease.name())).await else {
+            return Ok(Ok(self.into_state(Paused)));
+        };
+        match self.state().await? {
+            SandboxState::Running => {
+                tracing::warn!(%error, "a sandbox could not be frozen");
+                Ok(Err(self))
+            }
+            SandboxState::Paused => Ok(Ok(self.into_state(Paused))),
+            SandboxState::Stopped | SandboxState::Ended | SandboxState::Gone => Err(error.into()),
+        }
     }
 
     /// Changes what the program in the thawed sandbox may use.
@@ -279,6 +310,10 @@ impl Sandbox<Armed> {
     }
 }
 
+/// How often the limits of a sandbox are lowered until the engine does it, and how long is waited in between.
+const LOWERING_TRIES: u32 = 3;
+const LOWERING_PAUSE: Duration = Duration::from_secs(1);
+
 /// Lowers the limits of a sandbox to what its program may use.
 pub(crate) struct TakeBack {
     engine: Arc<dyn Engine>,
@@ -292,17 +327,48 @@ impl TakeBack {
     /// Does it in a task of `tasks`, which holds the lease: the program goes on meanwhile, and the sandbox is not
     /// removed. The program keeps `kept` bytes on top, the memory of the modules that it was given; never more than
     /// all that waited had.
-    pub(crate) fn begin(self, kept: u64, tasks: &TaskTracker) -> JoinHandle<()> {
+    pub(crate) fn begin(self, kept: u64, tasks: &TaskTracker) -> Lowering {
         let Self { engine, lease, resources, ahead, processes } = self;
         let memory = resources.memory.as_bytes().saturating_add(kept.min(ahead.as_bytes()));
         let resources = Resources { memory: ByteSize::bytes(memory), ..resources };
-        tasks.spawn(async move {
-            let update = engine.update(lease.name(), resources, processes);
-            if let Err(error) = bounded(Call::Update, update).await {
-                // The program has ended, or it has already used the memory, which stays its own then.
-                tracing::debug!(sandbox = %lease.name(), %error, "limits were not lowered");
+        let still_there = Arc::downgrade(&lease);
+        let mut lease = Some(lease);
+        let no_more_tries = CancellationToken::new();
+        let end = no_more_tries.clone();
+        let task = tasks.spawn(async move {
+            for tries_left in (0..LOWERING_TRIES).rev() {
+                // Between two tries only the request holds the sandbox, so that it is removed as soon as that has ended.
+                let Some(held) = lease.take().or_else(|| still_there.upgrade()) else { return };
+                let update = engine.update(held.name(), resources, processes);
+                let Err(error) = bounded(Call::Update, update).await else { return };
+                if tries_left == 0 {
+                    // The program has already used the memory, which stays its own then, or the engine has a fault.
+                    tracing::warn!(sandbox = %held.name(), %error, "a program keeps more memory than it may use");
+                    return;
+                }
+                tracing::debug!(sandbox = %held.name(), %error, "limits were not lowered, trying again");
+                drop(held);
+                if end.run_until_cancelled(tokio::time::sleep(LOWERING_PAUSE)).await.is_none() {
+                    return;
+                }
             }
-        })
+        });
+        Lowering { task, no_more_tries }
+    }
+}
+
+/// Limits that are being lowered.
+pub(crate) struct Lowering {
+    task: JoinHandle<()>,
+    no_more_tries: CancellationToken,
+}
+
+impl Lowering {
+    /// Waits until no call of it is under way, and none follows.
+    pub(crate) async fn settle(self) {
+        self.no_more_tries.cancel();
+        // It ends without an answer only together with the runtime.
+        let _ = self.task.await;
     }
 }
 

@@ -14,8 +14,10 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::counts::Count;
 use crate::engine::{Call, Engine, SandboxName, bounded};
 use crate::lock::lock;
+use crate::packages::PackageSet;
 use crate::sandbox::activity::ActivityGate;
 
 /// Removals at the same time. More would only wait for each other inside the engine.
@@ -32,6 +34,7 @@ const MAX_BACKLOG: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Lease {
     name: SandboxName,
+    packages: Mutex<Option<Arc<PackageSet>>>,
     reaper: Reaper,
 }
 
@@ -39,20 +42,32 @@ impl Lease {
     pub(crate) fn name(&self) -> &SandboxName {
         &self.name
     }
+
+    /// Keeps a set of packages until the sandbox is removed.
+    pub(crate) fn keep(&self, set: Arc<PackageSet>) {
+        *lock(&self.packages) = Some(set);
+    }
+}
+
+/// A sandbox that nobody leases anymore, with the set of packages that it has.
+struct Leaving {
+    name: SandboxName,
+    packages: Option<Arc<PackageSet>>,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         self.reaper.known.change(|_, leaving| *leaving += 1);
         // The reaper outlives every lease until the process ends; then the next instance sweeps.
-        let _ = self.reaper.queue.send(self.name.clone());
+        let packages = lock(&self.packages).take();
+        let _ = self.reaper.queue.send(Leaving { name: self.name.clone(), packages });
     }
 }
 
 /// Issues leases, and removes the sandboxes whose lease was dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaper {
-    queue: mpsc::UnboundedSender<SandboxName>,
+    queue: mpsc::UnboundedSender<Leaving>,
     known: Arc<Known>,
     hurry: CancellationToken,
 }
@@ -62,6 +77,7 @@ pub(crate) struct Reaper {
 struct Known {
     names: Mutex<HashSet<SandboxName>>,
     counts: watch::Sender<Counts>,
+    removed: Count,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,11 +108,12 @@ impl Reaper {
         activity: Arc<ActivityGate>,
         tasks: &TaskTracker,
     ) -> Self {
-        let (queue, names) = mpsc::unbounded_channel();
-        let known = Arc::new(Known { names: Mutex::default(), counts: watch::Sender::default() });
+        let (queue, left) = mpsc::unbounded_channel();
+        let (names, counts) = (Mutex::default(), watch::Sender::default());
+        let known = Arc::new(Known { names, counts, removed: Count::new() });
         let hurry = CancellationToken::new();
         let reaping =
-            reap(engine, activity, names, Arc::clone(&known), hurry.clone(), tasks.clone());
+            reap(engine, activity, left, Arc::clone(&known), hurry.clone(), tasks.clone());
         tasks.spawn(reaping);
         Self { queue, known, hurry }
     }
@@ -106,7 +123,7 @@ impl Reaper {
         self.known.change(|names, _| {
             names.insert(name.clone());
         });
-        Lease { name, reaper: self.clone() }
+        Lease { name, packages: Mutex::default(), reaper: self.clone() }
     }
 
     /// Takes over a sandbox that nobody holds.
@@ -138,18 +155,23 @@ impl Reaper {
     pub(crate) fn leaving(&self) -> usize {
         self.known.counts.borrow().leaving
     }
+
+    /// How many sandboxes were removed since the start.
+    pub(crate) fn removed(&self) -> u64 {
+        self.known.removed.get()
+    }
 }
 
 async fn reap(
     engine: Arc<dyn Engine>,
     activity: Arc<ActivityGate>,
-    mut names: mpsc::UnboundedReceiver<SandboxName>,
+    mut left: mpsc::UnboundedReceiver<Leaving>,
     known: Arc<Known>,
     hurry: CancellationToken,
     tasks: TaskTracker,
 ) {
     let slots = Arc::new(Semaphore::new(PARALLEL_REMOVALS));
-    while let Some(name) = names.recv().await {
+    while let Some(Leaving { name, packages }) = left.recv().await {
         let engine = Arc::clone(&engine);
         let activity = Arc::clone(&activity);
         let known = Arc::clone(&known);
@@ -174,7 +196,8 @@ async fn reap(
                     }
                 }
             }
-            drop(slot);
+            drop((slot, packages));
+            known.removed.add(1);
             known.change(|names, leaving| {
                 names.remove(&name);
                 *leaving -= 1;

@@ -71,7 +71,7 @@ fn workload(program: &'static Program, language: &Language) -> Workload {
         env: language.env.clone(),
         workspace: workspace.build(),
         sandbox: language.sandbox.clone(),
-        pool: PoolShape { size: language.pool.size, hot: language.pool.hot },
+        pool: PoolShape { size: language.pool.size.most(), hot: language.pool.hot },
     }
 }
 

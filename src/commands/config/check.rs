@@ -11,8 +11,9 @@ use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::{Call, SandboxSpec, bounded};
 
 use crate::app::App;
+use crate::audit;
 use crate::commands::{complain, isolator, say};
-use crate::config::{Config, ConfigError, Language, Problem};
+use crate::config::{Config, ConfigError, Index, Language, Problem, index_key};
 use crate::request::snippets::Snippets;
 use crate::transport::http;
 
@@ -51,10 +52,14 @@ impl Report {
 /// Checks a configuration that is valid by itself against the machine.
 pub(super) async fn check(config: &Config) -> anyhow::Result<ExitCode> {
     let mut report = Report::default();
-    for (path, message) in http::problems_of_files(&config.http) {
+    for (path, message) in http::problems_of_files(config) {
         report.error(path, message);
     }
+    if let Some(problem) = config.audit.as_ref().and_then(audit::problem) {
+        report.error("audit.path", problem);
+    }
     snippets(config, &mut report);
+    packages(config, &mut report);
     extensions(config, &mut report);
     memory(config, ByteSize::bytes(Machine::here([]).memory_bytes), &mut report);
     if tokio::time::timeout(ENGINE_TIMEOUT, engine(config, &mut report)).await.is_err() {
@@ -99,6 +104,22 @@ fn snippets(config: &Config, report: &mut Report) {
     }
 }
 
+/// Where packages come from.
+fn packages(config: &Config, report: &mut Report) {
+    for (interpreter, index) in &config.packages.index {
+        if let Index::Folder(folder) = index
+            && !folder.is_dir()
+        {
+            let message =
+                format!("{} is no folder; name one with wheels, or an address", folder.display());
+            report.error(index_key(*interpreter), message);
+        }
+    }
+    for (key, message) in config.packages.warnings() {
+        report.warning(key, message);
+    }
+}
+
 /// A file's extension gives its language, so it should belong to one.
 fn extensions(config: &Config, report: &mut Report) {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
@@ -125,14 +146,16 @@ fn memory(config: &Config, machine: ByteSize, report: &mut Report) {
         None => 0,
     };
     let of_pool = |language: &Language| {
-        (language.pool.size as u64).saturating_mul(WAITING.as_bytes() + of_one(language))
+        (language.pool.size.most() as u64).saturating_mul(WAITING.as_bytes() + of_one(language))
     };
     let needed: u64 = config.languages.values().map(|language| of_pool(language)).sum();
-    let needed = ByteSize::bytes(needed);
+    let bound = config.pools.memory.map_or(u64::MAX, ByteSize::as_bytes);
+    let needed = ByteSize::bytes(needed.min(bound));
     // A number of KiB would be hard to read.
     let machine = ByteSize::mib(machine.as_mib());
     if machine.as_bytes() > 0 && needed > machine {
-        let count: usize = config.languages.values().map(|language| language.pool.size).sum();
+        let count: usize =
+            config.languages.values().map(|language| language.pool.size.most()).sum();
         report.error(
             "pool.size",
             format!(
@@ -231,6 +254,19 @@ mod tests {
             [
                 "languageSettings.ts.extensions: javascript has .ts too, and files with it are taken for \
                  javascript"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_index_that_is_not_there_or_not_encrypted_is_reported_without_its_password() {
+        let index = r#"{"packages": {"index": {"python": "wheels", "javascript": "http://me:pass@npm.example/"}}}"#;
+        assert_eq!(
+            found(index, packages),
+            [
+                "packages.index.python: /nowhere/wheels is no folder; name one with wheels, or an address",
+                "packages.index.javascript: http://***@npm.example/ is asked without encryption, so anyone between it and \
+                 this machine can see credentials and replace packages; use https"
             ]
         );
     }

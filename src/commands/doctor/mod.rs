@@ -7,6 +7,7 @@ mod findings;
 mod host;
 mod kernel;
 mod memory;
+mod packages;
 mod runc;
 #[cfg(test)]
 mod tests;
@@ -57,6 +58,7 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
         let app = App::new(&config).await?;
         let mut surroundings = Surroundings::new(&config, app.kind == EngineKind::Embedded);
         engine(&config, &app, &mut surroundings, &mut findings).await;
+        packages::packages(&config, &mut findings).await;
         findings.part("host");
         descriptors(&config, &mut findings);
         if arguments.production {
@@ -175,7 +177,7 @@ async fn images(config: &Config, app: &App, findings: &mut Findings) {
 /// Runs each language's command in a sandbox, with an empty program.
 async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
     findings.part("sandboxes");
-    let pools = match app.start_pools(config, PoolFill::One) {
+    let pools = match app.start_pools(config, PoolFill::Few(1)) {
         Ok(pools) => pools,
         Err(error) => return findings.missing(&error.to_string(), "see docs/engines.md"),
     };

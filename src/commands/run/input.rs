@@ -39,6 +39,7 @@ pub(super) fn arguments(config: &Config, command: RunArguments) -> anyhow::Resul
         memory_mb: command.memory,
         cpus: command.cpus,
         snippet_name: command.snippet,
+        packages: command.packages,
         ..Arguments::default()
     };
     if let Some(file) = &command.file {
@@ -165,6 +166,7 @@ impl Names {
             "language" => "--language".to_owned(),
             "entrypoint_code" | "entrypoint_filename" => self.program.clone(),
             "snippet_name" => "--snippet".to_owned(),
+            "packages" => "--packages".to_owned(),
             "stdin" => "standard input".to_owned(),
             "timeout" => "--timeout".to_owned(),
             "memory_mb" => "--memory".to_owned(),

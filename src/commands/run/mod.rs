@@ -4,26 +4,31 @@ pub(super) mod input;
 mod output;
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use isolator_pool::pool::admission::Client;
+use isolator_pool::run::outcome::Status;
 
 use crate::app::{App, PoolFill};
 use crate::commands::Work;
 use crate::commands::cli::RunArguments;
 use crate::commands::signals::{stop_signal, stopped_by};
 use crate::commands::steps::ensure_image;
+use crate::commands::wanted_sets::WantedSets;
 use crate::config::Config;
 use crate::request::pack;
 use crate::request::resolve::{self, Request};
 use crate::request::snippets::Snippets;
+use crate::result::receipt::UsedPackages;
 
-use output::Output;
+use output::{Output, Served};
 
 /// Runs the program, and passes on its output and its exit code.
 pub fn run(config: Config, command: RunArguments) -> Work {
     Box::pin(async move {
+        let config = Arc::new(config);
         let output = Output::new(&command)?;
         let names = input::Names::of(&command);
         let stdin = input::standard_input(&config, &command)?;
@@ -50,21 +55,41 @@ pub fn run(config: Config, command: RunArguments) -> Work {
             image = ensure_image(&app.images, image, output.is_quiet()) => image?,
             signal = &mut stop_signal => return Ok(stopped_by(signal)),
         };
-        let pools = app.start_pools(&config, PoolFill::Nothing)?;
+        let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
         let client = Client::host();
+        let sets = WantedSets::new(&config, &pools, output.is_quiet())?;
+        let wanted = std::mem::take(&mut request.packages);
         let ended = tokio::select! {
-            executed = pools.execute(name, &client, &request.run) => Ok(executed),
+            ran = async {
+                let given = sets.of(&request.language, wanted).await?;
+                request.run.packages = given.as_ref().map(|given| Arc::clone(&given.set));
+                let name = &request.language.name;
+                let (outcome, receipt) = pools.execute(name, &client, &request.run).await?;
+                let failed = outcome.status == Status::Error;
+                let packages = match failed {
+                    true => Some(sets.known(&config, &request.language).await),
+                    false => None,
+                };
+                anyhow::Ok((outcome, receipt, given, packages))
+            } => Ok(ran),
             signal = stop_signal => Err(signal),
         };
+        sets.close().await;
         let closed = pools.close(Duration::ZERO).await;
-        let (outcome, receipt) = match ended {
-            Ok(executed) => executed?,
+        let (outcome, receipt, given, packages) = match ended {
+            Ok(ran) => ran?,
             Err(signal) => {
                 closed?;
                 return Ok(stopped_by(signal));
             }
         };
         closed?;
-        output.pass_on(outcome, &receipt, &config, &request)
+        let used = given.map(|given| UsedPackages {
+            sets: given.asked,
+            hash: given.set.hash.clone(),
+            waited: given.waited,
+        });
+        let served = Served { receipt: &receipt, used, packages };
+        output.pass_on(outcome, served, &config, &request)
     })
 }

@@ -15,10 +15,13 @@ use isolator_pool::run::outcome::{ChangedFile, End, Outcome, Status};
 use crate::commands::cli::RunArguments;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
+use crate::packages::Packages;
 use crate::request::resolve::Request;
-use crate::result::explain::{self, Context};
+use crate::result::explain::{self, Caller, Context, PackagesAdvice};
 use crate::result::files::FileReport;
-use crate::result::report::{ReceiptReport, Report};
+
+use crate::result::receipt::{ReceiptReport, UsedPackages};
+use crate::result::report::Report;
 
 /// Files that are named if they are not kept.
 const MAX_NAMED: usize = 5;
@@ -30,6 +33,16 @@ pub(super) struct Output {
     is_quiet: bool,
     /// The folder for the files that the program leaves.
     folder: Option<PathBuf>,
+}
+
+/// How the run was served.
+pub(super) struct Served<'a> {
+    /// The receipt.
+    pub receipt: &'a Receipt,
+    /// The packages that it had.
+    pub used: Option<UsedPackages>,
+    /// Those that it could have had, if it failed.
+    pub packages: Option<&'a Packages>,
 }
 
 impl Output {
@@ -77,18 +90,29 @@ impl Output {
     pub(super) fn pass_on(
         &self,
         mut outcome: Outcome,
-        receipt: &Receipt,
+        served: Served<'_>,
         config: &Config,
         request: &Request,
     ) -> anyhow::Result<ExitCode> {
         let code = ExitCode::from(u8::try_from(outcome.shell_code()).unwrap_or(u8::MAX));
         let Request { language, run: RunRequest { timeout, resources, .. }, advice, .. } = request;
         let advice = advice.as_deref();
-        let context =
-            Context { config, language, timeout: *timeout, resources: *resources, advice };
+        let asked = served.used.as_ref().map_or_else(Vec::new, |used| used.sets.clone());
+        let context = Context {
+            config,
+            language,
+            timeout: *timeout,
+            resources: *resources,
+            advice,
+            packages: served.packages.map(|packages| PackagesAdvice {
+                packages,
+                asked: &asked,
+                caller: Caller::CommandLine,
+            }),
+        };
         let files = std::mem::take(&mut outcome.files);
         let printed = if self.is_json {
-            say(&as_json(&outcome, receipt, &context, &files)?)
+            say(&as_json(&outcome, (served.receipt, served.used), &context, &files)?)
         } else {
             pass_output_on(&outcome, &context)
         };
@@ -139,7 +163,7 @@ fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
 /// The same data as a call of `execute_code` returns, with its receipt.
 fn as_json(
     outcome: &Outcome,
-    receipt: &Receipt,
+    (receipt, packages): (&Receipt, Option<UsedPackages>),
     context: &Context<'_>,
     files: &[ChangedFile],
 ) -> serde_json::Result<String> {
@@ -147,7 +171,7 @@ fn as_json(
     let of_file = |file: &ChangedFile| FileReport::named(file.path.clone(), file.size);
     report.files = files.iter().map(of_file).collect();
     let mut data = serde_json::to_value(report)?;
-    data["receipt"] = serde_json::to_value(ReceiptReport::new(outcome, receipt))?;
+    data["receipt"] = serde_json::to_value(ReceiptReport::new(outcome, receipt, packages))?;
     serde_json::to_string_pretty(&data)
 }
 

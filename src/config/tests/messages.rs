@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use isolator_pool::pool::sizing::Size;
+
 use super::super::load::assemble;
 use super::*;
 
@@ -119,7 +121,7 @@ fn a_wrong_value_or_key_is_reported_with_a_correction() {
         ),
         (
             r#"{"pool": {"colour": 1}}"#,
-            "pool.colour: there is no such key here; there are hot, maxAge, size",
+            "pool.colour: there is no such key here; there are hot, maxAge, memoryMB, size, target",
         ),
         (r#"{"http": {"tls": {"key": "k"}}}"#, "http.tls.certificate: is required here"),
         (
@@ -192,7 +194,9 @@ fn the_environment_overrides_the_file() {
     let variables = variables.map(|(name, value)| (name.into(), value.into()));
     let config = assemble(text, None, Path::new("/conf"), variables).unwrap();
     let [python, javascript] = ["python", "javascript"].map(|name| &config.languages[name]);
-    assert_eq!((python.pool.size, javascript.pool.size, javascript.pool.hot), (7, 5, 2));
+    let size = |language: &Language| language.pool.size;
+    assert_eq!([size(python), size(javascript)], [Size::Fixed(7), Size::Fixed(5)]);
+    assert_eq!(javascript.pool.hot, 2);
     assert_eq!(python.env["TZ"], "UTC");
     assert!(!config.languages.contains_key("go"));
 }

@@ -1,7 +1,9 @@
 mod messages;
+mod packages;
 
 use std::path::Path;
 
+use isolator_pool::pool::sizing::Size;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -166,8 +168,9 @@ fn a_pool_takes_its_size_from_the_common_one_unless_it_says() {
         r#"{"pool": {"size": 4, "hot": 3}, "languageSettings": {"go": {"pool": {"size": 1}}}}"#,
     )
     .unwrap();
-    assert_eq!((config.languages["python"].pool.size, config.languages["python"].pool.hot), (4, 3));
-    assert_eq!((config.languages["go"].pool.size, config.languages["go"].pool.hot), (1, 1));
+    let of = |language: &str| config.languages[language].pool;
+    assert_eq!((of("python").size, of("python").hot), (Size::Fixed(4), 3));
+    assert_eq!((of("go").size, of("go").hot), (Size::Fixed(1), 1));
     assert_eq!(problem(r#"{"pool": {"size": 1, "hot": 2}}"#).0, "pool.hot");
 }
 

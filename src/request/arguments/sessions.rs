@@ -15,17 +15,20 @@ pub(crate) struct OpenSession {
     #[serde(default)]
     #[schemars(with = "String")]
     pub language: Option<String>,
-    /// Files for its working directory, as additional_files of execute_code.
+    /// As additional_files of execute_code.
     #[serde(default)]
     pub files: Vec<AdditionalFile>,
-    /// Memory limit in MiB for everything in it. 0: the language's usual one.
+    /// Memory limit in MiB for all that is in it. 0: the usual one.
     #[serde(default)]
     #[schemars(with = "u64")]
     pub memory_mb: Option<u64>,
-    /// CPU limit in cores. 0: the language's usual one.
+    /// CPU limit in cores. 0: the usual one.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,
+    /// As of execute_code; for all cells.
+    #[serde(default)]
+    pub packages: Vec<String>,
     /// How long it can be unused, such as "10m".
     #[serde(default)]
     #[schemars(with = "String")]
@@ -48,11 +51,11 @@ pub(crate) struct RunCommand {
     #[serde(default)]
     #[schemars(with = "String")]
     pub command: Option<String>,
-    /// Folder in which it runs. Default: the working directory.
+    /// Folder in which it runs, if not the working directory.
     #[serde(default)]
     #[schemars(with = "String")]
     pub cwd: Option<String>,
-    /// Text for its standard input.
+    /// Text for standard input.
     #[serde(default)]
     #[schemars(with = "String")]
     pub stdin: Option<String>,

@@ -34,7 +34,7 @@ const MAX_PLACE: u64 = u32::MAX as u64;
 pub(crate) struct Syntax {
     /// Whether the program is valid.
     pub valid: bool,
-    /// What is wrong, in the words of the language's own tools.
+    /// What is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub error: Option<String>,
@@ -42,15 +42,15 @@ pub(crate) struct Syntax {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64", range(min = 1))]
     pub line: Option<u64>,
-    /// The offset in the line, from 1, as the language's own tools count.
+    /// The offset in it, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64", range(min = 1))]
     pub offset: Option<u64>,
-    /// The line's text, without the space around it.
+    /// The line's text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub context: Option<String>,
-    /// What was understood of arguments that were not as they should be.
+    /// Other remarks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

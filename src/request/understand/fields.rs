@@ -58,6 +58,8 @@ pub(super) enum Kind {
     Args,
     /// Patterns of files.
     Patterns,
+    /// Sets of packages, and requirements.
+    Packages,
     /// Environment variables.
     Variables,
     /// A list of files.
@@ -116,6 +118,23 @@ const CORES: Field = field(
     &["cores", "cpu", "cpucores", "cpucount"],
     "give a number of cores, such as 0.5",
 );
+const PACKAGES: Field = field(
+    "packages",
+    Kind::Packages,
+    &[
+        "dependencies",
+        "deps",
+        "libraries",
+        "modules",
+        "package",
+        "packageset",
+        "packagesets",
+        "pip",
+        "requirements",
+        "sets",
+    ],
+    "give a list of strings, such as [\"text\"]",
+);
 const FILES: &str = "give a list of objects with filename and content";
 
 impl Tool for Arguments {
@@ -153,6 +172,7 @@ impl Tool for Arguments {
         field("timeout", Kind::Duration, TIMEOUT, DURATION),
         MEMORY,
         CORES,
+        PACKAGES,
     ];
 }
 
@@ -194,6 +214,7 @@ impl Tool for CheckSyntax {
     const FIELDS: &'static [Field] = &[
         field("language", Kind::Language, LANGUAGE, NAME_OF_LANGUAGE),
         field("code", Kind::Code, CODE, SOURCE),
+        PACKAGES,
     ];
 }
 
@@ -214,6 +235,7 @@ impl Tool for TestCode {
             &["memlimitmb", "memorymb", "memorymib"],
             MEBIBYTES,
         ),
+        PACKAGES,
     ];
 }
 
@@ -235,6 +257,7 @@ impl Tool for OpenSession {
         field("files", Kind::Files, &["additionalfiles", "inputfiles"], FILES),
         MEMORY,
         CORES,
+        PACKAGES,
         field("idle_timeout", Kind::Duration, &["timeout", "ttl"], DURATION),
         field(
             "replay",

@@ -67,6 +67,28 @@ fn the_table_of_each_tool_has_the_arguments_that_its_struct_has() {
 }
 
 #[test]
+fn packages_are_a_list_whatever_they_are_called() {
+    for given in [
+        json!({ "packages": ["a>=1,<2"] }),
+        json!({ "packages": "a>=1,<2" }),
+        json!({ "requirements": ["a>=1,<2", "", null] }),
+        json!({ "dependencies": "[\"a>=1,<2\"]" }),
+    ] {
+        let read = read_as::<Arguments>(given.clone());
+        match given.get("packages") {
+            // It could be two.
+            Some(Value::String(_)) => assert_eq!(read.unwrap_err().field, "packages"),
+            _ => assert_eq!(read.unwrap().0.packages, ["a>=1,<2"], "{given}"),
+        }
+    }
+    assert_eq!(execute(json!({ "package": "a >= 1" })).packages, ["a >= 1"]);
+    assert!(execute(json!({ "packages": [] })).packages.is_empty());
+    assert!(execute(json!({ "packages": "" })).packages.is_empty());
+    let error = read_as::<Arguments>(json!({ "packages": { "a": "1" } })).unwrap_err();
+    assert!(error.message.ends_with("give a list of strings, such as [\"text\"]"), "{error}");
+}
+
+#[test]
 fn null_is_what_is_left_out_wherever_it_is() {
     let names = Arguments::FIELDS.iter().map(|field| (field.name.to_owned(), Value::Null));
     assert_eq!(execute(Value::Object(names.collect())), Arguments::default());

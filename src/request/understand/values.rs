@@ -46,7 +46,7 @@ pub(super) fn read(field: &Field, value: Given, at: &str, notes: &mut Notes) -> 
         (Kind::Mebibytes | Kind::Whole, value) => whole(field, value, at, notes),
         (Kind::Number, value) => number(field, value, at, notes),
         (Kind::Switch, value) => switch(field, value, at, notes),
-        (Kind::Args | Kind::Patterns, value) => list(field, value, at, notes),
+        (Kind::Args | Kind::Patterns | Kind::Packages, value) => list(field, value, at, notes),
         (Kind::Variables, value) => variables(field, value, at, notes),
         (Kind::Files, value) => files::read(field, value, at, notes),
         (_, value) => Err(wrong(field, &value, at)),
@@ -250,7 +250,7 @@ fn list(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
                 note_json(at, notes);
                 return list(field, json, at, notes);
             }
-            _ if is_one_item(&text) => {
+            _ if is_one_item(&text) || is_one_package(field, &text) => {
                 notes.add(at, format!("{at}: the string was taken as a list of one"));
                 vec![Given::String(text)]
             }
@@ -268,6 +268,8 @@ fn list(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
         match (field.kind, item) {
             // Nothing matches it.
             (Kind::Patterns, Given::String(text)) if text.is_empty() => None,
+            (Kind::Packages, Given::String(text)) if text.trim().is_empty() => None,
+            (Kind::Packages, Given::Null) => None,
             (_, Given::String(text)) => Some(Ok(Value::String(text))),
             (Kind::Args, item @ (Given::Number(_) | Given::Bool(_))) => {
                 note_as_written(at, notes);
@@ -286,6 +288,11 @@ fn list(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
 fn is_one_item(text: &str) -> bool {
     let is_list = text.starts_with(['[', '{']) && text.ends_with([']', '}']);
     !is_list && !text.contains(|c: char| c.is_whitespace() || c == ',')
+}
+
+/// Whether a string is one requirement, which can have spaces in it. One with commas may as well be several.
+fn is_one_package(field: &Field, text: &str) -> bool {
+    field.kind == Kind::Packages && !text.contains([',', '\n', '[', '{'])
 }
 
 fn note_as_written(at: &str, notes: &mut Notes) {

@@ -1,11 +1,11 @@
-//! The address that `isolator serve --http` listens at, as a user writes it.
+//! The addresses that a server listens at, as a user writes them.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HttpAddress {
+pub enum ListenAddress {
     /// Only this machine can connect.
     Loopback(u16),
     /// One address, or all of this machine's.
@@ -16,7 +16,7 @@ pub enum HttpAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It is a URL.
-    #[error("expected an address without {0}://, such as 127.0.0.1:8000; the path is always /mcp")]
+    #[error("expected an address without {0}://, such as 127.0.0.1:8000")]
     Url(&'static str),
     /// The port is missing or out of range.
     #[error("expected a port from 0 to 65535, as in 8000 or 127.0.0.1:8000")]
@@ -29,7 +29,7 @@ pub enum AddressError {
     Other,
 }
 
-impl HttpAddress {
+impl ListenAddress {
     /// The socket addresses to try. A machine without IPv4 has only the second.
     pub(crate) fn candidates(self) -> Vec<SocketAddr> {
         match self {
@@ -41,7 +41,7 @@ impl HttpAddress {
     }
 }
 
-impl FromStr for HttpAddress {
+impl FromStr for ListenAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
@@ -72,9 +72,9 @@ mod tests {
     #[test]
     fn a_port_alone_means_this_machine() {
         for text in ["8000", ":8000", "localhost:8000", "LocalHost:8000"] {
-            assert_eq!(text.parse(), Ok(HttpAddress::Loopback(8000)), "{text}");
+            assert_eq!(text.parse(), Ok(ListenAddress::Loopback(8000)), "{text}");
         }
-        let tried = HttpAddress::Loopback(8000).candidates();
+        let tried = ListenAddress::Loopback(8000).candidates();
         assert_eq!(tried, ["127.0.0.1:8000".parse().unwrap(), "[::1]:8000".parse().unwrap()]);
     }
 
@@ -82,8 +82,8 @@ mod tests {
     fn an_address_is_taken_as_it_is() {
         for text in ["127.0.0.1:8000", "0.0.0.0:0", "[::1]:8000", "[::]:65535"] {
             let address = text.parse().unwrap();
-            assert_eq!(text.parse(), Ok(HttpAddress::At(address)), "{text}");
-            assert_eq!(HttpAddress::At(address).candidates(), [address]);
+            assert_eq!(text.parse(), Ok(ListenAddress::At(address)), "{text}");
+            assert_eq!(ListenAddress::At(address).candidates(), [address]);
         }
     }
 
@@ -100,7 +100,7 @@ mod tests {
             (&["https://0.0.0.0:443"], "without https://"),
         ] {
             for text in texts {
-                let message = text.parse::<HttpAddress>().unwrap_err().to_string();
+                let message = text.parse::<ListenAddress>().unwrap_err().to_string();
                 assert!(message.contains(hint), "{text:?}: {message}");
             }
         }
