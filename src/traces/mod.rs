@@ -204,19 +204,23 @@ impl CallTrace {
 }
 
 impl Inner {
-    /// Makes the spans of stages that came one after the other, the last of which ended at `ended`.
+    /// Makes the spans of stages that came one after the other, the last of which ended at `ended`. Only starting a program is
+    /// counted within the program's own time, so it begins with that.
     fn stages(&self, parent: &Context, ms: &Value, names: &[&'static str], ended: SystemTime) {
         let mut ended = ended;
         for name in names.iter().rev() {
             let Some(time) = ms[*name].as_f64() else { continue };
             let time = Duration::try_from_secs_f64(time / 1e3).unwrap_or_default();
-            let began = ended.checked_sub(time).unwrap_or(ended);
+            let (began, over) = match *name {
+                "spawn" => (ended, ended.checked_add(time).unwrap_or(ended)),
+                _ => (ended.checked_sub(time).unwrap_or(ended), ended),
+            };
             let builder = self.tracer.span_builder(*name).with_start_time(began);
             let stage = parent.with_span(self.tracer.build_with_context(builder, parent));
             if *name == "run" {
                 self.stages(&stage, ms, &OF_RUN, ended);
             }
-            stage.span().end_with_timestamp(ended);
+            stage.span().end_with_timestamp(over);
             ended = began;
         }
     }
@@ -314,6 +318,8 @@ mod tests {
             assert_eq!(child.end_time.duration_since(child.start_time).unwrap().as_millis(), ms);
         }
         assert_eq!(named("queue").end_time, named("checkout").start_time);
+        assert_eq!(named("spawn").start_time, named("program").start_time);
+        assert_eq!(named("unpack").end_time, named("program").start_time);
         assert_eq!(found.len(), 8);
     }
 
