@@ -1,20 +1,19 @@
 //! `isolator packages build`.
 
-use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context as _;
-use isolator_pool::pool::pools::Pools;
 
 use crate::app::{App, PoolFill};
+use crate::commands::complain;
+use crate::commands::packages::each::each_set;
 use crate::commands::packages::list::Row;
 use crate::commands::packages::lock::lock_new;
 use crate::commands::packages::{choice, size};
-use crate::commands::signals::{stop_signal, stopped_by};
+use crate::commands::signals::stop_signal;
 use crate::commands::steps::{Steps, ensure_image};
-use crate::commands::{complain, say};
 use crate::config::{Config, SetConfig};
 use crate::packages::build::{Builder, Sandboxes};
 use crate::packages::store::{Store, StoredSet};
@@ -33,51 +32,21 @@ pub(super) async fn build(
     choice::of_configuration(&config, names)?;
     let config = Arc::new(config);
     let app = App::new(&config).await?;
-    let mut stop = pin!(stop_signal()?);
+    let stop = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
     let packages = Packages::new(Arc::clone(&config), Arc::clone(&pools), store.clone(), true);
     let sandboxes = Arc::clone(&pools) as Arc<dyn Sandboxes>;
     let builder = Builder::new(Arc::clone(&config), store.clone(), sandboxes);
-    let mut rows = Vec::new();
-    let mut failed = 0;
-    let ended = tokio::select! {
-        ended = async {
-            for set in choice::of_configuration(&config, names)? {
-                match build_one(&app, &config, &builder, &packages, set).await {
-                    Ok(built) if json => rows.push(Row::of(
-                        &config,
-                        &store,
-                        Some(set.name.clone()),
-                        built,
-                        SystemTime::now(),
-                    )),
-                    Ok(built) => say(&told(set, &built))?,
-                    Err(error) => {
-                        failed += 1;
-                        complain(&format!("isolator: {error:#}"));
-                    }
-                }
-            }
-            anyhow::Ok(None)
-        } => ended,
-        signal = &mut stop => Ok(Some(signal)),
-    };
+    let ended = each_set(&config, names, stop, json, async |set| {
+        let built = build_one(&app, &config, &builder, &packages, set).await?;
+        let text = told(set, &built);
+        let row = Row::of(&config, &store, Some(set.name.clone()), built, SystemTime::now());
+        Ok((row, text))
+    })
+    .await;
     // Whatever has ended it, no tool goes on.
     packages.close().await;
-    let closed = close(&pools).await;
-    if let Some(signal) = ended? {
-        return Ok(stopped_by(signal));
-    }
-    closed?;
-    if json {
-        say(&serde_json::to_string_pretty(&rows)?)?;
-    }
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Removes the sandboxes that were needed.
-pub(super) async fn close(pools: &Pools) -> anyhow::Result<()> {
-    Ok(pools.close(Duration::ZERO).await?)
+    ended.finish(&pools, json).await
 }
 
 async fn build_one(

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,11 +9,11 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::app::{App, PoolFill};
-use crate::commands::packages::build::close;
+use crate::commands::complain;
 use crate::commands::packages::choice;
-use crate::commands::signals::{stop_signal, stopped_by};
+use crate::commands::packages::each::each_set;
+use crate::commands::signals::stop_signal;
 use crate::commands::steps::{Steps, ensure_image};
-use crate::commands::{complain, say};
 use crate::config::{Config, SetConfig};
 use crate::packages::build::{Builder, Sandboxes};
 use crate::packages::lock::{Lock, Locked};
@@ -44,42 +43,19 @@ pub(super) async fn lock(
     choice::of_configuration(&config, names)?;
     let config = Arc::new(config);
     let app = App::new(&config).await?;
-    let mut stop = pin!(stop_signal()?);
+    let stop = stop_signal()?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
     let builder =
         Builder::new(Arc::clone(&config), store, Arc::clone(&pools) as Arc<dyn Sandboxes>);
-    let mut rows = Vec::new();
-    let mut failed = 0;
-    let ended = tokio::select! {
-        ended = async {
-            for set in choice::of_configuration(&config, names)? {
-                match lock_one(&app, &config, &builder, set, upgrade).await {
-                    Ok((row, changes)) => {
-                        if !json {
-                            say(&told(&row, &changes))?;
-                        }
-                        rows.push(row);
-                    }
-                    Err(error) => {
-                        failed += 1;
-                        complain(&format!("isolator: the set {}: {error:#}", set.name));
-                    }
-                }
-            }
-            anyhow::Ok(None)
-        } => ended,
-        signal = &mut stop => Ok(Some(signal)),
-    };
+    let ended = each_set(&config, names, stop, json, async |set| {
+        let locked = lock_one(&app, &config, &builder, set, upgrade).await;
+        let (row, changes) = locked.with_context(|| format!("the set {}", set.name))?;
+        let text = told(&row, &changes);
+        Ok((row, text))
+    })
+    .await;
     drop(builder);
-    let closed = close(&pools).await;
-    if let Some(signal) = ended? {
-        return Ok(stopped_by(signal));
-    }
-    closed?;
-    if json {
-        say(&serde_json::to_string_pretty(&rows)?)?;
-    }
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    ended.finish(&pools, json).await
 }
 
 /// Writes the lock of a set that has none, so that it is built from that. Returns its folder, or nothing if there is one.

@@ -2,6 +2,7 @@
 
 mod build;
 mod choice;
+mod each;
 mod list;
 mod lock;
 mod remove;
