@@ -344,11 +344,7 @@ impl Calls {
             Ok(got) => got,
             Err(answer) => return answer,
         };
-        notes.append(&mut got.notes);
-        if let Some(bound) = &got.bound {
-            note.packages(&bound.asked, &bound.set.hash);
-        }
-        request.run.packages = got.bound.as_ref().map(|bound| Arc::clone(&bound.set));
+        request.run.packages = got.told(&mut notes, note);
         request.run.watch = watch;
         let executed = self.pools.execute(&request.language.name, client, &request.run).await;
         let (outcome, receipt) = match executed {
@@ -443,11 +439,7 @@ impl Calls {
             Ok(got) => got,
             Err(answer) => return answer,
         };
-        notes.append(&mut got.notes);
-        if let Some(bound) = &got.bound {
-            note.packages(&bound.asked, &bound.set.hash);
-        }
-        request.run.packages = got.bound.as_ref().map(|bound| Arc::clone(&bound.set));
+        request.run.packages = got.told(&mut notes, note);
         request.run.watch = progress;
         Ok(match self.pools.execute(&language.name, &client, &request.run).await {
             Ok((outcome, receipt)) => {

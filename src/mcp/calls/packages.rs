@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use pep440_rs::{Version, VersionSpecifiers};
 
 use super::{Answer, Calls, Tell};
+use crate::audit::Note;
 use crate::config::Language;
 use crate::mcp::tool_result;
 use crate::packages::requirement::{self, Requirement};
@@ -33,6 +35,18 @@ pub(super) struct Got {
 }
 
 impl Got {
+    /// Tells the caller and the audit log of it. Returns the set for the program.
+    pub(super) fn told(
+        &mut self,
+        notes: &mut Vec<String>,
+        note: &mut Note,
+    ) -> Option<Arc<PackageSet>> {
+        notes.append(&mut self.notes);
+        let bound = self.bound.as_ref()?;
+        note.packages(&bound.asked, &bound.set.hash);
+        Some(Arc::clone(&bound.set))
+    }
+
     /// The same for the receipt.
     pub(super) fn used(&self) -> Option<UsedPackages> {
         self.bound.as_ref().map(|bound| UsedPackages {
