@@ -25,15 +25,6 @@ pub struct PackageSet {
     pub held: File,
 }
 
-impl PackageSet {
-    /// The folders in which a set for Python has its modules, below its own.
-    pub(crate) fn places(&self) -> Vec<PathBuf> {
-        let versions = std::fs::read_dir(self.folder.join("lib")).into_iter().flatten().flatten();
-        let places = versions.map(|version| version.path().join("site-packages"));
-        places.filter(|place| place.is_dir()).collect()
-    }
-}
-
 impl PartialEq for PackageSet {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash

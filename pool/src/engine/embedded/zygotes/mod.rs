@@ -126,7 +126,7 @@ impl Templates {
     fn named(&self, plain: &Key, known: &Known, imports: &Imports) -> Vec<String> {
         let content = plain.content();
         let set = plain.packages.as_ref().and_then(|bound| bound.set.upgrade());
-        let places = set.filter(|_| !imports.parts.is_empty()).map(|set| set.places());
+        let places = set.filter(|_| !imports.parts.is_empty()).map(|set| parts::places(&set));
         let places = places.unwrap_or_default();
         let mut parts = lock(&self.parts);
         let is_module =

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
 use super::imports::Known;
+use crate::packages::PackageSet;
 
 /// Most answers that are remembered, of all images. Then all are forgotten and looked up again.
 const MOST_KNOWN: usize = 4096;
@@ -59,6 +60,13 @@ fn is_there(root: &Path, places: &[String], endings: &[String], part: &str) -> b
                 || exists(format!("{place}/{module}/__init__{ending}"))
         })
     })
+}
+
+/// The folders in which a set for Python has its modules, below its own.
+pub(super) fn places(set: &PackageSet) -> Vec<PathBuf> {
+    let versions = std::fs::read_dir(set.folder.join("lib")).into_iter().flatten().flatten();
+    let places = versions.map(|version| version.path().join("site-packages"));
+    places.filter(|place| place.is_dir()).collect()
 }
 
 #[cfg(test)]
