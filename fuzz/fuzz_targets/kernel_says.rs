@@ -4,6 +4,7 @@
 #![no_main]
 
 mod fuzzer;
+mod knobs;
 // These modules of the runner are not part of its library, so they are included by their paths.
 #[allow(dead_code)]
 #[path = "../../runner/src/session/channel.rs"]
@@ -78,11 +79,5 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    if size <= KNOBS || seed % 16 == 0 {
-        return libfuzzer_sys::fuzzer_mutate(data, size, max_size);
-    }
-    let stream = &mut data[KNOBS..];
-    let most = max_size - KNOBS.min(max_size);
-    KNOBS
-        + fuzzer::mutate(stream, size - KNOBS, most, seed, |mutator, stream| mutator.stream(stream))
+    knobs::mutate(data, size, max_size, seed)
 });

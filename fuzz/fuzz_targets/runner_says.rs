@@ -4,6 +4,7 @@
 #![no_main]
 
 mod fuzzer;
+mod knobs;
 mod scripted;
 
 use std::sync::Arc;
@@ -18,10 +19,9 @@ use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use isolator_pool::{OutputLimits, WantedFiles, fuzzing};
 use isolator_runner::wire::{MAX_FILES, MAX_PATH};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
-use scripted::{RESOURCES, WORKDIR, scripted, spec};
+use scripted::{RESOURCES, WORKDIR, paused_runtime, scripted, spec};
 
 /// The longest time for a request: the calls that arm and preload, the start, the program, and its report.
 const LONGEST: Duration = Duration::from_secs(2 * 20 + 20 + 20 + 10 + 5 + 2);
@@ -31,15 +31,9 @@ const LONGEST_ERROR: usize = 2000;
 
 fuzz_target!(|input: &[u8]| {
     let Some((knobs, stream)) = input.split_first_chunk::<KNOBS>() else { return };
-    // The runtime's clock is paused, and jumps ahead when all tasks are waiting.
-    let runtime: Runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime can be made");
     let watched = Arc::new(AtomicUsize::new(0));
     let request = request(knobs, &watched);
-    runtime.block_on(async {
+    paused_runtime().block_on(async {
         let began = Instant::now();
         let engine = Arc::new(scripted(knobs, stream));
         let done = fuzzing::execute(engine, Arc::new(spec(knobs)), &request).await;
@@ -52,13 +46,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    if size <= KNOBS || seed % 16 == 0 {
-        return libfuzzer_sys::fuzzer_mutate(data, size, max_size);
-    }
-    let stream = &mut data[KNOBS..];
-    let most = max_size - KNOBS.min(max_size);
-    KNOBS
-        + fuzzer::mutate(stream, size - KNOBS, most, seed, |mutator, stream| mutator.stream(stream))
+    knobs::mutate(data, size, max_size, seed)
 });
 
 fn check(outcome: &Outcome, request: &RunRequest, watched: usize) {

@@ -4,6 +4,7 @@
 #![no_main]
 
 mod fuzzer;
+mod knobs;
 mod scripted;
 
 use std::collections::BTreeMap;
@@ -25,10 +26,9 @@ use isolator_pool::{OutputLimits, WantedFiles};
 use isolator_runner::wire::{MAX_FILES, MAX_PATH};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
-use scripted::{RESOURCES, scripted, spec};
+use scripted::{RESOURCES, paused_runtime, scripted, spec};
 
 /// The longest time for all calls together: arming and opening, two cells, and three short calls.
 const LONGEST: Duration = Duration::from_secs(3 * 20 + 25 + 2 * (35 + 10 + 15) + 3 * 20 + 60);
@@ -49,13 +49,7 @@ static INSTANCE: LazyLock<(TempDir, Arc<Instance>)> = LazyLock::new(|| {
 
 fuzz_target!(|input: &[u8]| {
     let Some((knobs, stream)) = input.split_first_chunk::<KNOBS>() else { return };
-    // The runtime's clock is paused, and jumps ahead when all tasks are waiting.
-    let runtime: Runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime can be made");
-    runtime.block_on(async {
+    paused_runtime().block_on(async {
         let began = Instant::now();
         let pools = pools(knobs, stream);
         let request =
@@ -70,13 +64,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    if size <= KNOBS || seed % 16 == 0 {
-        return libfuzzer_sys::fuzzer_mutate(data, size, max_size);
-    }
-    let stream = &mut data[KNOBS..];
-    let most = max_size - KNOBS.min(max_size);
-    KNOBS
-        + fuzzer::mutate(stream, size - KNOBS, most, seed, |mutator, stream| mutator.stream(stream))
+    knobs::mutate(data, size, max_size, seed)
 });
 
 /// Asks for everything at once, so that the answers can come at once, too.

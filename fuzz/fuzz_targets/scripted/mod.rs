@@ -16,6 +16,7 @@ use isolator_pool::engine::{
     SandboxSpec, SandboxState, Unsupported, Warning,
 };
 use isolator_pool::packages::PackageSet;
+use tokio::runtime::{Builder, Runtime};
 
 pub(crate) const WORKDIR: &str = "/workspace";
 
@@ -59,6 +60,12 @@ pub(crate) fn spec(knobs: &[u8; KNOBS]) -> SandboxSpec {
         packages: None,
         allow_unlimited: false,
     }
+}
+
+/// A runtime whose clock is paused, and jumps ahead when all tasks are waiting.
+pub(crate) fn paused_runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().expect("a runtime can be made")
 }
 
 /// An engine whose runner says this.
