@@ -48,10 +48,14 @@ struct Log {
 /// What calls and the thread that writes both know.
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes of the lines that wait.
-    waiting: AtomicUsize,
-    /// Whether the last line could not be written.
+    /// Lines that are not written yet, with the one that is being written.
+    waiting_lines: AtomicUsize,
+    /// Bytes of the lines that wait, without the one that is being written: a long line alone is no sign of a slow disk.
+    waiting_bytes: AtomicUsize,
+    /// Whether the last line could not be written, or the file could not be opened.
     is_failing: AtomicBool,
+    /// Whether the server's log says that too many lines wait. It is said once until all are written.
+    is_told_behind: AtomicBool,
     written: Count,
     lost: Count,
 }
@@ -63,6 +67,8 @@ enum Message {
     Line(String),
     /// The file may have been moved away.
     Reopen,
+    /// It may be possible to write again.
+    Look,
     /// Nothing more comes. Whoever has the receiver waits until all is written.
     End(oneshot::Sender<()>),
 }
@@ -74,7 +80,7 @@ pub(crate) struct AuditCounts {
     pub written: u64,
     /// Lines that could not be.
     pub lost: u64,
-    /// Whether the last one could not be.
+    /// Whether the last one could not be, or so many wait that calls are refused.
     pub is_failing: bool,
 }
 
@@ -82,8 +88,7 @@ pub(crate) struct AuditCounts {
 pub(crate) fn problem(config: &AuditConfig) -> Option<String> {
     let shown = config.path.display();
     match fs::metadata(&config.path) {
-        Ok(found) if !found.is_file() => Some(format!("{shown} is not a file")),
-        Ok(_) => None,
+        Ok(found) => file::unsuitable(&found).map(|why| format!("{shown} can't be used: {why}")),
         Err(_) => {
             let folder = config.path.parent().filter(|it| !it.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
@@ -123,8 +128,9 @@ impl Audit {
     /// Why no call can be served now, if that is so.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let log = self.0.as_ref()?;
-        let refuses = log.refuses && log.state.is_failing.load(Ordering::Relaxed);
-        refuses.then_some(
+        let is_failing = log.state.is_failing.load(Ordering::Relaxed);
+        // A disk that hangs has no error. Calls that run then still need room for their lines.
+        (log.refuses && (is_failing || log.state.is_behind())).then_some(
             "the server's audit log can't be written, and its operator wants no call to be served then: \
              nothing was run. Tell the operator, and try again later",
         )
@@ -140,11 +146,11 @@ impl Audit {
 
     /// What has happened; `None` if there is no log.
     pub(crate) fn counts(&self) -> Option<AuditCounts> {
-        let state = &self.0.as_ref()?.state;
+        let Log { state, refuses, .. } = &**self.0.as_ref()?;
         Some(AuditCounts {
             written: state.written.get(),
             lost: state.lost.get(),
-            is_failing: state.is_failing.load(Ordering::Relaxed),
+            is_failing: state.is_failing.load(Ordering::Relaxed) || (*refuses && state.is_behind()),
         })
     }
 
@@ -162,23 +168,43 @@ impl Audit {
             let _ = ended.await;
         };
         if tokio::time::timeout(CLOSE_TIMEOUT, closed).await.is_err() {
-            tracing::error!("the last lines of the audit log could not be written in time");
+            let lines = log.state.waiting_lines.load(Ordering::Relaxed);
+            tracing::error!(lines, "the last lines of the audit log could not be written in time");
         }
     }
 }
 
 impl Log {
     fn send(&self, line: String) {
-        let length = line.len();
-        let waiting = self.state.waiting.fetch_add(length, Ordering::Relaxed);
+        let (state, length) = (&self.state, line.len());
+        state.waiting_lines.fetch_add(1, Ordering::Relaxed);
+        let waiting = state.waiting_bytes.fetch_add(length, Ordering::Relaxed);
         let has_room = waiting + length <= MAX_WAITING_BYTES || waiting == 0;
         if !has_room || self.messages.try_send(Message::Line(line)).is_err() {
-            self.state.waiting.fetch_sub(length, Ordering::Relaxed);
-            self.state.lost.add(1);
-            if !self.state.is_failing.swap(true, Ordering::Relaxed) {
+            state.waiting_lines.fetch_sub(1, Ordering::Relaxed);
+            state.waiting_bytes.fetch_sub(length, Ordering::Relaxed);
+            state.lost.add(1);
+            if !state.is_failing.swap(true, Ordering::Relaxed) {
                 tracing::error!("the disk is too slow for the audit log, so lines are lost");
+                // The last line may have been written just before that, and none comes if calls are refused now. If there is no
+                // room for this either, there are lines to write.
+                let _ = self.messages.try_send(Message::Look);
             }
+        } else if self.refuses
+            && state.is_behind()
+            && !state.is_failing.load(Ordering::Relaxed)
+            && !state.is_told_behind.swap(true, Ordering::Relaxed)
+        {
+            tracing::error!("the disk is too slow for the audit log, so calls are refused");
         }
+    }
+}
+
+impl State {
+    /// Whether so many lines wait that the rest of the room is for those of calls that run.
+    fn is_behind(&self) -> bool {
+        self.waiting_lines.load(Ordering::Relaxed) > MAX_WAITING / 2
+            || self.waiting_bytes.load(Ordering::Relaxed) > MAX_WAITING_BYTES / 2
     }
 }
 

@@ -1,9 +1,15 @@
 //! The log as its readers find it.
 
-use std::path::Path;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use isolator_pool::run::outcome::Status;
+use rustix::fs::{FlockOperation, MemfdFlags, Mode, SealFlags, fchmod, flock};
 use serde_json::Value;
 
 use super::*;
@@ -124,7 +130,7 @@ async fn what_can_not_be_written_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let at = |path: &str| AuditConfig { path: path.into(), ..config(folder.path()) };
     let pipe = folder.path().join("pipe");
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let mode = Mode::RUSR | Mode::WUSR;
     let node = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, node, mode, 0).unwrap();
     for path in [FULL, folder.path().to_str().unwrap(), "/nowhere/audit", pipe.to_str().unwrap()] {
@@ -160,5 +166,222 @@ async fn while_lines_can_not_be_written_calls_go_on_or_are_refused() {
         let tools: Vec<_> = lines(&config.path).iter().map(|line| line["tool"].clone()).collect();
         assert_eq!(tools, if refuses { vec!["one", "two"] } else { vec!["two"] });
         assert_eq!(audit.counts().unwrap().lost, u64::from(!refuses));
+    }
+}
+
+/// Moves the folder of a log away and back. Nobody, not even root, makes a file in a folder that is gone.
+struct Folder {
+    _parent: tempfile::TempDir,
+    inside: PathBuf,
+    away: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let parent = tempfile::tempdir().unwrap();
+        let (inside, away) = (parent.path().join("log"), parent.path().join("away"));
+        fs::create_dir(&inside).unwrap();
+        Self { _parent: parent, inside, away }
+    }
+
+    /// The configuration of a log in it that refuses calls.
+    fn config(&self) -> AuditConfig {
+        AuditConfig { refuses: true, ..config(&self.inside) }
+    }
+
+    fn go(&self) {
+        fs::rename(&self.inside, &self.away).unwrap();
+    }
+
+    fn come_back(&self) {
+        fs::rename(&self.away, &self.inside).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn calls_are_served_again_once_the_file_can_be_opened_although_no_line_comes() {
+    let folder = Folder::new();
+    let audit = Audit::open(Some(&folder.config())).unwrap();
+    folder.go();
+    audit.reopen();
+    until(|| audit.refusal().is_some()).await;
+    folder.come_back();
+    until(|| audit.refusal().is_none()).await;
+    assert_eq!(audit.counts().unwrap().lost, 0);
+}
+
+#[tokio::test]
+async fn a_line_that_is_lost_after_the_last_one_was_written_does_not_refuse_calls_for_ever() {
+    let folder = Folder::new();
+    let audit = Audit::open(Some(&folder.config())).unwrap();
+    audit.begin(&client(), "one");
+    until(|| audit.counts().unwrap().written == 1).await;
+    let log = audit.0.as_ref().unwrap();
+    // As the log was before the thread took the last line.
+    log.state.waiting_bytes.store(MAX_WAITING_BYTES, Ordering::Relaxed);
+    log.send("{}\n".to_owned());
+    log.state.waiting_bytes.store(0, Ordering::Relaxed);
+    assert_eq!(audit.counts().unwrap().lost, 1);
+    until(|| audit.refusal().is_none()).await;
+}
+
+#[test]
+fn a_disk_that_hangs_refuses_calls_before_lines_are_lost() {
+    for refuses in [false, true] {
+        // Whoever has the receiver takes nothing from it.
+        let hanging = || {
+            let (messages, received) = sync_channel(MAX_WAITING);
+            let log = Log { messages, state: Arc::default(), has_code: false, refuses };
+            (Audit(Some(Arc::new(log))), received)
+        };
+        let (audit, _received) = hanging();
+        for _ in 0..MAX_WAITING / 2 {
+            audit.begin(&client(), "one");
+        }
+        assert!(audit.refusal().is_none());
+        audit.begin(&client(), "one");
+        assert_eq!(audit.refusal().is_some(), refuses);
+        let expected = AuditCounts { written: 0, lost: 0, is_failing: refuses };
+        assert_eq!(audit.counts().unwrap(), expected);
+
+        let (audit, _received) = hanging();
+        for _ in 0..2 {
+            assert!(audit.refusal().is_none());
+            audit.0.as_ref().unwrap().send("x".repeat(MAX_WAITING_BYTES / 4 + 1));
+        }
+        assert_eq!(audit.refusal().is_some(), refuses);
+        assert_eq!(audit.counts().unwrap(), expected);
+    }
+}
+
+#[tokio::test]
+async fn lines_that_wait_are_written_although_the_server_uses_another_log() {
+    let folder = Folder::new();
+    let config = folder.config();
+    let audit = Audit::open(Some(&config)).unwrap();
+    folder.go();
+    audit.begin(&client(), "one");
+    until(|| audit.refusal().is_some()).await;
+    audit.begin(&client(), "two");
+    drop(audit);
+    // The thread tries it more than once.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    folder.come_back();
+    until(|| fs::read_to_string(&config.path).is_ok_and(|text| text.lines().count() == 2)).await;
+}
+
+/// What the server's log says.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_log_says_how_many_lines_are_given_up() {
+    let folder = Folder::new();
+    let config = folder.config();
+    let file = AuditFile::open(&config).unwrap();
+    folder.go();
+    let (messages, received) = sync_channel(3);
+    for _ in 0..3 {
+        messages.send(Message::Line("{}\n".to_owned())).unwrap();
+    }
+    drop(messages);
+    let mut writer = Writer::new(file, Arc::default(), true);
+    writer.patience = Duration::ZERO;
+    let said = Said::default();
+    let own = said.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || own.clone());
+    tracing::subscriber::with_default(log.finish(), || writer.run(&received));
+    let said = String::from_utf8(said.0.lock().unwrap().clone()).unwrap();
+    let line = said.lines().find(|line| line.contains("they are lost")).expect(&said);
+    assert!(line.contains("ERROR") && line.contains("lines=3"), "{line}");
+    assert!(line.contains(config.path.to_str().unwrap()), "{line}");
+}
+
+#[test]
+fn a_full_disk_leaves_the_lines_of_other_writers() {
+    // A file in memory that must not grow is like one on a full disk.
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = rustix::fs::memfd_create("audit", flags).unwrap();
+    fchmod(&memory, Mode::RUSR | Mode::WUSR).unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
+    let config = AuditConfig { path, ..config(Path::new("/")) };
+    let mut own = AuditFile::open(&config).unwrap();
+    let mut other = AuditFile::open(&config).unwrap();
+    other.add("{}\n").unwrap();
+    rustix::fs::fcntl_add_seals(&memory, SealFlags::GROW).unwrap();
+    own.add("{}\n").unwrap_err();
+    assert_eq!(fs::read_to_string(&config.path).unwrap(), "{}\n");
+    // It is not locked after the error.
+    flock(&memory, FlockOperation::NonBlockingLockExclusive).unwrap();
+}
+
+#[test]
+fn several_writers_share_a_file_and_its_rotation() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = AuditConfig { max: 400, keep: 100, ..config(folder.path()) };
+    let [mut one, mut two] = [(); 2].map(|()| AuditFile::open(&config).unwrap());
+    let add = |file: &mut AuditFile| file.add("{\"tool\":\"x\"}\n").unwrap();
+    for _ in 0..50 {
+        add(&mut one);
+        add(&mut two);
+    }
+    std::thread::scope(|scope| {
+        for file in [&mut one, &mut two] {
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    add(file);
+                }
+            });
+        }
+    });
+    let files = fs::read_dir(folder.path()).unwrap();
+    let files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    for file in &files {
+        assert!(fs::metadata(file).unwrap().len() <= 400, "{}", file.display());
+    }
+    assert_eq!(files.iter().map(|file| lines(file).len()).sum::<usize>(), 700);
+}
+
+#[test]
+fn a_line_does_not_wait_for_ever_for_another_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let mut file = AuditFile::open(&config).unwrap();
+    let other = File::open(&config.path).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(file.add("{}\n").unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(fs::metadata(&config.path).unwrap().len(), 0);
+    flock(&other, FlockOperation::Unlock).unwrap();
+    file.add("{}\n").unwrap();
+    assert_eq!(lines(&config.path).len(), 1);
+}
+
+#[test]
+fn a_file_that_others_can_read_or_write_is_refused_also_behind_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    fs::write(&config.path, "").unwrap();
+    let link = AuditConfig { path: folder.path().join("link"), ..config.clone() };
+    symlink(&config.path, &link.path).unwrap();
+    for (mode, is_refused) in [(0o644, true), (0o620, true), (0o602, true), (0o600, false)] {
+        fs::set_permissions(&config.path, Permissions::from_mode(mode)).unwrap();
+        for config in [&config, &link] {
+            let error = Audit::open(Some(config)).err().map(|error| format!("{error:#}"));
+            for problem in [error, problem(config)] {
+                assert_eq!(problem.is_some(), is_refused, "{mode:o}");
+                assert!(problem.is_none_or(|it| it.contains("chmod 600")), "{mode:o}");
+            }
+        }
     }
 }
