@@ -91,6 +91,7 @@ async fn pull(config: &Config, app: &App, names: Vec<String>) -> anyhow::Result<
 }
 
 async fn import(app: &App, file: &Path, name: Option<&str>) -> anyhow::Result<ExitCode> {
+    let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     let importing = app.store.import(file, name, &|line| complain(line));
     for name in bounded(Call::FetchImage, importing).await? {
         say_what_is_there(app, &name).await?;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::common::engine::Kind;
 use crate::common::{Finished, config, isolator, run_command, write_config};
@@ -80,6 +81,24 @@ fn a_root_file_system_becomes_an_image_and_goes_again() {
     let again = home.image(&["rm", &name]);
     assert_eq!(again.code, Some(125), "{again:?}");
     assert!(again.stderr.contains(&name), "{again:?}");
+}
+
+#[test]
+fn an_archive_can_come_from_a_pipe() {
+    let home = Home::new();
+    let (root, name) = (home.root("./etc/hello"), name("pipe"));
+    let plain = fs::read(&root).expect("readable");
+    let packed = Command::new("gzip").args(["-c", &root]).output().expect("it ends").stdout;
+    for archive in [plain, packed] {
+        let mut command = isolator(home.0.path());
+        command.env("XDG_DATA_HOME", home.path("data")).args(["--engine", Kind::chosen().name()]);
+        let imported =
+            run_command(command.args(["image", "import", "-", "--name", &name]), archive);
+        assert!(imported.stdout.contains(&name), "{imported:?}");
+        digest(&imported);
+    }
+    let removed = home.image(&["rm", &name]);
+    assert_eq!(removed.code, Some(0), "{removed:?}");
 }
 
 #[test]

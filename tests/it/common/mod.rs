@@ -92,7 +92,7 @@ pub(crate) struct Finished {
 }
 
 /// Runs the binary in `directory` to its end, with `stdin` as its input.
-pub(crate) fn run(directory: &Path, arguments: &[&str], stdin: &str) -> Finished {
+pub(crate) fn run(directory: &Path, arguments: &[&str], stdin: impl AsRef<[u8]>) -> Finished {
     run_command(isolator(directory).args(arguments), stdin)
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn run_on_changed_machine(
 }
 
 /// Runs a command to its end, with `stdin` as its input.
-pub(crate) fn run_command(command: &mut Command, stdin: &str) -> Finished {
+pub(crate) fn run_command(command: &mut Command, stdin: impl AsRef<[u8]>) -> Finished {
     use std::io::Write;
     let mut child = command
         .stdin(Stdio::piped())
@@ -131,7 +131,7 @@ pub(crate) fn run_command(command: &mut Command, stdin: &str) -> Finished {
         .expect("the command starts");
     let process = child.id();
     // A command that ends without reading leaves a broken pipe, which is its right.
-    let _ = child.stdin.take().expect("it is piped").write_all(stdin.as_bytes());
+    let _ = child.stdin.take().expect("it is piped").write_all(stdin.as_ref());
     let Output { status, stdout, stderr } = child.wait_with_output().expect("it can be waited for");
     Finished {
         process,

@@ -1,7 +1,9 @@
 //! Images on a Docker engine.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{BufRead, Read};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -142,8 +144,9 @@ impl ImageStore for DockerEngine {
         let unreadable = |error: std::io::Error| {
             error::refused(Call::FetchImage, format!("{}: {error}", file.display()))
         };
-        let open = async || tokio::fs::File::open(file).await.map(ReaderStream::new);
-        if !contains_images(file.to_owned()).await.map_err(unreadable)? {
+        let (source, _copy) = read_again(file).await.map_err(unreadable)?;
+        let open = async || tokio::fs::File::open(&source).await.map(ReaderStream::new);
+        if !contains_images(source.clone()).await.map_err(unreadable)? {
             let name = name.ok_or_else(|| {
                 let message = "it is a root file system, which has no name of its own: give it one with --name";
                 error::refused(Call::FetchImage, format!("{}: {message}", file.display()))
@@ -236,6 +239,23 @@ async fn load(
         }
     }
     Ok(loaded)
+}
+
+/// A path from which a file can be read more than once: its own, or, of a pipe, that of a copy, which lives as long as what comes
+/// with it.
+async fn read_again(file: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
+    let path = file.to_owned();
+    let copy = move || {
+        let mut opened = File::open(&path)?;
+        if opened.metadata()?.is_file() {
+            return Ok((path, None));
+        }
+        // It has no name, so nothing is left of it when this process is killed.
+        let mut copy = tempfile::tempfile()?;
+        std::io::copy(&mut opened, &mut copy)?;
+        Ok((format!("/proc/self/fd/{}", copy.as_raw_fd()).into(), Some(copy)))
+    };
+    tokio::task::spawn_blocking(copy).await.map_err(std::io::Error::other)?
 }
 
 /// Whether an archive, which may be gzipped, contains images rather than a root file system.

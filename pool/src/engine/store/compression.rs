@@ -44,14 +44,14 @@ impl<R: Read> Decompressed<R> {
         let compression = Compression::of(&start);
         let reader = io::Cursor::new(start).chain(reader);
         Ok(match compression {
-            Compression::Plain => Self::Plain(Bounded { reader, left: most }),
+            Compression::Plain => Self::Plain(Bounded::new(reader, most)),
             Compression::Gzip => {
                 let reader = MultiGzDecoder::new(BufReader::with_capacity(BUFFER, reader));
-                Self::Gzip(Bounded { reader, left: most })
+                Self::Gzip(Bounded::new(reader, most))
             }
             Compression::Zstd => {
                 let reader = BufReader::with_capacity(BUFFER, reader);
-                Self::Zstd(Bounded { reader: zstd::Decoder::with_buffer(reader)?, left: most })
+                Self::Zstd(Bounded::new(zstd::Decoder::with_buffer(reader)?, most))
             }
         })
     }
@@ -85,14 +85,18 @@ pub(super) struct Bounded<R> {
     left: u64,
 }
 
+impl<R> Bounded<R> {
+    /// Reads at most `most` bytes of `reader`.
+    pub(super) fn new(reader: R, most: u64) -> Self {
+        Self { reader, left: most }
+    }
+}
+
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it unpacks to more than the size limit of images",
-            )
+            io::Error::new(io::ErrorKind::InvalidData, "it is larger than an image may be")
         })?;
         Ok(read)
     }

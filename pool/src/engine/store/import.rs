@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::blobs::{Blobs, IndexedArchive};
 use super::blocking_job::{BlockingJob, run_job};
-use super::compression::{Compression, Decompressed};
+use super::compression::{Bounded, Compression, Decompressed};
 use super::description::Description;
 use super::digest::{Digest, Hashing};
 use super::error::{IoContext, StoreError, is_full};
@@ -19,6 +19,9 @@ use crate::engine::Progress;
 
 /// The decompressed archive, in the staging directory.
 const ARCHIVE: &str = "archive";
+
+/// A copy of what came from a pipe, there too.
+const PIPED: &str = "piped";
 
 /// What an archive of a root file system is called in messages.
 const ROOT_FILE_SYSTEM: &str = "the root file system";
@@ -33,7 +36,7 @@ impl Store {
     /// - an OCI image layout, as a directory or as a tar archive,
     /// - a tar archive of a root file system, which has no name of its own and needs `name`.
     ///
-    /// An archive may be compressed with gzip or zstd. A `name` replaces the names in the archive. Of an image
+    /// An archive may be compressed with gzip or zstd, and may come from a pipe. A `name` replaces the names in the archive. Of an image
     /// for several platforms, the one for this machine is taken.
     ///
     /// # Errors
@@ -91,34 +94,34 @@ impl Store {
         })
     }
 
-    /// The archive, decompressed if necessary, and the path that was given.
+    /// The archive, decompressed if necessary, and the path of what was given. What comes from a pipe is copied first: it is
+    /// read more than once.
     fn plain(
         &self,
         path: &Path,
         staged: &Staged,
         job: &BlockingJob,
     ) -> Result<(File, PathBuf), StoreError> {
-        let mut file = File::open(path).at("open", path)?;
+        let copy = |reader: &mut dyn Read, name: &str| {
+            let copied = staged.directory().join(name);
+            written(reader, path, &copied, job).map(|file| (file, copied))
+        };
+        let mut opened = File::open(path).at("open", path)?;
+        let (mut file, given) = match opened.metadata().at("open", path)?.is_file() {
+            true => (opened, path.to_owned()),
+            false => copy(&mut Bounded::new(&mut opened, self.limits.stream()), PIPED)?,
+        };
+        file.seek(SeekFrom::Start(0)).at("read", path)?;
         let mut start = Vec::new();
         (&file).take(4).read_to_end(&mut start).at("read", path)?;
         file.seek(SeekFrom::Start(0)).at("read", path)?;
         if Compression::of(&start) == Compression::Plain {
-            return Ok((file, path.to_owned()));
+            return Ok((file, given));
         }
         job.report(format!("decompressing {}", path.display()));
-        let archive = staged.directory().join(ARCHIVE);
-        let options = File::options().create_new(true).read(true).write(true).open(&archive);
-        let mut plain = options.at("make", &archive)?;
         let mut reader = Decompressed::new(file, self.limits.stream()).at("read", path)?;
-        let mut buffer = vec![0; BUFFER];
-        loop {
-            job.check_canceled()?;
-            let read = reader.read(&mut buffer);
-            match read.map_err(|error| StoreError::unusable(path.to_string_lossy(), error))? {
-                0 => return Ok((plain, path.to_owned())),
-                read => plain.write_all(&buffer[..read]).at("write", &archive)?,
-            }
-        }
+        let (plain, _) = copy(&mut reader, ARCHIVE)?;
+        Ok((plain, given))
     }
 
     fn import_images(
@@ -175,5 +178,25 @@ impl Store {
         let description = unpacker.make_mountpoints(ROOT_FILE_SYSTEM, Description::default())?;
         let image = Stored::new(digest.as_str(), unpacker.finish()?, description);
         self.commit_now(staged, &digest, &image, &[name], job)
+    }
+}
+
+/// A new file with all that a reader of `path` has.
+fn written(
+    reader: &mut dyn Read,
+    path: &Path,
+    file: &Path,
+    job: &BlockingJob,
+) -> Result<File, StoreError> {
+    let options = File::options().create_new(true).read(true).write(true).open(file);
+    let mut written = options.at("make", file)?;
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        job.check_canceled()?;
+        let read = reader.read(&mut buffer);
+        match read.map_err(|error| StoreError::unusable(path.to_string_lossy(), error))? {
+            0 => return Ok(written),
+            read => written.write_all(&buffer[..read]).at("write", file)?,
+        }
     }
 }
