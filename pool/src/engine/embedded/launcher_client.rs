@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use futures_util::StreamExt as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::Value;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::task::TaskTracker;
 
 use super::binder_client::BinderClient;
@@ -23,6 +25,9 @@ use super::protocol::{self, Answer, Kind, LauncherPaths, Packet, ReceiveError, R
 use super::rootless::Grant;
 use crate::engine::Call;
 use crate::lock::lock;
+
+/// Longest line of a launcher that is logged, in bytes.
+const MAX_LINE: usize = 8 << 10;
 
 /// The server's descriptors of a new sandbox.
 pub(super) struct Created {
@@ -68,19 +73,23 @@ impl LauncherClient {
         let (ours, theirs) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
         let ours = std::os::unix::net::UnixDatagram::from(ours);
         ours.set_nonblocking(true)?;
-        let process = Command::new(program)
+        let mut process = Command::new(program)
             .arg(launcher::SUBCOMMAND)
             .args(grant.map(|_| launcher::ROOTLESS))
             // The server's variables, which may hold secrets, are not for the launcher.
             .env_clear()
             .stdin(theirs)
             .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
+            // Its lines are lines of the server's log, in its format.
+            .stderr(Stdio::piped())
             // Signals for the server's process group, such as Ctrl-C, are not for the launcher.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))?;
+        if let Some(said) = process.stderr.take() {
+            tasks.spawn(pass_on_lines(said));
+        }
         let socket = Arc::new(UnixDatagram::from_std(ours)?);
         if let Some(grant) = grant {
             map_users(grant, &socket, process.id()).await?;
@@ -190,6 +199,24 @@ async fn map_users(grant: &Grant, socket: &UnixDatagram, process: Option<u32>) -
 }
 
 const GONE: &str = "the process that makes sandboxes has ended";
+
+/// Logs what the launcher says, until it and its binder have ended. No sandbox has that stream.
+async fn pass_on_lines(said: ChildStderr) {
+    let mut lines = FramedRead::new(said, LinesCodec::new_with_max_length(MAX_LINE));
+    while let Some(line) = lines.next().await {
+        match line {
+            Ok(line) => tracing::warn!("the launcher said: {line}"),
+            // The next line is read all the same.
+            Err(LinesCodecError::MaxLineLengthExceeded) => {
+                tracing::warn!("the launcher said a line of more than {MAX_LINE} bytes");
+            }
+            Err(LinesCodecError::Io(error)) => {
+                tracing::warn!(%error, "the launcher can't be heard anymore");
+                return;
+            }
+        }
+    }
+}
 
 /// Delivers answers until there are no more.
 async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>) {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount, mount_remount};
@@ -141,8 +142,7 @@ impl Hierarchies {
     pub(crate) fn missing(&self) -> io::Result<Vec<&'static str>> {
         let make = |mount: &Path| {
             let root = mount.join(self.root());
-            let made = fs::create_dir_all(&root);
-            made.map_err(|error| {
+            make_group(&root).map(|_| ()).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", root.display()))
             })
         };
@@ -202,12 +202,10 @@ impl Hierarchies {
     pub(crate) fn make_instance(&self, instance: &str) -> io::Result<()> {
         let (Version::Two, name) = self.freezer() else { return Ok(()) };
         let root = self.mount(name)?.join(self.root());
-        fs::create_dir_all(&root)?;
+        make_group(&root)?;
         let group = root.join(instance);
-        match fs::create_dir(&group) {
-            Ok(()) => restrict_devices(&group),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+        if make_group(&group)? {
+            restrict_devices(&group);
         }
         Ok(())
     }
@@ -224,6 +222,21 @@ impl Hierarchies {
     ) -> io::Result<()> {
         self.mounts.iter().try_for_each(|(_, mount)| act(&mount.join(path)))
     }
+}
+
+/// Makes a group, if it is not there, in a group that is. Sandboxes can enter it, whatever the umask of this process is: their
+/// users are others. Returns whether it was made.
+fn make_group(path: &Path) -> io::Result<bool> {
+    const MODE: u32 = 0o755;
+    let is_new = match fs::create_dir(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(error),
+    };
+    if fs::metadata(path)?.permissions().mode() & MODE != MODE {
+        fs::set_permissions(path, Permissions::from_mode(MODE))?;
+    }
+    Ok(is_new)
 }
 
 /// Tells the kernel to favour changes of control groups (`favordynmods` in its documentation of them). Otherwise
@@ -367,5 +380,18 @@ mod tests {
         assert_eq!(options_of_version_two(second).unwrap(), "");
         assert!(options_of_version_two(first).is_none());
         assert!(parse_mounts("22 1 254:0 / / rw - ext4 /dev/vda rw\n").is_err());
+    }
+
+    #[test]
+    fn everybody_can_enter_a_group_whatever_the_umask_was() {
+        let mount = tempfile::tempdir().unwrap();
+        let group = mount.path().join("isolator");
+        let mode = || fs::metadata(&group).unwrap().permissions().mode() & 0o777;
+        assert!(make_group(&group).unwrap());
+        assert_eq!(mode(), 0o755);
+        // As a server with umask 077 left it.
+        fs::set_permissions(&group, Permissions::from_mode(0o700)).unwrap();
+        assert!(!make_group(&group).unwrap());
+        assert_eq!(mode(), 0o755);
     }
 }
