@@ -1,6 +1,8 @@
-//! Bytes as hexadecimal digits.
+//! Bytes as hexadecimal digits, and digests in them.
 
 use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
 
 /// Two digits for each byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -9,4 +11,9 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// What tells secrets apart without telling them: the beginning of the SHA-256.
+pub(crate) fn short_digest(secret: &str) -> String {
+    hex(&Sha256::digest(secret)[..8])
 }

@@ -24,6 +24,7 @@ use isolator_fuzz_inputs::seeds::KNOBS;
 use isolator_pool::fuzzing;
 use isolator_runner::wire::HEADER_LEN;
 use isolator_runner::wire::Kind;
+use isolator_runner::wire::Occasion;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 
 use channel::{Channel, Said};
@@ -52,7 +53,8 @@ fuzz_target!(|input: &[u8]| {
                     things += 1;
                     taken += forms.iter().map(|(_, content)| content.len()).sum::<usize>();
                     assert!(taken <= stream.len(), "{taken} bytes of {}", stream.len());
-                    shown.pass_on(is_result, forms, &mut to_server).expect("a file is written");
+                    let occasion = if is_result { Occasion::Result } else { Occasion::Cell };
+                    shown.pass_on(occasion, forms, &mut to_server).expect("a file is written");
                 }
                 Ok(Some(Said::TooLong)) => shown.dropped += 1,
                 Ok(Some(Said::Ready(text))) => assert!(text.chars().count() <= LONGEST_TEXT),

@@ -35,8 +35,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::kind::Kind;
 pub use self::session::{
-    Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, Opened, Read, ReadEnded, Rewind, Rewound,
-    Session, Shown,
+    Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, Occasion, Opened, Read, ReadEnded, Rewind,
+    Rewound, Session, Shown,
 };
 
 mod kind;
@@ -46,7 +46,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::Log;
-use crate::hex::hex;
+use crate::hex::{hex, short_digest};
 
 /// Longest name of a tool, language or file that is written, in bytes.
 const MAX_NAME: usize = 1024;
@@ -135,7 +135,7 @@ impl Note {
     pub(crate) fn place(&mut self, language: &str, session: Option<&str>) {
         let Some(begun) = &mut self.0 else { return };
         begun.line.language = Some(name(language));
-        begun.line.session = session.map(|handle| digest(handle.as_bytes())[..16].to_owned());
+        begun.line.session = session.map(short_digest);
     }
 
     /// The code that the call sends.
@@ -183,8 +183,8 @@ impl Note {
         });
     }
 
-    /// A session was opened.
-    pub(crate) fn opened(&mut self, start: Start) {
+    /// How a sandbox was got in which no program of the call has run: for a session, or for a check of its code.
+    pub(crate) fn started(&mut self, start: Start) {
         let Some(begun) = &mut self.0 else { return };
         begun.line.start = Some(start.as_str());
     }

@@ -11,6 +11,7 @@ use crate::address::ListenAddress;
 use crate::commands::doctor::names_of_checks;
 use crate::commands::hosts::Host;
 use crate::commands::hosts::entry::server_name;
+use crate::commands::operators::OperatorAddress;
 use crate::commands::tune::target;
 use crate::config::EngineKind;
 use crate::duration;
@@ -105,12 +106,16 @@ pub struct ServeArguments {
 /// How a server is asked as an operator.
 #[derive(Debug, Args)]
 pub struct OperatorArguments {
-    /// Where the server listens for operators [default: admin.address of the configuration]
-    #[arg(value_name = "[ADDRESS:]PORT")]
-    pub address: Option<ListenAddress>,
+    /// Where the server listens for operators; a URL such as https://server.example:9464 if it uses TLS [default: admin.address of
+    /// the configuration]
+    #[arg(value_name = "[ADDRESS:]PORT|URL")]
+    pub address: Option<OperatorAddress>,
     /// File with the token of an operator, if the server wants one
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// File with the certificates, in PEM, that must have signed that of the server [default: those that this machine trusts]
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Arguments of `isolator status`.
@@ -315,7 +320,7 @@ pub enum ImageCommand {
     },
     /// Import images from a file: the output of docker save, an OCI layout, or a root file system
     Import {
-        /// The file, or the directory of an OCI layout
+        /// The file, the directory of an OCI layout, or - for standard input
         file: PathBuf,
         /// Name for the image; required for a root file system
         #[arg(long)]

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use http::Method;
 use isolator_pool::quote::escaped;
 
 use crate::commands::cli::OperatorArguments;
 use crate::commands::operators::AskedServer;
-use crate::commands::{Work, complain, say};
-use crate::config::Config;
+use crate::commands::{Work, complain, say, told};
+use crate::config::{Config, ConfigError};
 use crate::transport::http::reload::Reloaded;
 
 /// How long the server has: it waits until new pools are full.
@@ -25,9 +26,15 @@ pub fn reload(
     arguments: OperatorArguments,
 ) -> Work {
     Box::pin(async move {
-        let configured = || Ok(load()?.admin.address);
-        let server = AskedServer::new(&arguments, configured, "reload")?;
-        let answer = server.ask("POST /reload", TIMEOUT).await?;
+        let server = match AskedServer::named(&arguments, load, "reload") {
+            // Without an address on the command line, the file that is wrong is where the address is.
+            Err(error) if error.is::<ConfigError>() => {
+                complain(&format!("isolator: the server was not asked: {}", told(&error)));
+                return Ok(ExitCode::from(WRONG));
+            }
+            server => server?,
+        };
+        let answer = server.ask(Method::POST, "reload", TIMEOUT).await?;
         match answer.status {
             200 => {
                 let reloaded = serde_json::from_str(&answer.body);

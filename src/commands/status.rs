@@ -29,7 +29,7 @@ pub fn status(config: Config, arguments: StatusArguments) -> Work {
 
 async fn show(config: Config, arguments: StatusArguments) -> anyhow::Result<ExitCode> {
     let StatusArguments { server, live, json } = arguments;
-    let server = AskedServer::new(&server, || Ok(config.admin.address), "status")?;
+    let server = AskedServer::named(&server, || Ok(config), "status")?;
     let mut stop = pin!(stop_signal()?);
     loop {
         let status = server.status().await?;
@@ -98,11 +98,17 @@ fn shown(status: &Value) -> String {
         let name = text(&client["name"]);
         format!("client {name}: {} run, {} wait", client["running"], client["waiting"])
     }));
+    let programs = status["programs"].as_array().into_iter().flatten();
+    lines.extend(programs.map(|program| {
+        let part = |key: &str| text(&program[key]);
+        let (pool, client, start) = (part("pool"), part("client"), part("start"));
+        format!("running {pool} for {client}, {start}, {}", time(program["ms"].as_f64()))
+    }));
     let failures = status["failures"].as_array().into_iter().flatten();
     lines.extend(failures.map(|failure| {
         let part = |key: &str| text(&failure[key]);
         let (at, pool, message) = (part("at"), part("pool"), part("message"));
-        format!("{at} {pool}: {message} ({} times)", failure["count"])
+        format!("{at} {pool}: {message} ({} times). {}", failure["count"], part("advice"))
     }));
     lines.push(String::new());
     lines.join("\n")
@@ -174,12 +180,16 @@ mod tests {
             "version": "1.2.3", "engine": "embedded", "uptime_s": 7, "running": 1, "waiting": 0, "leaving": 0,
             "sessions": { "open": 0, "running": 0, "frozen": 0 }, "interval_s": 5,
             "pools": { "python": pool }, "intervals": intervals,
-            "clients": [{ "name": "ci\u{202e}", "running": 1, "waiting": 0 }], "failures": [],
+            "clients": [{ "name": "ci\u{202e}", "running": 1, "waiting": 0 }],
+            "programs": [{ "pool": "python", "client": "ci\u{202e}", "start": "hot", "ms": 1500.0 }],
+            "failures": [{ "at": "now", "pool": "go", "message": "x\n", "advice": "Do y.", "count": 2 }],
         });
         let minute = Minute::of(&status, "python");
         assert_eq!(minute, Minute { rate: 1.1, ready: Some(0.5), p50: Some(2.0), p99: None });
         let shown = shown(&status);
         assert!(shown.contains("     2/4       1       2     1.10      50    2.0 ms"), "{shown}");
+        assert!(shown.contains("running python for ci\\u202e, hot, 1.5 s"), "{shown}");
+        assert!(shown.contains("now go: x\\n (2 times). Do y."), "{shown}");
         assert!(shown.contains("no\\u001b[2J room") && shown.contains("ci\\u202e"), "{shown}");
     }
 }

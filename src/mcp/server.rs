@@ -8,11 +8,11 @@ use isolator_pool::pool::admission::Client;
 use isolator_pool::quote::quoted;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
-    CustomResult, ErrorCode, ErrorData, Implementation, ListPromptsRequestMethod,
-    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
-    Reference, ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
-    UnsubscribeRequestParams,
+    CustomResult, DiscoverResult, ErrorCode, ErrorData, Implementation, InitializeRequestParams,
+    InitializeResult, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+    ReadResourceResponse, ReadResourceResult, Reference, ServerCapabilities, ServerConfig,
+    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
@@ -27,17 +27,21 @@ use crate::mcp::progress::Progress;
 use crate::mcp::resources::{self, Resources};
 use crate::mcp::tool_result;
 use crate::mcp::tools;
-use crate::metrics::operations::{End, Method, Operations};
+use crate::metrics::operations::{End, Method, NO_TOOL, Operations};
 use crate::metrics::reloads::Reloads;
 use crate::metrics::{Metrics, Sources};
 use crate::request::arguments::InvalidArgument;
 use crate::request::snippets::Snippets;
+use crate::request::understand;
 use crate::request::understand::given::{Given, Object};
 use crate::result::kept::{self, ReadError};
 use crate::traces::Origin;
 
 /// The key of a request's `_meta` that says `false` if its caller waits until the program has ended.
 const DETACH: &str = "isolator/detach";
+
+/// The header in which clients of older revisions name their session.
+const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The server for one client; cheap to clone.
 #[derive(Clone)]
@@ -226,6 +230,34 @@ impl ServerHandler for Server {
             .with_instructions(tools::instructions(&self.now.get().setup.config))
     }
 
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let operation = self.operations.begin(Method::Initialize);
+        let negotiated = self.negotiate_initialize(&request);
+        context.peer.set_peer_info(request);
+        operation.end(end_of(&negotiated));
+        negotiated
+    }
+
+    async fn discover(
+        &self,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<DiscoverResult, ErrorData> {
+        let operation = self.operations.begin(Method::Discover);
+        let versions = self.supported_protocol_versions().into_owned();
+        let discovered = DiscoverResult::from_server_info(versions, self.get_info());
+        operation.end(End::Fine);
+        Ok(discovered)
+    }
+
+    async fn ping(&self, _context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.operations.begin(Method::Ping).end(End::Fine);
+        Ok(())
+    }
+
     async fn list_tools(
         &self,
         request: Option<PaginatedRequestParams>,
@@ -354,9 +386,13 @@ impl ServerHandler for Server {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         if request.method == "tools/call" {
+            let client = caller(&context).client;
+            let now = self.now.get();
+            now.setup.audit.begin(&client, NO_TOOL).answered("invalid_arguments");
+            self.operations.begin_call(NO_TOOL).end(End::InvalidParams);
             let message = "params: a name (text) and arguments (an object) are required";
             let data = json!({ "field": "params", "message": message });
             return Err(ErrorData::invalid_params(message, Some(data)));
@@ -372,20 +408,25 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let operation = self.operations.begin_call(&request.name);
         let now = self.now.get();
-        let trace = now.setup.traces.begin(|| {
-            let tool = now.tools.iter().find(|tool| tool.name == request.name);
-            Origin {
-                tool: tool.map(|tool| &*tool.name),
-                version: context.protocol_version().map(|version| version.to_string()),
-                request: context.id.to_string(),
-                traceparent: context.meta.get_traceparent(),
-                tracestate: context.meta.get_tracestate(),
-            }
-        });
         let arguments = match extension::<TakenArguments>(&context) {
             Some(taken) => Given::Object(taken.take()),
             None => Value::Object(request.arguments.unwrap_or_default()).into(),
         };
+        let trace = now.setup.traces.begin(|| {
+            let tool = now.tools.iter().find(|tool| tool.name == request.name);
+            let parts = context.extensions.get::<Parts>();
+            let protocol_session = parts.and_then(|parts| parts.headers.get(SESSION_HEADER));
+            let protocol_session = protocol_session.and_then(|value| value.to_str().ok());
+            Origin {
+                tool: tool.map(|tool| &*tool.name),
+                version: context.protocol_version().map(|version| version.to_string()),
+                request: context.id.to_string(),
+                protocol_session: protocol_session.map(ToOwned::to_owned),
+                session: understand::named_session(&arguments),
+                traceparent: context.meta.get_traceparent(),
+                tracestate: context.meta.get_tracestate(),
+            }
+        });
         let Caller { client, gone } = caller(&context);
         let version = context.protocol_version();
         let progress = Progress::wanted(&context);

@@ -185,7 +185,13 @@ pub(super) fn no_such_checkpoint(session: &OpenSession, cells: u32, left: u32) -
 fn gone(id: &str, language: &str, why: &str, journal: &Journal) -> CallToolResult {
     let cells: Vec<_> = journal
         .entries()
-        .map(|entry| json!({ "cell": entry.cell, "code": entry.text(), "state": entry.end }))
+        .map(|entry| {
+            let mut step = json!({ "cell": entry.cell, "code": entry.text(), "state": entry.end });
+            if entry.has_lost_files {
+                step["lost_files"] = json!(true);
+            }
+            step
+        })
         .collect();
     let mut text = format!(
         "The session is gone: {why}.\n\nTo go on from where it was, call open_session with language {language:?} and replay \
@@ -216,7 +222,9 @@ fn written(journal: &Journal) -> String {
     for entry in journal.entries().rev() {
         let state = if entry.end == EntryEnd::Undone { " (undone)" } else { "" };
         let names: Vec<_> = entry.files.iter().map(|file| file.name.as_str()).collect();
-        let files = if names.is_empty() {
+        let files = if entry.has_lost_files {
+            " with files that are too large to be remembered".to_owned()
+        } else if names.is_empty() {
             String::new()
         } else {
             format!(" with files: {}", names.join(", "))

@@ -19,7 +19,7 @@ const MOST: usize = 181;
 
 type Buckets = [u64; BOUNDS.len() + 1];
 
-/// The sums of a pool at one moment, and its state.
+/// The sums of a pool at one moment, and its state. Sums only grow, also if a pool goes and comes again.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     starts: [u64; Start::ALL.len()],

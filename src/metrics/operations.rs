@@ -7,6 +7,12 @@ use isolator_pool::counts::Times;
 /// A method of the protocol that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
+    /// `initialize`
+    Initialize,
+    /// `server/discover`
+    Discover,
+    /// `ping`
+    Ping,
     /// `tools/call`
     CallTool,
     /// `tools/list`
@@ -22,7 +28,10 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
+        Self::Initialize,
+        Self::Discover,
+        Self::Ping,
         Self::CallTool,
         Self::ListTools,
         Self::ListResources,
@@ -33,6 +42,9 @@ impl Method {
 
     const fn as_str(self) -> &'static str {
         match self {
+            Self::Initialize => "initialize",
+            Self::Discover => "server/discover",
+            Self::Ping => "ping",
             Self::CallTool => "tools/call",
             Self::ListTools => "tools/list",
             Self::ListResources => "resources/list",
@@ -93,7 +105,7 @@ impl End {
 }
 
 /// The name that stands for all tools that are not there. Clients choose those names.
-const NO_TOOL: &str = "_OTHER";
+pub(crate) const NO_TOOL: &str = "_OTHER";
 
 /// The times by how they ended.
 type Ends = [Times; End::ALL.len()];

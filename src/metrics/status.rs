@@ -7,7 +7,7 @@ use humantime::format_rfc3339_seconds;
 use isolator_pool::counts::Count;
 use isolator_pool::engine::WaitingMemory;
 use isolator_pool::pool::Start;
-use isolator_pool::pool::counts::PoolCounts;
+use isolator_pool::pool::counts::{Failure, PoolCounts, Program};
 use isolator_pool::pool::sizing::Seen;
 use serde::Serialize;
 
@@ -30,6 +30,8 @@ pub(crate) struct Status {
     sessions: SessionCounts,
     /// Those with requests, the one with the most first.
     clients: Vec<OneClient>,
+    /// What runs now, the oldest first.
+    programs: Vec<OneProgram>,
     pools: BTreeMap<String, OnePool>,
     failures: Vec<OneFailure>,
     /// The length of each interval.
@@ -43,6 +45,17 @@ struct OneClient {
     name: String,
     running: usize,
     waiting: usize,
+}
+
+/// A program, or a cell of a session. Its code is nobody's business.
+#[derive(Debug, Serialize)]
+struct OneProgram {
+    pool: String,
+    client: String,
+    /// How a program got its sandbox; `session` for a cell.
+    start: &'static str,
+    /// How long it has been running.
+    ms: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -76,6 +89,8 @@ struct OneFailure {
     at: String,
     pool: String,
     message: String,
+    /// What an operator can do about it.
+    advice: &'static str,
     count: u64,
 }
 
@@ -84,8 +99,49 @@ fn ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 10.0
 }
 
-/// The most clients and failures that are told.
+/// The most clients and programs that are told.
 const MOST_CLIENTS: usize = 20;
+const MOST_PROGRAMS: usize = 50;
+
+/// What an operator can do about such failures.
+fn advice(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Busy => {
+            "More came than can run: raise requests.maxRunning if there is CPU time left, or requests.maxQueue if they can wait."
+        }
+        Failure::ImageComing => {
+            "The image is still being built or pulled. `isolator image build` or `isolator image pull` shows how far it is."
+        }
+        Failure::NoSandbox | Failure::Sandbox => {
+            "The log has the cause. `isolator doctor` checks the engine and this machine."
+        }
+        Failure::Stopping => "The server was stopping.",
+        Failure::Cancelled => "The client went away.",
+    }
+}
+
+/// What runs now, the oldest first.
+fn programs(sources: &Sources) -> Vec<OneProgram> {
+    let of_pools = sources.pools.counts().flat_map(|(pool, counts)| {
+        let known = move |program: Program| {
+            (program.since, pool.to_owned(), program.client, program.start.as_str())
+        };
+        counts.programs().into_iter().map(known)
+    });
+    let cells = sources.sessions.running().into_iter();
+    let cells = cells.map(|(client, language, since)| (since, language, client, "session"));
+    let mut all: Vec<_> = of_pools.chain(cells).collect();
+    all.sort_by_key(|(since, ..)| *since);
+    all.truncate(MOST_PROGRAMS);
+    all.into_iter()
+        .map(|(since, pool, client, start)| OneProgram {
+            pool,
+            client: client.to_string(),
+            start,
+            ms: ms(since.elapsed()),
+        })
+        .collect()
+}
 
 impl Status {
     pub(super) fn of(inner: &Inner, sources: &Sources) -> Self {
@@ -139,7 +195,13 @@ impl Status {
         let pools_by_name = pools.counts().filter_map(of_pool).collect();
         let failures = pools.shared_counts().recent_failures().into_iter().map(|failure| {
             let at = format_rfc3339_seconds(failure.at).to_string();
-            OneFailure { at, pool: failure.pool, message: failure.message, count: failure.count }
+            OneFailure {
+                at,
+                pool: failure.pool,
+                message: failure.message,
+                advice: advice(failure.failure),
+                count: failure.count,
+            }
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -150,6 +212,7 @@ impl Status {
             leaving: pools.leaving(),
             sessions: sources.sessions.counts(),
             clients,
+            programs: programs(sources),
             pools: pools_by_name,
             failures: failures.collect(),
             interval_s: INTERVAL.as_secs(),

@@ -13,7 +13,7 @@ use isolator_pool::run::workspace::WorkspaceBuilder;
 
 use crate::config::{Config, Language};
 use crate::duration;
-use crate::policy::SourceFile;
+use crate::policy::{Policies, SourceFile};
 use crate::request::arguments::{
     AdditionalFile, Arguments, Encoding, InvalidArgument, OpenSession, RunCommand, required,
 };
@@ -79,7 +79,7 @@ pub(crate) fn opening(arguments: OpenSession, config: &Config) -> Result<Opening
         None
     } else {
         let mut cell = only_files(config);
-        add_files(&mut cell, arguments.files, "files", &language, config)?;
+        add_files(&mut cell, arguments.files, "files", &language, &config.policies, config)?;
         refuse_more_than_memory(&cell.run.workspace, &[], resources.memory)?;
         Some(cell)
     };
@@ -101,7 +101,8 @@ fn idle_timeout(text: &str, config: &Config) -> Result<Duration, InvalidArgument
     Ok(time)
 }
 
-/// Checks the arguments of `execute_code` with a session.
+/// Checks the arguments of `execute_code` with a session. The policies are those of the session: its language may be gone from the
+/// configuration.
 ///
 /// # Errors
 ///
@@ -110,6 +111,7 @@ pub(crate) fn cell(
     mut arguments: Arguments,
     language: &Arc<Language>,
     resources: Resources,
+    policies: &Policies,
     config: &Config,
 ) -> Result<Cell, InvalidArgument> {
     refuse_what_makes_no_sense(&arguments, language)?;
@@ -129,9 +131,8 @@ pub(crate) fn cell(
         stdin: arguments.stdin.clone().unwrap_or_default(),
     };
     let step = Step::Code { code: code.clone(), file_name: file_name.clone(), given };
-    let is_checked = config.policies.apply_to(&language.name);
     let mut unchecked = Vec::new();
-    if is_checked {
+    if policies.apply_to(&language.name) {
         let name = file_name.clone().unwrap_or_else(|| language.default_file.clone());
         let content = code.clone().into_bytes();
         unchecked.push(SourceFile { name, content, is_entrypoint: true });
@@ -141,7 +142,8 @@ pub(crate) fn cell(
             && file_name.as_deref().is_some_and(|name| name.ends_with("ts"));
         let run = CellRun::Code { typescript };
         let mut cell = of(run, step, code.into_bytes(), timeout, wanted, config);
-        add_files(&mut cell, arguments.additional_files, "additional_files", language, config)?;
+        let files = arguments.additional_files;
+        add_files(&mut cell, files, "additional_files", language, policies, config)?;
         cell
     } else {
         let file_name = file_name.unwrap_or_else(|| language.default_file.clone());
@@ -156,7 +158,7 @@ pub(crate) fn cell(
         let mut cell = of(run, step, stdin, timeout, wanted, config);
         let mut files = vec![entrypoint];
         files.extend(arguments.additional_files);
-        let names = add_files(&mut cell, files, "additional_files", language, config)?;
+        let names = add_files(&mut cell, files, "additional_files", language, policies, config)?;
         // The program is not one of the files that came with it.
         cell.files.remove(0);
         if let CellRun::Program { argv, .. } = &mut cell.run.run {
@@ -220,15 +222,17 @@ pub(crate) fn again(
         append,
     });
     let files: Vec<_> = files.collect();
+    // It is for a session that was opened just now.
+    let policies = &config.policies;
     match step {
         Step::Files => {
             let mut cell = only_files(config);
-            add_files(&mut cell, files, "files", language, config)?;
+            add_files(&mut cell, files, "files", language, policies, config)?;
             Ok(cell)
         }
         Step::Command { command, cwd, given } => {
             let mut cell = shell(command, cwd, given, language, timeout, config)?;
-            add_files(&mut cell, files, "files", language, config)?;
+            add_files(&mut cell, files, "files", language, policies, config)?;
             Ok(cell)
         }
         Step::Code { code, file_name, given: Given { args, env, stdin } } => {
@@ -241,7 +245,7 @@ pub(crate) fn again(
                 stdin: (!stdin.is_empty()).then_some(stdin),
                 ..Arguments::default()
             };
-            let mut cell = self::cell(arguments, language, resources, config)?;
+            let mut cell = self::cell(arguments, language, resources, policies, config)?;
             cell.run.timeout = timeout;
             Ok(cell)
         }
@@ -365,9 +369,10 @@ fn add_files(
     files: Vec<AdditionalFile>,
     field: &str,
     language: &Language,
+    policies: &Policies,
     config: &Config,
 ) -> Result<Vec<String>, InvalidArgument> {
-    let is_checked = config.policies.apply_to(&language.name);
+    let is_checked = policies.apply_to(&language.name);
     let mut builder = WorkspaceBuilder::new(config.limits.files);
     let mut names = Vec::new();
     for (index, file) in files.into_iter().enumerate() {

@@ -1,6 +1,6 @@
 //! What the answer to a cell has that the answer to a program has not.
 
-use isolator_pool::pool::session::{CellEnd, CellOutcome, ShownThing};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, Occasion, ShownThing};
 use isolator_pool::run::outcome::Status;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -24,6 +24,10 @@ const PLAIN: &str = "text/plain";
 pub(crate) struct ShownReport {
     /// Whether it is the value of the last expression.
     pub is_result: bool,
+    /// Whether threads or timers of earlier cells have shown it before the cell began.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(default)]
+    pub is_background: bool,
     /// Media types of all its forms. Pictures are beside the text of the answer, in the same order.
     pub media_types: Vec<String>,
     /// As plain text.
@@ -55,8 +59,12 @@ pub(crate) struct ShownReport {
 /// What a cell has shown: for the data, and the pictures. To decode them can take a second.
 pub(crate) fn shown(things: Vec<ShownThing>) -> (Vec<ShownReport>, Vec<Attachment>) {
     let (mut reports, mut pictures, mut room) = (Vec::new(), Vec::new(), Room::default());
-    for (number, ShownThing { is_result, forms }) in things.into_iter().enumerate() {
-        let mut report = ShownReport { is_result, ..ShownReport::default() };
+    for (number, ShownThing { occasion, forms }) in things.into_iter().enumerate() {
+        let mut report = ShownReport {
+            is_result: occasion == Occasion::Result,
+            is_background: occasion == Occasion::Background,
+            ..ShownReport::default()
+        };
         for (media_type, content) in forms {
             let place = match media_type.as_str() {
                 PLAIN => Some(&mut report.text),
@@ -173,7 +181,11 @@ pub(crate) fn as_text(things: &[ShownReport]) -> Vec<String> {
         let end = text.floor_char_boundary(text.len().min(left));
         left -= end;
         let rest = if end < text.len() { "\n[... the rest is in the data ...]" } else { "" };
-        let title = if thing.is_result { "result" } else { "shown" };
+        let title = match (thing.is_result, thing.is_background) {
+            (true, _) => "result",
+            (false, true) => "shown in the background before this cell",
+            (false, false) => "shown",
+        };
         sections.push(format!("--- {title} ---\n{}{rest}", &text[..end]));
     }
     sections
@@ -187,7 +199,8 @@ mod tests {
     fn thing(is_result: bool, forms: &[(&str, &[u8])]) -> ShownThing {
         let forms =
             forms.iter().map(|(media_type, content)| ((*media_type).to_owned(), content.to_vec()));
-        ShownThing { is_result, forms: forms.collect() }
+        let occasion = if is_result { Occasion::Result } else { Occasion::Cell };
+        ShownThing { occasion, forms: forms.collect() }
     }
 
     #[test]

@@ -149,6 +149,7 @@ mod tests {
                     content: vec![0; MAX_BYTES / 2],
                     append: false,
                 }],
+                has_lost_files: false,
                 timeout: Duration::ZERO,
                 end: EntryEnd::Ran,
             });

@@ -14,6 +14,8 @@ pub(crate) struct Entry {
     pub step: Step,
     /// The files that came with it.
     pub files: Vec<SentFile>,
+    /// Whether it came with files that are too large to be remembered.
+    pub has_lost_files: bool,
     /// How long it could run.
     pub timeout: Duration,
     /// What became of it.
@@ -140,8 +142,13 @@ impl Journal {
         &self.packages
     }
 
-    /// Adds a step. The oldest ones make room for it.
-    pub(crate) fn add(&mut self, entry: Entry) {
+    /// Adds a step. The oldest ones make room for it. If its files alone are too large, they are given up instead: most of what
+    /// the others did can still be done again.
+    pub(crate) fn add(&mut self, mut entry: Entry) {
+        if entry.weight() > self.most && !entry.files.is_empty() {
+            entry.files = Vec::new();
+            entry.has_lost_files = true;
+        }
         self.weight += entry.weight();
         self.entries.push_back(entry);
         while self.weight > self.most
@@ -198,6 +205,7 @@ mod tests {
             cell: number,
             step,
             files: Vec::new(),
+            has_lost_files: false,
             timeout: Duration::from_secs(1),
             end: EntryEnd::Ran,
         }
@@ -217,6 +225,18 @@ mod tests {
         assert_eq!((journal.missing(), journal.weight()), (1, 2400));
         journal.add(cell(4, 5000));
         assert_eq!((numbers(&journal), journal.missing(), journal.weight()), (vec![], 4, 0));
+    }
+
+    #[test]
+    fn files_that_are_too_large_cost_no_other_step() {
+        let mut journal = Journal::new(2500);
+        journal.add(cell(1, 1000));
+        let content = vec![0; 3000];
+        let file = SentFile { name: "large.csv".to_owned(), content, append: false };
+        journal.add(Entry { files: vec![file], ..cell(2, 10) });
+        assert_eq!((numbers(&journal), journal.missing()), (vec![1, 2], 0));
+        let last = journal.entries().next_back().unwrap();
+        assert!(last.files.is_empty() && last.has_lost_files && last.text().len() == 10);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use serde_json::Value;
 
 use self::exporting::{Exporting, Queue};
+use crate::hex::short_digest;
 
 /// The longest text of a client in a span, in characters.
 const MAX_TEXT: usize = 128;
@@ -65,6 +66,10 @@ pub(crate) struct Origin<'a> {
     pub version: Option<String>,
     /// The identifier of the request, as its client has chosen it.
     pub request: String,
+    /// The session of the protocol, if its revision has that.
+    pub protocol_session: Option<String>,
+    /// The handle of the session that the call uses, if it does.
+    pub session: Option<String>,
     /// The client's own span, as it says.
     pub traceparent: Option<&'a str>,
     /// What goes with it.
@@ -107,7 +112,9 @@ impl Traces {
     /// Begins with a call.
     pub(crate) fn begin<'a>(&self, origin: impl FnOnce() -> Origin<'a>) -> Option<CallTrace> {
         let inner = Arc::clone(self.0.as_ref()?);
-        let Origin { tool, version, request, traceparent, tracestate } = origin();
+        let origin = origin();
+        let Origin { tool, version, request, protocol_session, session, traceparent, tracestate } =
+            origin;
         let tool = tool.unwrap_or("_OTHER").to_owned();
         let mut attributes = vec![
             KeyValue::new("mcp.method.name", "tools/call"),
@@ -117,6 +124,10 @@ impl Traces {
             KeyValue::new("network.transport", inner.transport),
         ];
         attributes.extend(version.map(|it| KeyValue::new("mcp.protocol.version", it)));
+        // Whoever has one of these can act for its client, so a collector gets what tells them apart.
+        let of_id = |name, id: Option<String>| id.map(|id| KeyValue::new(name, short_digest(&id)));
+        attributes.extend(of_id("mcp.session.id", protocol_session));
+        attributes.extend(of_id("isolator.session", session));
         let parent = parent(traceparent, tracestate);
         let name = format!("tools/call {tool}");
         Some(CallTrace { inner, began: SystemTime::now(), parent, name, attributes })
@@ -277,6 +288,8 @@ mod tests {
             tool: Some("execute_code"),
             version,
             request: "7".repeat(500),
+            protocol_session: None,
+            session: Some("secret".to_owned()),
             traceparent,
             tracestate,
         }
@@ -306,6 +319,8 @@ mod tests {
         };
         assert_eq!(text("isolator.start").as_deref(), Some("hot"));
         assert_eq!(text("jsonrpc.request.id").unwrap().len(), MAX_TEXT);
+        assert_eq!(text("isolator.session").as_deref(), Some("2bb80d537b1da3e3"));
+        assert_eq!(text("mcp.session.id"), None);
         for (child, parent, ms) in [
             ("queue", "tools/call execute_code", 1),
             ("checkout", "tools/call execute_code", 2),

@@ -16,7 +16,7 @@ const LIBRARIES: [(&str, &[&str]); 13] = [
     ("plotters", &["bench/src/"]),
     ("prometheus_client", &["src/metrics/"]),
     ("rustyline", &["src/commands/session/prompt.rs"]),
-    ("reqwest", &["pool/src/engine/store/registry/", "src/traces/"]),
+    ("reqwest", &["pool/src/engine/store/registry/", "src/traces/", "src/commands/operators.rs"]),
     ("opentelemetry", &["src/traces/"]),
     ("opentelemetry_sdk", &["src/traces/"]),
     ("opentelemetry_otlp", &["src/traces/"]),

@@ -123,12 +123,7 @@ async def served(name, folder, settings, started_by=()):
     path = folder / "log"
     with path.open("w") as log:
         async with listening(folder, config, log, started_by) as url:
-
-            def said():
-                log.flush()
-                return path.read_text()
-
-            yield Served(name, url, folder, said)
+            yield Served(name, url, folder, path.read_text)
 
 
 class Run:

@@ -2,11 +2,16 @@
 
 The model is Python itself: what a cell does runs here, too, and its end, which may be bad, only in the session. A cell that
 timed out, ran out of memory, killed its interpreter or was cancelled leaves the variables as they were before it. An exception,
-an interruption too, leaves what was done before it. Files stay as they are in either case. All of it follows from a seed.
+an interruption too, leaves what was done before it. Files stay as they are in either case.
+
+While a thread runs there are no checkpoints. Then a cell that can be interrupted is interrupted, and any other is undone with
+all cells since the last checkpoint. In the end the session's journal must tell what ran and what was undone. All of it follows
+from a seed.
 """
 
 import argparse
 import copy
+import itertools
 import json
 import random
 import sys
@@ -48,7 +53,9 @@ def bump():
 n, items, table, blob, counter = 0, [], {}, b"", Counter()
 alias = items
 dice = __import__("random").Random(7)
+ends = None
 """
+FIRST = f"{SETUP}\nopen({FILE!r}, 'w').close()"
 
 STATE = """\
 [n, items, sorted(table.items()), alias is items, alias, len(blob), counter.at, step(0), \
@@ -77,6 +84,25 @@ while True:
     try: __import__('time').sleep(600)
     except BaseException: pass"""
 
+# Starts a thread, or ends it, so that no trace is left of it.
+THREAD = """\
+import os, threading
+if ends is None:
+    ends = threading.Event()
+    threading.Thread(target=ends.wait, daemon=True).start()
+else:
+    ends.set()
+    ends = None
+    while len(os.listdir('/proc/self/task')) > 1: pass"""
+
+# Takes more than 80 % of the memory. If it is interrupted it gives it back.
+HOARD = f"""\
+hoard = []
+try:
+    while len(hoard) < {(MEMORY_MB * 81 // 100 + 7) // 8}: hoard.append(b'x' * (8 << 20))
+    while True: pass
+finally: hoard.clear()"""
+
 # The end of a cell, by its kind: the code, and what must be said of it.
 ENDS = {
     "good": ([""], "success"),
@@ -89,13 +115,19 @@ ENDS = {
     "killed": (["__import__('os').kill(__import__('os').getpid(), 9)"], None),
     "cancelled": (ENDLESS, None),
     "interrupted": (ENDLESS, "error"),
+    "thread": ([THREAD], "success"),
+    "short": ([HOARD], "timeout"),
 }
-UNDONE = {"timeout", "memory", "_exit", "crash", "killed", "cancelled"}
+UNDONE = {"timeout", "memory", "_exit", "crash", "killed", "cancelled", "short"}
+# Those that are interrupted instead where there is no checkpoint, unless they are deaf.
+INTERRUPTED = {"timeout", "cancelled", "short"}
+# What a cell says that has no checkpoint.
+NO_CHECKPOINT = "there is no checkpoint before this cell, because threads are running"
 # Code that is no Python runs not at all.
 NO_PYTHON = "def broken(:"
 
 WEIGHTS = {"good": 10, "exception": 4, "exit": 1, "timeout": 2, "memory": 1, "_exit": 2, "crash": 2, "killed": 1,
-           "cancelled": 2, "interrupted": 2, "rewind": 5, "look": 8}
+           "cancelled": 2, "interrupted": 2, "rewind": 5, "look": 8, "thread": 3, "command": 3, "short": 1}
 
 
 class Step(NamedTuple):
@@ -108,8 +140,34 @@ class Step(NamedTuple):
     def code(self, number):
         if self.kind == "look":
             return LOOK
+        if self.kind == "command":
+            return f"printf 'c{number} ' >> {FILE}"
         runs = "print('runs', flush=True)" if self.kind in ("cancelled", "interrupted") else ""
         return "\n".join(filter(None, [wrote(number), self.effects, runs, self.end]))
+
+    def is_undone(self, has_checkpoint):
+        """Whether the cell is undone, with the ones before it if there is no checkpoint."""
+        can_be_interrupted = self.kind in INTERRUPTED and self.end != DEAF
+        return self.kind in UNDONE and (has_checkpoint or not can_be_interrupted)
+
+
+class Entry:
+    """What the journal must have of a cell or command."""
+
+    def __init__(self, number, code):
+        self.number, self.code, self.state = number, code, "ran"
+
+    def told(self):
+        return {"cell": self.number, "code": self.code, "state": self.state}
+
+
+class Ran(NamedTuple):
+    """A cell that was not undone."""
+
+    entry: Entry
+    # The variables before it. Before the first cell there are none.
+    before: dict | None
+    has_checkpoint: bool
 
 
 class Difference(Exception):
@@ -129,7 +187,7 @@ def sequence(seed):
         (kind,) = dice.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))
         if kind == "rewind":
             steps.append(Step(kind, cells=dice.choice([1, 1, 2, 3, 5])))
-        elif kind == "look":
+        elif kind in ("look", "command"):
             steps.append(Step(kind))
         else:
             effects = "\n".join(dice.choice(EFFECTS).format(k=dice.randrange(9)) for _ in range(dice.randrange(4)))
@@ -138,49 +196,65 @@ def sequence(seed):
 
 
 class Model:
-    """What the variables and the file must be."""
+    """What the variables, the file and the journal must be."""
 
     def __init__(self):
         self.variables = {}
         exec(SETUP, self.variables)
         self.written = ""
-        # The variables before each cell that was not undone; before the first there are none.
-        self.past = [None]
+        self.journal = [Entry(1, FIRST)]
+        self.past = [Ran(self.journal[0], None, has_checkpoint=True)]
         # So many checkpoints can't have been given up.
         self.sure = 1
+        # Whether a thread runs, so that there are no checkpoints.
+        self.has_thread = False
 
     def begin(self, step, number):
-        """A cell runs, and may be undone."""
-        if step.kind == "look":
-            self._keep(self._copy())
-            return
-        if step.end == NO_PYTHON:
-            self._keep(self._copy())
-            return
-        self.written += f"{number} "
-        before = self._copy()
-        if step.kind in UNDONE:
-            if step.kind == "memory":
-                self.sure = 0
-            return
-        exec(step.effects, self.variables)
-        self._keep(before)
+        """A cell or command runs. Returns how many cells are undone then."""
+        entry = Entry(len(self.journal) + 1, step.code(number))
+        self.journal.append(entry)
+        if step.kind == "command":
+            self.written += f"c{number} "
+            return 0
+        has_checkpoint = not self.has_thread
+        self.past.append(Ran(entry, self._copy(), has_checkpoint))
+        self.sure += has_checkpoint
+        if step.kind in ("memory", "short"):
+            # The newest one is kept while the cell runs.
+            self.sure = min(self.sure, 1)
+        undone = self._since_checkpoint() if step.is_undone(has_checkpoint) else 0
+        if step.kind != "look" and step.end != NO_PYTHON:
+            self.written += f"{number} "
+            if not undone:
+                exec(step.effects, self.variables)
+        if step.kind == "thread":
+            self.has_thread = not self.has_thread
+        if undone:
+            self.rewind(undone)
+        self.sure = min(self.sure, CHECKPOINTS)
+        return undone
 
-    def _keep(self, before):
-        self.past.append(before)
-        self.sure = min(self.sure + 1, CHECKPOINTS)
+    def _since_checkpoint(self):
+        return next(cells for cells, ran in enumerate(reversed(self.past), 1) if ran.has_checkpoint)
 
     def may_rewind(self, cells):
         """Whether rewinding so far has to work, or may, or must not."""
         # Before the first cell there is no model.
-        if cells >= len(self.past):
+        if cells >= len(self.past) or not self.past[-cells].has_checkpoint:
             return False
-        return True if cells <= self.sure else None
+        return True if self._checkpoints(cells) <= self.sure else None
+
+    def _checkpoints(self, cells):
+        return sum(ran.has_checkpoint for ran in self.past[-cells:])
 
     def rewind(self, cells):
-        before = self.past[-cells]
+        """Goes back to a checkpoint, before which no thread ran."""
+        before = self.past[-cells].before
+        self.sure = max(self.sure - self._checkpoints(cells), 0)
+        for ran in self.past[-cells:]:
+            ran.entry.state = "undone"
         del self.past[-cells:]
-        self.sure = max(self.sure - cells, 0)
+        self.has_thread = False
         # Functions look up their variables here, so it stays the same dictionary.
         self.variables.clear()
         self.variables.update(before)
@@ -210,16 +284,24 @@ class Run:
         self.told.append({"kind": step.kind, "cell": step.code(number), "answer": None})
         answer = await self.send(number, step)
         self.told[-1]["answer"] = str(answer)
-        self.model.begin(step, number)
+        has_checkpoint = step.kind == "command" or not self.model.has_thread
+        undone = self.model.begin(step, number)
         if answer is None:
             return
         if not answer.ran:
             raise Difference(f"the cell was not run: {answer}")
+        if answer.data["cell"] != len(self.model.journal):
+            raise Difference(f"the number of the cell must be {len(self.model.journal)}: {answer}")
         said = ENDS[step.kind][1] if step.kind in ENDS else "success"
         if said is not None and answer.status != said:
             raise Difference(f"the status is {answer.status!r}, and must be {said!r}: {answer}")
-        if answer.undone != (step.kind in UNDONE):
+        if answer.undone != (undone > 0):
             raise Difference(f"the answer says {'that' if answer.undone else 'nothing of that'} the cell was undone: {answer}")
+        of_undone = "the cell was undone" if undone == 1 else f"the last {undone} cells were undone"
+        if undone and of_undone not in answer.data["message"]:
+            raise Difference(f"the answer does not say {of_undone!r}: {answer}")
+        if has_checkpoint == any(NO_CHECKPOINT in note for note in answer.data.get("notes", [])):
+            raise Difference(f"there must be {'a' if has_checkpoint else 'no'} checkpoint before the cell: {answer}")
         if step.kind == "look":
             found, expected = json.loads(answer.stdout), self.model.state()
             if found != expected:
@@ -233,12 +315,27 @@ class Run:
         must = self.model.may_rewind(cells)
         if must is not None and must == answer.is_error:
             raise Difference(f"rewinding by {cells} {'must' if must else 'must not'} work: {answer}")
-        if not answer.is_error:
-            self.model.rewind(cells)
+        if answer.is_error:
+            return
+        if answer.data["undone_cells"] != cells:
+            raise Difference(f"{cells} cells must be undone: {answer}")
+        self.model.rewind(cells)
+
+    def compare_journal(self, answer):
+        """Compares what a client is told that uses the session when it is closed."""
+        if answer.status != "session_gone" or answer.data["forgotten_cells"] != 0:
+            raise Difference(f"the whole journal must be told: {answer}")
+        expected = [entry.told() for entry in self.model.journal]
+        for found, step in itertools.zip_longest(answer.data["journal"], expected):
+            if found != step:
+                raise Difference(f"the journal has {found}, and must have {step}")
 
     async def send(self, number, step):
         """Sends a cell. Returns the answer, if one comes."""
-        arguments = {"timeout": SHORT} if step.kind == "timeout" else {}
+        if step.kind == "command":
+            command = {"session": self.session.id, "command": step.code(number)}
+            return await sessions.call(self.session.client, "run_command", **command)
+        arguments = {"timeout": SHORT} if step.kind in ("timeout", "short") else {}
         if step.kind not in ("cancelled", "interrupted"):
             return await self.session.cell(step.code(number), **arguments)
         runs = anyio.Event()
@@ -271,14 +368,15 @@ async def run(client, seed):
     it = Run(session)
     steps = sequence(seed)
     try:
-        first = await session.cell(f"{SETUP}\nopen({FILE!r}, 'w').close()")
+        first = await session.cell(FIRST)
         if first.status != "success":
             raise Difference(f"the first cell: {first}")
         for number, step in enumerate(steps, 1):
             await it.take(number, step)
+        await session.close()
+        it.compare_journal(await session.cell("n"))
     except (Exception, BaseExceptionGroup) as error:
         return {"seed": seed, "step": len(it.told), "what": what(error), "steps": it.told}
-    await session.close()
     return None
 
 

@@ -10,7 +10,6 @@ import argparse
 import itertools
 import os
 import random
-import re
 import sys
 import tempfile
 import time
@@ -54,10 +53,15 @@ NEGLIGIBLE_US = 1000
 
 ENGINE_WITHIN_S = 120
 
-# What becomes of a session is said in one of these words.
-REASON = re.compile(r"clos|idle|too old|evict|memory|engine|server|restart|launcher|lost|killed|removed|ended|gone", re.IGNORECASE)
-
 BREAKS = ["server", "launcher", "dockerd"]
+
+# How the reason begins why a session is gone. To make room it may always have to go, and else only when something was killed.
+MADE_ROOM = ("the sessions of this server took more than", "you opened another session and can have", "this server can have")
+LOST = ("its sandbox was lost: ",)
+# The server can't tell who has killed everything while a cell ran.
+KILLED = ("its program has ended it: everything in its sandbox was killed",)
+# A server that was started again knows none of them.
+RESTARTED = ("there is no session ", "the server was restarted", "open_session")
 
 
 class Owned:
@@ -71,6 +75,21 @@ class Owned:
         self.spins = number % SPINS_EVERY == 0
         self.lock = anyio.Lock()
         self.is_open = True
+        # What was killed since it was used last.
+        self.harm = None
+        self.ran_meanwhile = False
+
+    def is_explained(self, answer):
+        """Whether an answer says that it is gone, for a reason that it can have."""
+        if not answer.is_error:
+            return False
+        if self.harm == "server":
+            told = (answer.data.get("status"), answer.data.get("field"))
+            message = answer.data.get("message", "")
+            return told == ("invalid_arguments", "session") and all(part in message for part in RESTARTED)
+        reason = answer.data.get("reason", "")
+        known = MADE_ROOM + (LOST if self.harm else ()) + (KILLED if self.ran_meanwhile else ())
+        return answer.status == "session_gone" and reason.startswith(known) and reason in answer.text
 
 
 class Soak:
@@ -132,9 +151,9 @@ class Soak:
         """A session is no more. The answer must say why, and what its cells were."""
         it.is_open = False
         told = f"{answer.text}\n{answer.data}"
-        reason = REASON.search(answer.text)
-        if not answer.is_error or reason is None:
-            self.fails(f"session {it.number} has ended, and nothing says why: {answer}")
+        if not it.is_explained(answer):
+            after = f" after {it.harm} was killed" if it.harm else ""
+            self.fails(f"session {it.number} has ended{after}, and the answer does not say why: {answer}")
         elif has_journal and it.first not in told:
             self.fails(f"session {it.number} has ended, and its cells are not told: {answer}")
         first = answer.text.split("\n", 1)[0].replace(it.session.id, "…")
@@ -221,6 +240,10 @@ class Soak:
             self.ended(it, answer, has_journal)
         elif answer.stdout != f"{it.x}\n":
             self.fails(f"session {it.number} has {answer.stdout!r} instead of {it.x}: {answer}")
+        elif it.harm == "server":
+            self.fails(f"session {it.number} goes on in a server that was started after it")
+        if answer.ran:
+            it.harm, it.ran_meanwhile = None, False
         return answer.ran
 
     async def fates(self, clients, has_journal=True):
@@ -260,6 +283,7 @@ class Soak:
     async def in_flight(self, client, harm):
         """Something happens while a cell runs, which has to be answered, or lose its connection."""
         it = next(it for it in self.owned if it.is_open and not it.spins)
+        it.ran_meanwhile = True
 
         async def ask():
             try:
@@ -301,6 +325,8 @@ async def halves(soak, server, connect, dockerd):
     soak.server = server
 
     async def harm():
+        for it in soak.owned:
+            it.harm = options.harm
         if options.harm == "server":
             await server.kill()
         elif options.harm == "launcher":

@@ -17,6 +17,12 @@ NOTHING = "[]|None|''\n"
 PYTHON = {"language": "python", "entrypoint_code": PROGRAM}
 PRINT = {"language": "python", "entrypoint_code": "print(1)"}
 
+# A handle that leads to no session. A program that was meant for one must not run without it.
+NO_SESSION = "0" * 32
+# How a session is named, besides as `session`.
+SESSION_NAMES = ["handle", "Session", "session_id", "SESSION_ID", "sessionHandle"]
+NAMED_SESSIONS = [*({name: NO_SESSION} for name in SESSION_NAMES), {"session": None, "session_id": NO_SESSION}]
+
 
 @dataclass
 class Slip:
@@ -244,6 +250,11 @@ TOLD = [
     ),
     Told("code as a list of lines", {"language": "python", "code": ["a", "b"]}, "entrypoint_code", "as a string"),
     Told("nothing", {}, "entrypoint_code", "there is nothing to run"),
+    *(
+        Told(f"a session in {', '.join(named)}", with_(**named), "session", "there is no session")
+        for named in NAMED_SESSIONS
+    ),
+    Told("arguments of a session in another object", {"input": with_(handle=NO_SESSION)}, "session", "there is no session"),
     Told("no handle", {"handle": ""}, "handle", "the handle that execute_code returned", "get_result"),
     Told(
         "TypeScript in check_syntax",

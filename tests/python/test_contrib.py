@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from operators import get, operated, prometheus
-from server import BINARY, ROOT, listening, until
+from server import BINARY, ROOT, listening, process_with, until
 
 pytestmark = pytest.mark.any_engine
 
@@ -172,7 +174,7 @@ def test_systemd_accepts_the_units(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["file", "abstract"])
-async def test_a_service_manager_is_told_when_the_server_listens_and_when_it_stops(tmp_path, kind):
+async def test_a_service_manager_is_told_what_a_server_does(tmp_path, kind):
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name if kind == "file" else f"\0{name}")
@@ -184,4 +186,14 @@ async def test_a_service_manager_is_told_when_the_server_listens_and_when_it_sto
                 said = manager.recv(4096).decode().splitlines()
                 assert said == ["READY=1", f"STATUS=serving clients at {url}"]
                 assert (await run(url, 1, "print(1)"))[0] == 200
+                wrong = "; the new configuration is wrong and not used, see the log"
+                for text, ended in [(config.read_text(), ""), ("nonsense", wrong)]:
+                    config.write_text(text)
+                    since = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+                    os.kill(process_with(variable), signal.SIGHUP)
+                    begun = dict(line.split("=") for line in manager.recv(4096).decode().splitlines())
+                    assert begun.pop("RELOADING") == "1" and since <= int(begun.pop("MONOTONIC_USEC")), begun
+                    assert begun == {"STATUS": "loading the configuration again"}
+                    said = manager.recv(4096).decode().splitlines()
+                    assert said == ["READY=1", f"STATUS=serving clients at {url}{ended}"]
         assert manager.recv(4096).decode().splitlines() == ["STOPPING=1", "STATUS=stopping"]

@@ -1,6 +1,5 @@
 """HTTP as clients and proxies of all kinds speak it, byte by byte: what they accept, how they wait, and how they go away."""
 
-import datetime
 import json
 import os
 import re
@@ -15,10 +14,8 @@ import anyio
 import engine
 import pytest
 from by_hand import CLIENT, MODERN, post, python, request, run
+from certificates import certificate
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from faults import NO_POOL, configuration
 from server import BINARY, command, environment, instances, listening, until
 
@@ -282,20 +279,6 @@ async def test_a_removed_token_is_refused_whatever_the_file_looks_like(tmp_path)
             os.utime(tmp_path / "b/tokens", (then, then))
             assert await statuses() == expected
         await until(lambda: log().count("the token file has changed") == 3, 5, "the log says so")
-
-
-def certificate(folder, name):
-    """Writes a certificate of its own, and returns it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1)).sign(key, hashes.SHA256())
-    pem = serialization.Encoding.PEM
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "key.pem").write_bytes(secret)
-    (folder / "certificate.pem").write_bytes(made.public_bytes(pem))
-    return made
 
 
 async def test_a_renewed_certificate_is_served_and_a_broken_one_is_not(tmp_path):

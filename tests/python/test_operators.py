@@ -12,7 +12,8 @@ from collections import Counter
 
 import anyio
 import pytest
-from by_hand import CLIENT, by_hand, post, python, run
+from by_hand import CLIENT, by_hand, post, python, request, run
+from certificates import certificate
 from disk import Disk
 from faults import NO_POOL, configuration
 from operators import ANY_PORT, admin_of, asked, check, get, hanging, operated, prometheus, values
@@ -124,6 +125,12 @@ async def test_operators_ask_beside_a_host_on_standard_input(tmp_path):
             assert (await asked(f"{admin}/readyz"))[::2] == (200, "ready\n")
             assert (await asked(f"{admin}/x"))[0] == 404
             await server.begin()
+            await server.send(request("alive", "ping"), request("wrong", "tools/call", {"name": 7}))
+            await server.all_answers(["alive", "wrong"], 30)
+            found = values(get(f"{admin}/metrics")[2])
+            counted = [name for name in found if name.startswith("mcp_server_operation_duration_seconds_count")]
+            for label in ('mcp_method_name="initialize"', 'mcp_method_name="ping"', 'gen_ai_tool_name="_OTHER"'):
+                assert [found[name] for name in counted if label in name] == [1], (label, found)
             await server.send(python(1, "import time; time.sleep(3)"))
             await until(lambda: values(get(f"{admin}/metrics")[2])["isolator_running_requests"] == 1, 30, "a call that runs")
             os.kill(server.pid, signal.SIGTERM)
@@ -190,6 +197,38 @@ async def test_with_tokens_only_operators_are_answered(tmp_path):
         ]:
             assert (await asked(f"{place}/metrics", **headers))[0] == expected, headers
         assert (await asked(f"{place}/readyz"))[0] == 200
+
+
+async def test_a_listener_with_a_certificate_is_asked_by_its_name(tmp_path):
+    made = subprocess.run([BINARY, "token", "operator"], capture_output=True, check=True, text=True)
+    (tmp_path / "operators").write_text(made.stdout)
+    (tmp_path / "token").write_text(re.search(r"isolator_[0-9a-f]{64}", made.stderr)[0])
+    certificate(tmp_path, "server.example", names=["localhost"])
+    names = {"certificate": str(tmp_path / "certificate.pem"), "key": str(tmp_path / "key.pem")}
+    settings = {"admin": {"address": "0.0.0.0:0", "tokens": "operators"}, "http": {"tls": names}}
+    # The address for clients is one of this machine, which has the certificate, too.
+    async with operated(tmp_path, pool=NO_POOL, **settings) as (_, admin, _):
+        port = admin.rpartition(":")[2]
+
+        async def ask(command, host, *arguments):
+            arguments = [command, f"{host}:{port}", "--token-file", str(tmp_path / "token"), *arguments]
+            done = await anyio.run_process([BINARY, *arguments], cwd=tmp_path, check=False)
+            return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+        trusted = ["--ca-file", names["certificate"]]
+        code, said, _ = await ask("status", "https://localhost", *trusted)
+        assert code == 0 and said.startswith("isolator "), said
+        assert (await ask("reload", "https://localhost", *trusted))[0] == 0
+        # Nobody whom this machine trusts has signed it; it is not for that name; and without TLS there is no answer.
+        for host, arguments, expected in [
+            ("https://localhost", [], "certificate"),
+            ("https://127.0.0.1", trusted, "certificate"),
+            ("127.0.0.1", [], "no answer"),
+            ("127.0.0.1", trusted, "--ca-file is for a listener with TLS"),
+            ("https://localhost", ["--ca-file", str(tmp_path / "key.pem")], "certificates in PEM"),
+        ]:
+            code, said, complained = await ask("status", host, *arguments)
+            assert (code, said) == (125, "") and expected in complained, (host, arguments, complained)
 
 
 async def test_a_web_page_can_not_read_under_a_name_of_its_own(tmp_path):

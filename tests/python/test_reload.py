@@ -85,11 +85,19 @@ async def test_what_can_change_does_and_the_rest_is_named(tmp_path):
         assert "javascript" in await printed_in(url, "javascript")
 
 
-async def printed_in(url, language):
-    message = python(1, "console.log(1)", language=language)
+async def printed_in(url, language, code="console.log(1)"):
+    message = python(1, code, language=language)
     message["params"]["_meta"] = CLIENT
     _, body = await post(url, json.dumps(message).encode())
     return _said(json.loads(body)["result"])
+
+
+async def called(url, tool, **arguments):
+    """The data of a tool's answer."""
+    message = request(1, "tools/call", {"name": tool, "arguments": arguments, "_meta": CLIENT})
+    status, body = await post(url, json.dumps(message).encode(), name=tool)
+    assert status == 200, body
+    return json.loads(body)["result"]["structuredContent"]
 
 
 async def test_a_file_that_is_wrong_changes_nothing_and_is_told(tmp_path):
@@ -187,6 +195,62 @@ async def test_requests_end_with_what_they_began_with_and_none_waits_for_a_reloa
         assert {answer for _, answer, _ in answers} == set(places)
         slowest = max(took for *_, took in answers)
         assert slowest < 5, slowest
+
+
+async def test_a_program_ends_well_and_is_counted_when_its_language_is_removed(tmp_path):
+    settings = {"pool": NO_POOL, "admin": {"address": ANY_PORT}}
+    both = {"javascript": {"enabled": True}}
+
+    def counted(admin):
+        of_it = ("isolator_executions_total{", 'language="javascript"')
+        return sum(value for name, value in metrics(admin).items() if name.startswith(of_it[0]) and of_it[1] in name)
+
+    async with operated(tmp_path, languages=both, **settings) as (url, admin, _):
+        answers = []
+
+        async def slow():
+            answers.append(await printed_in(url, "javascript", "setTimeout(() => console.log('slow'), 8000)"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(slow)
+            await anyio.sleep(2)
+            configuration(tmp_path, **settings)
+            code, text = await reload(admin)
+            assert code == 0 and "languageSettings.javascript" in text, text
+            assert not answers, "the program has ended before the reload"
+            assert "use one of python" in await printed_in(url, "javascript")
+        assert answers == ["slow"]
+        configuration(tmp_path, languages=both, **settings)
+        code, text = await reload(admin)
+        assert code == 0, text
+        assert counted(admin) == 1
+        assert await printed_in(url, "javascript") == "1"
+        assert counted(admin) == 2
+
+
+async def test_an_open_session_keeps_its_policies_when_its_language_is_removed(tmp_path):
+    settings = {"pool": NO_POOL, "admin": {"address": ANY_PORT}, "policies": {"apply": {"python": ["strict"]}}}
+    javascript = {"javascript": {"enabled": True}}
+    async with operated(tmp_path, languages=javascript, **settings) as (url, admin, _):
+        session = (await called(url, "open_session", language="python"))["session"]
+
+        async def cell(code, **arguments):
+            return await called(url, "execute_code", session=session, entrypoint_code=code, **arguments)
+
+        async def is_checked():
+            for code, files in [("import subprocess", []), ("1", [{"filename": "m.py", "content": "import subprocess"}])]:
+                data = await cell(code, additional_files=files)
+                assert data["status"] == "refused" and data["violations"], data
+            assert (await cell("1 + 1"))["result"] == "2"
+
+        await is_checked()
+        configuration(tmp_path, languages=javascript | {"python": {"enabled": False}}, **settings)
+        code, text = await reload(admin)
+        assert code == 0 and "languageSettings.python" in text, text
+        refused = await called(url, "execute_code", language="python", entrypoint_code="1")
+        assert refused["status"] == "invalid_arguments" and "use one of javascript" in refused["message"], refused
+        await is_checked()
+        assert (await called(url, "close_session", session=session))["closed"]
 
 
 async def test_a_thousand_signals_leave_nothing(tmp_path):

@@ -356,6 +356,42 @@ def test_ctrl_c_interrupts_and_twice_kills_the_cell_and_at_the_prompt_it_clears_
         assert prompt.wait() == 0
 
 
+def test_what_stays_of_a_killed_cell_is_told_where_there_was_no_checkpoint(tmp_path):
+    # The first interruption is only noticed, and the second one ends the cell.
+    (tmp_path / "notices.py").write_text(
+        "import signal, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+        "interrupts = []\n"
+        "def notice(*_):\n"
+        "    interrupts.append(1)\n"
+        "    print('caught', flush=True)\n"
+        "    if len(interrupts) > 1:\n"
+        "        raise KeyboardInterrupt\n"
+        "h = signal.signal(signal.SIGINT, notice)\n"
+    )
+    with terminal(tmp_path) as prompt:
+        prompt.ask(":run notices.py", 2)
+        prompt.type("x = 3; print('be' + 'gun'); exec('while True: time.sleep(0.1)')\r")
+        prompt.until("begun")
+        prompt.type(CTRL_C)
+        prompt.until("caught")
+        prompt.type(CTRL_C)
+        shown = prompt.until("[3]> ")
+        assert "it was stopped; what it did until then stays" in shown and "as before" not in shown, shown
+        assert "\r\n3\r\n" in prompt.ask("x", 4)
+        # What can't be interrupted costs all cells since the last checkpoint.
+        prompt.ask("h = signal.signal(signal.SIGINT, signal.SIG_IGN)", 5)
+        prompt.type("print('de' + 'af'); exec('while True: time.sleep(0.1)')\r")
+        prompt.until("deaf")
+        prompt.type(CTRL_C)
+        time.sleep(0.3)
+        prompt.type(CTRL_C)
+        assert "the session's variables are as before the last 5 cells" in prompt.until("[6]> ")
+        assert "NameError" in prompt.ask("x", 7)
+        prompt.type(":quit\r")
+        assert prompt.wait() == 0
+
+
 def test_commands_work_on_files_and_state(tmp_path):
     (tmp_path / "in put.txt").write_text("in")
     (tmp_path / "cell.py").write_text("y = 5\nprint('from file')")

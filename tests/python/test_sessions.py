@@ -8,6 +8,7 @@ from mcp import MCPError
 from programs import HELLO
 from server import KINDS, configuration
 from session_calls import HANDLE, Tools, open_session, opened, serving
+from slips import SESSION_NAMES
 
 # Of each kind a first cell, a second one that needs it, and the value of that.
 STATE = {
@@ -272,6 +273,7 @@ async def test_what_is_shown_between_two_cells_belongs_to_the_next(tools, langua
             assert data["result"] == "42", data
             texts = [thing["text"].strip("'") for thing in data["shown"]]
             assert set(texts) == {"late", "42"} and data["shown"][0]["is_result"] is False, data
+            assert data["shown"][0]["is_background"] and "is_background" not in data["shown"][-1], data
 
 
 async def test_cells_wait_for_each_other_and_not_too_many(tools):
@@ -360,6 +362,27 @@ async def test_a_handle_that_is_none_is_told_by_every_tool(tools):
 
 
 @pytest.mark.any_engine
+async def test_a_session_is_used_however_it_is_named_and_whatever_is_around_it(tools):
+    async with opened(tools) as session:
+        cell = {"language": "python", "entrypoint_code": "open('a', 'a').write('x')"}
+        calls = [{name: session.id} | cell for name in SESSION_NAMES]
+        notes = [f"{name} was taken as session" for name in SESSION_NAMES]
+        calls += [{"session": None, "session_id": session.id} | cell, {"session": "", "handle": session.id} | cell]
+        notes += ["session_id was taken as session", "handle was taken as session"]
+        # Its language is known, and may be said in other words.
+        unnamed = {"entrypoint_code": cell["entrypoint_code"]}
+        calls += [{"input": {"session": session.id} | unnamed}, {"arguments": {"handle": session.id} | cell}]
+        notes += ["the arguments were taken from input", "the arguments were taken from arguments"]
+        calls += [{"session": session.id, "language": None} | unnamed, {"session": session.id, "lang": "Python 3"} | unnamed]
+        notes += [None, "lang was taken as language"]
+        for number, (arguments, note) in enumerate(zip(calls, notes, strict=True), 1):
+            data = (await tools.call("execute_code", arguments)).structured_content
+            assert (data["status"], data.get("cell")) == ("success", number), (arguments, data)
+            assert note is None or note in data["notes"], (arguments, data)
+        assert await session.value("open('a').read()") == repr("x" * len(calls))
+
+
+@pytest.mark.any_engine
 async def test_limits_that_are_asked_for_hold(tools):
     async with opened(tools, memory_mb=128, cpus=1, idle_timeout="1m") as session:
         limits = session.opened["limits"]
@@ -390,6 +413,9 @@ async def test_a_server_without_sessions_offers_none(tmp_path):
         assert "isolator://sessions" not in {resource.uri for resource in resources}
         arguments = {"session": "0" * 32, "language": "python", "entrypoint_code": "1"}
         await tools.refuses("execute_code", "session", "offers no sessions", **arguments)
+        for name in SESSION_NAMES:
+            named = {name: arguments["session"], "language": "python", "entrypoint_code": "1"}
+            await tools.refuses("execute_code", "session", "offers no sessions", **named)
 
 
 async def test_the_list_and_the_counts_tell_of_sessions(tools):

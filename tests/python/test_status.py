@@ -36,8 +36,13 @@ async def test_the_page_shows_what_happens_and_keeps_itself_up_to_date(tmp_path)
             await run(url, number, "print(1)")
         # Two looks are between the calls and the page.
         await anyio.sleep(6)
-        page = await chromium(tmp_path, "--dump-dom", f"{admin}/status")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, url, 12, "import time; time.sleep(60)")
+            page = await chromium(tmp_path, "--dump-dom", f"{admin}/status")
+            tasks.cancel_scope.cancel()
         shown = html.unescape(re.sub(r"<[^>]+>", " ", page))
+        assert re.search(r"(?s)Running now .*python\s+127\.0\.0\.1\s+(hot|warm|queued|cold)\s+[\d.]+ m?s", shown), shown
+        assert re.search(r"requests in the queue\s+0", shown), shown
         assert "All pools make sandboxes" in shown, shown
         assert re.search(r"ready\s+\d of 2 \(\d thawed\)", shown), shown
         assert re.search(r"starts so far\s+\d+ hot, \d+ warm, \d+ queued, \d+ cold", shown), shown

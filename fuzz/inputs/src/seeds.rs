@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use isolator_runner::wire::{
     self, Alone, CellEnd, CellEnded, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job,
-    Kind, Listed, Opened, OutputLimits, Packages, Preload, Preloaded, ReadEnded, Ready, Rewound,
-    Shown, StreamCount, VERSION, Wanted, WantedFiles,
+    Kind, Listed, Occasion, Opened, OutputLimits, Packages, Preload, Preloaded, ReadEnded, Ready,
+    Rewound, Shown, StreamCount, VERSION, Wanted, WantedFiles,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -164,7 +164,7 @@ fn session_says() -> Seeds {
     };
     let shown = |thing, media_type: &str, size| Shown {
         thing,
-        is_result: thing == 1,
+        occasion: if thing == 1 { Occasion::Result } else { Occasion::Cell },
         media_type: media_type.to_owned(),
         size,
     };

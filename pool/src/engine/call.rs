@@ -30,6 +30,8 @@ pub enum Call {
     Resume,
     /// [`Engine::update`](super::Engine::update)
     Update,
+    /// [`Engine::used_memory`](super::Engine::used_memory)
+    UsedMemory,
     /// [`Engine::state`](super::Engine::state)
     State,
     /// [`Engine::remove`](super::Engine::remove)
@@ -55,7 +57,7 @@ impl Call {
         Duration::from_secs(match self {
             Self::Check | Self::FindImage | Self::State => 10,
             Self::RemoveImage | Self::Withdraw => 5 * 60,
-            Self::Pause | Self::Resume | Self::Update | Self::Bind => 10,
+            Self::Pause | Self::Resume | Self::Update | Self::UsedMemory | Self::Bind => 10,
             Self::Arm | Self::Preload => 20,
             Self::Create | Self::Prepare | Self::Remove | Self::List | Self::Sweep => 30,
             Self::FetchImage | Self::Provide => 60 * 60,
@@ -77,6 +79,7 @@ impl fmt::Display for Call {
             Self::Pause => "pause a sandbox",
             Self::Resume => "resume a sandbox",
             Self::Update => "change the limits of a sandbox",
+            Self::UsedMemory => "report the memory of a sandbox",
             Self::State => "report the state of a sandbox",
             Self::Remove => "remove a sandbox",
             Self::List => "list the sandboxes",

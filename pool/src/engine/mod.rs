@@ -348,6 +348,11 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
+    /// What counts towards the limit of a sandbox's memory now, in bytes, if the engine can tell.
+    async fn used_memory(&self, _: &SandboxName) -> Result<Option<u64>, EngineError> {
+        Ok(None)
+    }
+
     /// How many templates are ready, if the engine has templates.
     fn templates(&self) -> Option<usize> {
         None

@@ -1,12 +1,14 @@
 //! What has happened in a pool, and in all of them together, since the start.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use super::admission::AdmissionError;
-use super::pools::{ExecuteError, OpenReceipt, Receipt};
+use tokio::time::Instant;
+
+use super::admission::{AdmissionError, Client};
+use super::pools::{ExecuteError, OpenError, OpenReceipt, Receipt};
+use super::session::{EndReason, SessionError};
 use super::{CheckoutError, Start};
 use crate::counts::{Count, TimeSum, Times};
 use crate::lock::lock;
@@ -73,6 +75,28 @@ impl Failure {
             ExecuteError::Run(_) => Self::Sandbox,
         }
     }
+
+    /// Why a session was not opened.
+    pub(super) fn of_opening(error: &OpenError) -> Self {
+        match error {
+            OpenError::Execute(error) => Self::of(error),
+            OpenError::Session(_) => Self::Sandbox,
+        }
+    }
+
+    /// Why a cell was not run, if neither it nor its session is the reason.
+    pub(super) fn of_cell(error: &SessionError) -> Option<Self> {
+        match error {
+            SessionError::Busy => Some(Self::Busy),
+            SessionError::Admission(AdmissionError::Closed) => Some(Self::Stopping),
+            SessionError::Admission(_) => Some(Self::Busy),
+            SessionError::Ended(EndReason::Lost(_)) => Some(Self::Sandbox),
+            SessionError::Ended(_)
+            | SessionError::Files(_)
+            | SessionError::Command(_)
+            | SessionError::NoSuchFile(_) => None,
+        }
+    }
 }
 
 /// What has happened in a pool. What is in an array is in the order of its `ALL`.
@@ -80,7 +104,7 @@ impl Failure {
 pub struct PoolCounts {
     /// Programs with an outcome, by how they got their sandbox and by their status.
     pub executions: [[Count; Status::ALL.len()]; Start::ALL.len()],
-    /// Requests without an outcome.
+    /// Requests without an outcome, sessions that were not opened, and cells that were not run.
     pub failures: [Count; Failure::ALL.len()],
     /// How long those with an outcome took, from their arrival to the last byte from the sandbox.
     pub times: [Times; Start::ALL.len()],
@@ -96,13 +120,57 @@ pub struct PoolCounts {
     pub not_made: Count,
     /// Requests and sessions that got a sandbox, by how.
     pub(super) starts: [Count; Start::ALL.len()],
-    pub(super) in_use: AtomicUsize,
+    pub(super) in_use: Programs,
+}
+
+/// A program that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Whose it is.
+    pub client: Client,
+    /// How it got its sandbox.
+    pub start: Start,
+    /// Since when it has the sandbox.
+    pub since: Instant,
+}
+
+/// The programs that run now, in the order of their beginning.
+#[derive(Debug, Default)]
+pub(super) struct Programs(Mutex<(u64, BTreeMap<u64, Program>)>);
+
+impl Programs {
+    /// Adds one, which is there until the result is dropped.
+    pub(super) fn begin(&self, client: &Client, start: Start) -> Running<'_> {
+        let program = Program { client: client.clone(), start, since: Instant::now() };
+        let mut all = lock(&self.0);
+        let number = all.0;
+        all.0 += 1;
+        all.1.insert(number, program);
+        Running { all: self, number }
+    }
+}
+
+/// A program that runs, until this is dropped.
+pub(super) struct Running<'a> {
+    all: &'a Programs,
+    number: u64,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.all.0).1.remove(&self.number);
+    }
 }
 
 impl PoolCounts {
     /// Sandboxes in which a program runs now.
     pub fn in_use(&self) -> usize {
-        self.in_use.load(Ordering::Relaxed)
+        lock(&self.in_use.0).1.len()
+    }
+
+    /// The programs that run now, the oldest first.
+    pub fn programs(&self) -> Vec<Program> {
+        lock(&self.in_use.0).1.values().cloned().collect()
     }
 
     /// Counts a program that has run.
@@ -145,12 +213,10 @@ impl<'a> Counting<'a> {
         Self(Some(counts))
     }
 
-    /// It has ended.
-    pub(super) fn end(mut self, result: &Result<(Outcome, Receipt), ExecuteError>) {
-        let Some(counts) = self.0.take() else { return };
-        match result {
-            Ok((outcome, receipt)) => counts.executed(outcome, receipt),
-            Err(error) => counts.failures[Failure::of(error) as usize].add(1),
+    /// It has ended, and has no outcome if that is the reason.
+    pub(super) fn end(mut self, failure: Option<Failure>) {
+        if let (Some(counts), Some(failure)) = (self.0.take(), failure) {
+            counts.failures[failure as usize].add(1);
         }
     }
 }
@@ -180,6 +246,8 @@ pub struct RecentFailure {
     pub at: SystemTime,
     /// The name of their pool.
     pub pool: String,
+    /// What kind of reason it is.
+    pub failure: Failure,
     /// The error.
     pub message: String,
     /// How many requests had it in a row.
@@ -188,8 +256,7 @@ pub struct RecentFailure {
 
 impl SharedCounts {
     /// Remembers why a request had no outcome.
-    pub(super) fn failed(&self, pool: &str, error: &ExecuteError) {
-        let message = error.to_string();
+    pub(super) fn failed(&self, pool: &str, failure: Failure, message: String) {
         let mut recent = lock(&self.recent);
         if let Some(last) = recent.back_mut()
             && last.pool == pool
@@ -203,7 +270,7 @@ impl SharedCounts {
             recent.pop_front();
         }
         let (at, pool) = (SystemTime::now(), pool.to_owned());
-        recent.push_back(RecentFailure { at, pool, message, count: 1 });
+        recent.push_back(RecentFailure { at, pool, failure, message, count: 1 });
     }
 
     /// The last reasons, the newest first.

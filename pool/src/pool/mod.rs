@@ -39,6 +39,7 @@ use crate::pool::adapt::{LeadTimes, Sizing};
 use crate::pool::backoff::Backoff;
 use crate::pool::counts::{PoolCounts, SharedCounts};
 use crate::pool::idle::{Closed, Idle, IdleSet};
+use crate::pool::pools::PoolSpec;
 use crate::pool::preloading::PreloadSchedule;
 use crate::pool::session::SessionRequest;
 use crate::pool::sizing::{LeadTime, Size};
@@ -221,17 +222,16 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Starts a pool, which goes on with the counts and the size of the one that had its name before, if there was one.
+    /// Starts a pool, which goes on with the counts of its name, and with the size of the pool that had it before, if there was one.
     pub(crate) fn start(
         shared: Arc<Shared>,
         name: &str,
-        template: SandboxSpec,
-        size: PoolSize,
+        PoolSpec { sandbox: template, size }: PoolSpec,
+        counts: Arc<PoolCounts>,
         former: Option<&Self>,
     ) -> Arc<Self> {
         let wanted = former.map_or(0, |former| former.idle.size());
         let wanted = wanted.clamp(size.size.least(), size.size.most());
-        let counts = former.map(|former| Arc::clone(&former.counts)).unwrap_or_default();
         let place = lock(&shared.sizing).place(name);
         let pool = Arc::new(Self {
             each: AtomicU64::new(unmeasured_memory(template.preload.as_ref())),

@@ -18,11 +18,10 @@ use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, WaitingMemory, bounded};
 use crate::packages::PackageSet;
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
-use crate::pool::counts::{Counting, PoolCounts, SharedCounts};
+use crate::pool::counts::{Counting, Failure, PoolCounts, SharedCounts};
 use crate::pool::session::{self, Session, SessionError, SessionRequest};
 use crate::pool::{
-    CheckoutError, CheckoutSource, Counted, Pool, PoolSize, PoolStatus, Shared, Start, adapt,
-    reconcile,
+    CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start, adapt, reconcile,
 };
 use crate::run::outcome::Outcome;
 use crate::run::{self, RunError, RunRequest, RunTimes};
@@ -53,11 +52,16 @@ pub struct PoolSpec {
     pub size: PoolSize,
 }
 
+/// What has happened in pools, by their names.
+pub(super) type CountsByName = BTreeMap<String, Arc<PoolCounts>>;
+
 /// The pools of a configuration, by the name under which requests ask for them.
 pub struct Pools {
     pub(super) shared: Arc<Shared>,
     pub(super) admission: Admission,
     pub(super) pools: BTreeMap<String, Arc<Pool>>,
+    /// What has happened in them, and in those of former configurations, whose programs may still run.
+    pub(super) counts: CountsByName,
     /// What is configured for them.
     pub(super) sizes: BTreeMap<String, PoolSize>,
     pub(super) limits: PoolsLimits,
@@ -177,14 +181,16 @@ impl Pools {
         tasks.spawn(reconcile::reconcile(Arc::downgrade(&shared), stop.clone()));
         tasks.spawn(adapt::follow_calls(Arc::downgrade(&shared), stop));
         let sizes = specs.iter().map(|(name, spec)| (name.clone(), spec.size)).collect();
-        let start = |(name, PoolSpec { sandbox, size }): (String, PoolSpec)| {
-            let pool = Pool::start(Arc::clone(&shared), &name, sandbox, size, None);
+        let mut counts = CountsByName::default();
+        let start = |(name, spec): (String, PoolSpec)| {
+            let counts = Arc::clone(counts.entry(name.clone()).or_default());
+            let pool = Pool::start(Arc::clone(&shared), &name, spec, counts, None);
             (name, pool)
         };
         let pools = specs.into_iter().map(start).collect();
         let admission = Admission::new(limits.admission);
         let abort = CancellationToken::new();
-        let pools = Self { shared, admission, pools, sizes, limits, abort };
+        let pools = Self { shared, admission, pools, counts, sizes, limits, abort };
         pools.adopt_sizes();
         Ok(pools)
     }
@@ -208,9 +214,16 @@ impl Pools {
             () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
             result = self.admit_and_run(pool, client, request) => result,
         };
-        counting.end(&result);
-        if let Err(error) = &result {
-            self.shared.counts.failed(name, error);
+        match &result {
+            Ok((outcome, receipt)) => {
+                counting.end(None);
+                pool.counts.executed(outcome, receipt);
+            }
+            Err(error) => {
+                let failure = Failure::of(error);
+                counting.end(Some(failure));
+                self.shared.counts.failed(name, failure, error.to_string());
+            }
         }
         result
     }
@@ -232,7 +245,7 @@ impl Pools {
             let checked_out = pool.checkout(source, want.interpreter == Wanted::Loaded).await;
             let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
             let checkout = admitted.elapsed();
-            let _in_use = Counted::new(&pool.counts.in_use);
+            let _running = pool.counts.in_use.begin(client, start);
             let image = sandbox.spec.image.digest.clone();
             let run = run::run(sandbox, request, &want, client.name(), &self.shared.tasks);
             match self.shared.activity.during(run).await {
@@ -285,11 +298,18 @@ impl Pools {
         request: &SessionRequest,
     ) -> Result<(Session, OpenReceipt), OpenError> {
         let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
-        tokio::select! {
+        let counting = Counting::new(&pool.counts);
+        let opened = tokio::select! {
             biased;
             () = self.abort.cancelled() => Err(ExecuteError::from(AdmissionError::Closed).into()),
             opened = self.admit_and_open(pool, client, request) => opened,
+        };
+        let failure = opened.as_ref().err().map(Failure::of_opening);
+        counting.end(failure);
+        if let (Err(error), Some(failure)) = (&opened, failure) {
+            self.shared.counts.failed(name, failure, error.to_string());
         }
+        opened
     }
 
     async fn admit_and_open(
@@ -389,14 +409,23 @@ impl Pools {
         self.pools.iter().map(|(name, pool)| (name.as_str(), pool.status())).collect()
     }
 
-    /// What has happened in each pool since the start, by its name.
+    /// What has happened in each pool since the start, by its name. Those of former configurations are among them.
     pub fn counts(&self) -> impl Iterator<Item = (&str, &PoolCounts)> {
-        self.pools.iter().map(|(name, pool)| (name.as_str(), &*pool.counts))
+        self.counts.iter().map(|(name, counts)| (name.as_str(), &**counts))
     }
 
-    /// What has happened in a pool since the start, if there is one of this name.
+    /// The same of one pool, if there was one of this name.
     pub fn counts_of(&self, name: &str) -> Option<&PoolCounts> {
-        self.pools.get(name).map(|pool| &*pool.counts)
+        self.counts.get(name).map(|counts| &**counts)
+    }
+
+    /// Counts a cell or command of a session that was not run, if that was not for a reason of its own.
+    pub fn count_failed_cell(&self, name: &str, error: &SessionError) {
+        let Some(failure) = Failure::of_cell(error) else { return };
+        if let Some(counts) = self.counts_of(name) {
+            counts.failures[failure as usize].add(1);
+        }
+        self.shared.counts.failed(name, failure, error.to_string());
     }
 
     /// What has happened in all pools together since the start.

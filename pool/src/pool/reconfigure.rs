@@ -34,21 +34,25 @@ impl Pools {
             self.shared.engine.supports(&spec.sandbox)?;
         }
         let sizes = specs.iter().map(|(name, spec)| (name.clone(), spec.size)).collect();
-        let pool = |(name, PoolSpec { sandbox, size }): (String, PoolSpec)| {
+        let mut counts = self.counts.clone();
+        let pool = |(name, spec): (String, PoolSpec)| {
             let former = self.pools.get(&name);
-            let pool = match former.filter(|pool| pool.makes(&sandbox)) {
+            let pool = match former.filter(|pool| pool.makes(&spec.sandbox)) {
                 Some(same) => Arc::clone(same),
                 None => {
                     let former = former.map(|former| &**former);
-                    Pool::start(Arc::clone(&self.shared), &name, sandbox, size, former)
+                    let counts = Arc::clone(counts.entry(name.clone()).or_default());
+                    Pool::start(Arc::clone(&self.shared), &name, spec, counts, former)
                 }
             };
             (name, pool)
         };
+        let pools = specs.into_iter().map(pool).collect();
         Ok(Self {
             shared: Arc::clone(&self.shared),
             admission: self.admission.clone(),
-            pools: specs.into_iter().map(pool).collect(),
+            pools,
+            counts,
             sizes,
             limits,
             abort: self.abort.clone(),

@@ -385,6 +385,11 @@ impl Armed {
 }
 
 impl Sandbox<Paused> {
+    /// What counts towards the limit of its memory now, in bytes, if the engine can tell.
+    pub(crate) async fn used_memory(&mut self) -> Result<Option<u64>, EngineError> {
+        bounded(Call::UsedMemory, self.engine.used_memory(self.lease.name())).await
+    }
+
     /// Thaws the sandbox.
     pub(crate) async fn resume(self) -> Result<Sandbox<Armed>, SandboxError> {
         bounded(Call::Resume, self.engine.resume(self.lease.name())).await?;

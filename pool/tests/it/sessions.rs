@@ -9,10 +9,12 @@ use isolator_pool::pool::Start;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::OpenReceipt;
 use isolator_pool::pool::session::{
-    CellEnd, CellOutcome, CellRequest, CellRun, EndReason, Session, SessionError, SessionRequest,
+    CellEnd, CellOutcome, CellRequest, CellRun, EndReason, Rewound, Session, SessionError,
+    SessionRequest,
 };
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::fake::{
@@ -42,7 +44,7 @@ fn cell(code: &str) -> CellRequest {
 }
 
 async fn run(session: &Session, code: &str) -> Result<CellOutcome, SessionError> {
-    session.run(&Client::host(), cell(code)).await
+    session.run(&Client::host(), cell(code), |_| {}).await
 }
 
 /// Runs a cell in a task of its own.
@@ -110,9 +112,103 @@ async fn whoever_goes_away_takes_only_the_cell_along() {
     settle().await;
     assert!(tokio::time::timeout(ms(100), run(&session, "end")).await.is_err());
     // This would end the session.
-    assert!(tokio::time::timeout(ms(100), session.rewind(5)).await.is_err());
+    assert!(
+        tokio::time::timeout(ms(100), session.rewind(5, |_| panic!("it came to its turn")))
+            .await
+            .is_err()
+    );
     assert!(long.await.unwrap().is_ok());
     assert_eq!(run(&session, "sleep 5").await.unwrap().cell, 4);
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_is_told_also_if_nobody_waits_for_it() {
+    let world = World::full(Setup::default()).await;
+    let (session, _) = open(&world).await;
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let client = Client::host();
+    // Of a cell whose caller goes away while it runs, one that ends well, one that nobody waits for when its turn comes, and
+    // one that ends with its session.
+    let send = |name: &'static str| {
+        let sender = sender.clone();
+        move |ended: &Result<CellOutcome, SessionError>| {
+            let _ = sender.send((name, ended.is_ok()));
+        }
+    };
+    let left = session.run(&client, cell("sleep 60000"), send("left"));
+    assert!(tokio::time::timeout(ms(100), left).await.is_err());
+    session.run(&client, cell("sleep 5"), send("well")).await.unwrap();
+    let long = spawn(&world, &session, "sleep 500");
+    settle().await;
+    let never = session.run(&client, cell("sleep 5"), send("never"));
+    assert!(tokio::time::timeout(ms(100), never).await.is_err());
+    assert!(long.await.unwrap().is_ok());
+    let running = Arc::clone(&session);
+    let done = send("closed");
+    let closed = world
+        .tasks
+        .spawn(async move { running.run(&Client::host(), cell("sleep 60000"), done).await });
+    settle().await;
+    session.close();
+    assert!(closed.await.unwrap().is_err());
+    drop(sender);
+    let mut all = Vec::new();
+    while let Some(one) = told.recv().await {
+        all.push(one);
+    }
+    assert_eq!(all, [("left", true), ("well", true), ("closed", false)]);
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rewinding_is_told_also_if_its_caller_goes_away_meanwhile() {
+    let world = World::full(Setup::default()).await;
+    let (session, _) = open(&world).await;
+    let (sender, told) = oneshot::channel();
+    let done = |rewound: &Result<Rewound, SessionError>| {
+        let _ = sender.send(rewound.as_ref().ok().map(|it| it.cells));
+    };
+    assert!(tokio::time::timeout(ms(10), session.rewind(2, done)).await.is_err());
+    assert_eq!(told.await, Ok(Some(2)));
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_who_went_away_leave_their_places_at_once() {
+    let world = World::full(Setup { running: 20, queue: 20, ..Setup::default() }).await;
+    let (session, _) = open(&world).await;
+    let long = spawn(&world, &session, "sleep 5000");
+    settle().await;
+    let impatient: Vec<_> = (0..8).map(|_| spawn(&world, &session, "sleep 5")).collect();
+    settle().await;
+    assert!(matches!(session.list().await, Err(SessionError::Busy)));
+    for one in impatient {
+        one.abort();
+        assert!(one.await.is_err());
+    }
+    let next = spawn(&world, &session, "sleep 5");
+    assert!(long.await.unwrap().is_ok());
+    assert_eq!(next.await.unwrap().unwrap().cell, 2);
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_not_served_does_not_keep_a_session_awake() {
+    let world = World::full(Setup { running: 1, queue: 0, ..Setup::default() }).await;
+    let (session, _) = open(&world).await;
+    run(&session, "sleep 5").await.unwrap();
+    // The only slot is taken, and nobody can wait for it.
+    let other = world.spawn(run_for(5000));
+    settle().await;
+    assert!(matches!(run(&session, "sleep 5").await, Err(SessionError::Admission(_))));
+    tokio::time::sleep(ms(1500)).await;
+    assert!(session.is_frozen());
+    started(other.await.unwrap());
     drop(session);
     world.end().await;
 }
@@ -218,9 +314,12 @@ async fn a_session_that_somebody_has_frozen_is_thawed_after_a_second() {
 async fn rewinding_is_told_and_one_that_fails_ends_the_session() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
-    assert_eq!(session.rewind(2).await.unwrap(), (2, 1));
+    assert_eq!(session.rewind(2, |_| {}).await.unwrap(), (2, 1));
     assert_eq!(session.list().await.unwrap(), (Vec::new(), true));
-    assert!(matches!(session.rewind(5).await, Err(SessionError::Ended(EndReason::ByProgram(_)))));
+    assert!(matches!(
+        session.rewind(5, |_| {}).await,
+        Err(SessionError::Ended(EndReason::ByProgram(_)))
+    ));
     drop(session);
     world.end().await;
 }

@@ -4,7 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Cell, CellEnd, CellEnded, CellRun, End, Exit, Failed, KillReason, Kind, StreamCount,
+    self, Cell, CellEnd, CellEnded, CellRun, End, Exit, Failed, KillReason, Kind, Occasion,
+    StreamCount,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -51,8 +52,9 @@ impl Session<'_> {
     ) -> io::Result<Result<CellEnded, Failed>> {
         self.save_memory(false);
         let before = cgroup::Counters::read();
+        let is_code = matches!(cell.run, CellRun::Code { .. });
         if let Some(kernels) = &mut self.kernels
-            && matches!(cell.run, CellRun::Code { .. })
+            && is_code
         {
             // What was printed between the cells is not this one's.
             let (stdout, stderr) = &mut kernels.own_pipes;
@@ -61,18 +63,8 @@ impl Session<'_> {
             }
         }
         let began = Instant::now();
-        let running = match self.begin(cell, input) {
-            // The process that waited for the cell is gone, and its checkpoint is the same.
-            Ok(None)
-                if cell.run != CellRun::Files
-                    && self.kernels.as_mut().is_some_and(Kernels::begins_again) =>
-            {
-                self.begin(cell, input)
-            }
-            running => running,
-        };
-        let running = match running {
-            Ok(running) => running,
+        let (running, undone_before) = match self.begin_or_undo(cell, input) {
+            Ok(begun) => begun,
             Err(failed) => return Ok(Err(failed)),
         };
         let spawn = began.elapsed();
@@ -86,15 +78,19 @@ impl Session<'_> {
             None => {
                 // Its kernel was gone, or did not listen. That is the doing of an earlier cell.
                 self.to_server.send_empty(Kind::Started)?;
-                let is_lost = self.kernels.as_ref().is_some_and(|kernels| !kernels.kill_current());
+                let is_lost = undone_before == 0
+                    && self.kernels.as_mut().is_some_and(|kernels| !kernels.kill_unfit());
                 (None, Ended::never_began(is_lost))
             }
         };
         // A kernel that was gone when its cell came may have been killed since the last answer.
         let before = if running.is_some() { before } else { std::mem::take(&mut self.counted) };
         let no_checkpoint = running.as_mut().and_then(|running| running.no_checkpoint.take());
-        let is_code = matches!(cell.run, CellRun::Code { .. });
-        let (mut undone, is_alive) = self.undo_if_gone(&ended, is_code);
+        let (mut undone, is_alive) = match undone_before {
+            0 => self.undo_if_gone(&ended, is_code),
+            // The kernel has gone back already.
+            cells => (cells, true),
+        };
         if running.is_none() && undone > 0 {
             // The kernel has not counted it.
             undone += 1;
@@ -128,6 +124,25 @@ impl Session<'_> {
         }))
     }
 
+    /// Begins a cell. `None` if there is nothing to run, or the kernel can't run it. Also returns how many cells before it are undone
+    /// because of that; zero if that is still to be done.
+    fn begin_or_undo(
+        &mut self,
+        cell: &Cell,
+        input: &[u8],
+    ) -> Result<(Option<Running>, u32), Failed> {
+        let running = self.begin(cell, input)?;
+        if running.is_some() || !matches!(cell.run, CellRun::Code { .. }) {
+            return Ok((running, 0));
+        }
+        match self.kernels.as_mut().and_then(Kernels::undo_prepared) {
+            // The process that waited for the cell is gone, and its checkpoint is the same.
+            Some(0) => Ok((self.begin(cell, input)?, 0)),
+            // The cell expects the cells before it, so it does not run without them.
+            undone => Ok((None, undone.unwrap_or(0))),
+        }
+    }
+
     fn supervise(&mut self, cell: &Cell, input: &[u8], running: &mut Running) -> io::Result<Ended> {
         let mut stdout = Keeper::new(cell.output.head, cell.output.tail);
         let mut stderr = Keeper::new(cell.output.head, cell.output.tail);
@@ -136,7 +151,7 @@ impl Session<'_> {
             let early = std::mem::take(&mut kernels.early);
             shown.dropped = early.dropped;
             for forms in early.things {
-                shown.pass_on(false, forms, self.to_server)?;
+                shown.pass_on(Occasion::Background, forms, self.to_server)?;
             }
         }
         let deadline = running.started.checked_add(cell.deadline);
@@ -276,7 +291,8 @@ impl Session<'_> {
         while said.is_none() {
             match kernels.current.channel.next_within(&mut reads) {
                 Ok(Some(Said::Shown { is_result, forms })) => {
-                    shown.pass_on(is_result, forms, self.to_server)?;
+                    let occasion = if is_result { Occasion::Result } else { Occasion::Cell };
+                    shown.pass_on(occasion, forms, self.to_server)?;
                 }
                 Ok(Some(Said::TooLong)) => shown.dropped += 1,
                 Ok(Some(Said::Ended { end, code })) => {
@@ -350,7 +366,7 @@ impl Session<'_> {
         }
     }
 
-    /// Gives up old checkpoints if memory is short; while a cell runs, not the one before it.
+    /// Gives up old checkpoints if memory is short, but never that of the next cell. While a cell runs, the one before it stays, too.
     fn save_memory(&mut self, is_running: bool) {
         let Some(kernels) = &mut self.kernels else { return };
         while cgroup::memory_limit()

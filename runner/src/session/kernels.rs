@@ -71,7 +71,8 @@ pub(super) struct KernelProcess {
     pub(super) channel: Channel,
     /// How many cells have made its state.
     depth: u32,
-    /// The processes that were there when the first cell that it ran began, if one has. All others belong to its cells.
+    /// The processes that were there when the first cell that is undone with it began, if there is one. All others belong to its
+    /// cells.
     found: Option<HashSet<Pid>>,
 }
 
@@ -211,6 +212,7 @@ impl Kernels {
         if self.is_deaf {
             return Err(io::ErrorKind::TimedOut.into());
         }
+        self.forget_prepared_if_gone();
         const CHECKPOINT: u8 = 1;
         const TYPESCRIPT: u8 = 2;
         let found = processes::all()?;
@@ -247,6 +249,18 @@ impl Kernels {
                 let no_checkpoint = no_checkpoint.filter(|_| !was_prepared);
                 Ok(Begun { stdout: Some(stdout), stderr: Some(stderr), no_checkpoint })
             }
+        }
+    }
+
+    /// The checkpoint of the next cell can have been killed since it was made, for example when memory ran out. Then the cell needs
+    /// another one.
+    fn forget_prepared_if_gone(&mut self) {
+        if self.is_prepared
+            && let Some(gone) = self.checkpoints.pop_if(|process| process.has_ended())
+        {
+            self.is_prepared = false;
+            // What its cell has started ends with the process that is the session now.
+            self.current.found = self.current.found.take().or(gone.found);
         }
     }
 
@@ -359,18 +373,24 @@ impl Kernels {
         Ok(self.wait_for_begin(Some(channel), Expected::Prepared)?.0)
     }
 
-    /// If a cell has not begun: whether it can, from the checkpoint that was made for it.
-    pub(super) fn begins_again(&mut self) -> bool {
-        self.is_prepared && self.kill_current() && self.undo() == Some(0)
+    /// If a cell has not begun in the process that was made for it: goes back to the checkpoint of that process. Returns how many
+    /// cells that undoes, which is more than none if that checkpoint is gone, too. `None` if no process was made, or none is left.
+    pub(super) fn undo_prepared(&mut self) -> Option<u32> {
+        if !self.is_prepared || !self.kill_current() {
+            return None;
+        }
+        self.undo()
     }
 
-    /// Gives up the oldest checkpoint. Tells whether there was one.
+    /// Gives up the oldest checkpoint, but not that of the next cell: the cell would not know that it has none, and it takes no
+    /// memory before the cell begins. Tells whether there was one.
     pub(super) fn give_up_oldest(&mut self) -> bool {
-        // The end of its channel ends it.
-        !self.checkpoints.is_empty() && {
+        let has_one = self.checkpoints.len() > usize::from(self.is_prepared);
+        if has_one {
+            // The end of its channel ends it.
             drop(self.checkpoints.remove(0));
-            true
         }
+        has_one
     }
 
     /// Whether more than the newest checkpoint is there.
@@ -389,32 +409,53 @@ impl Kernels {
         self.current.found.is_none() || processes::kill_all_but(&keep)
     }
 
-    /// The newest checkpoint that is there becomes the session. Returns how many cells that undoes; `None` if there is none.
+    /// Kills the process in which a cell does not begin. If a cell has failed to begin from its checkpoint, too, that is the state
+    /// which an earlier cell has left. Then the checkpoint is killed as well if there is an older one, or no cell would ever begin.
+    /// Tells whether that worked.
+    pub(super) fn kill_unfit(&mut self) -> bool {
+        if !self.kill_current() {
+            return false;
+        }
+        if self.is_prepared
+            && self.checkpoints.len() > 1
+            && let Some(unfit) = self.checkpoints.pop()
+        {
+            self.is_prepared = false;
+            self.current = unfit;
+        }
+        self.kill_current()
+    }
+
+    /// The newest checkpoint that is there becomes the session, whose process was killed before. Returns how many cells that undoes;
+    /// `None` if there is none.
     pub(super) fn undo(&mut self) -> Option<u32> {
+        let now = self.current.depth;
+        self.is_prepared = false;
         while let Some(process) = self.checkpoints.pop() {
-            let undone = self.current.depth - process.depth;
-            if self.resume(process) {
-                return Some(undone);
+            self.current = process;
+            if self.resume() {
+                return Some(now - self.current.depth);
+            }
+            // The cell that it has run is undone as well, with everything that it has started.
+            if !self.kill_current() {
+                return None;
             }
         }
         None
     }
 
-    /// Tells whether the process is the session again. That it answers is checked: a cell may have killed it just now.
-    fn resume(&mut self, process: KernelProcess) -> bool {
+    /// Tells whether a checkpoint is the session again. That it answers is checked: a cell may have killed it just now.
+    fn resume(&mut self) -> bool {
+        let process = &self.current;
         // A cell may have stopped it.
         process.signal(Signal::CONT);
         if process.has_ended() || process.channel.send(b'R', &[], &[], RESUME_TIMEOUT).is_err() {
             return false;
         }
-        self.current = process;
         // Whatever has shown something is gone.
         self.early = Early::default();
-        (self.is_prepared, self.is_deaf) = (false, false);
+        self.is_deaf = false;
         self.prepare();
-        if self.is_deaf {
-            self.current.signal(Signal::KILL);
-        }
         !self.is_deaf
     }
 
@@ -474,3 +515,6 @@ fn last_line(stderr: Option<&mut File>) -> String {
     let last = printed.lines().rev().find(|line| !line.trim().is_empty());
     format!("it ended: {}", last.unwrap_or("it printed no error").trim())
 }
+
+#[cfg(test)]
+mod tests;

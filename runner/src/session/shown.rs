@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 
 use isolator_runner::wire::session::{MAX_SHOWN, SHOWN_OVERHEAD};
-use isolator_runner::wire::{Kind, Shown};
+use isolator_runner::wire::{Kind, Occasion, Shown};
 
 use crate::frame_writer::FrameWriter;
 
@@ -25,7 +25,7 @@ impl ShownSoFar {
     /// Sends a thing in the forms for which there is room.
     pub(super) fn pass_on(
         &mut self,
-        is_result: bool,
+        occasion: Occasion,
         forms: Vec<(String, Vec<u8>)>,
         to_server: &mut FrameWriter<File>,
     ) -> io::Result<()> {
@@ -39,7 +39,7 @@ impl ShownSoFar {
             };
             self.left = left;
             is_sent = true;
-            to_server.queue_message(Kind::Shown, &Shown { thing, is_result, media_type, size })?;
+            to_server.queue_message(Kind::Shown, &Shown { thing, occasion, media_type, size })?;
             to_server.queue(Kind::ShownContent, &content)?;
         }
         self.things += u32::from(is_sent);

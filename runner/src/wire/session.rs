@@ -127,12 +127,25 @@ pub enum CellRun {
 pub struct Shown {
     /// Number of the thing in the cell, beginning with zero. Several forms of one thing have the same number.
     pub thing: u32,
-    /// Whether it is the value of the last expression.
-    pub is_result: bool,
+    /// On which occasion it is shown.
+    pub occasion: Occasion,
     /// Media type of this form.
     pub media_type: String,
     /// Bytes of its content.
     pub size: u64,
+}
+
+/// On which occasion something is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Occasion {
+    /// It is the value of the last expression of a cell.
+    Result,
+    /// A cell shows it while it runs.
+    #[default]
+    Cell,
+    /// Threads or timers of earlier cells have shown it before the cell began.
+    Background,
 }
 
 /// How the code of a cell ended, as the kernel says.

@@ -21,9 +21,10 @@ use crate::address::ListenAddress;
 use crate::app::{App, PoolFill};
 use crate::audit::Audit;
 use crate::commands::cli::ServeArguments;
+use crate::commands::notify::Service;
 use crate::commands::serve::reload::{Load, Reloading};
 use crate::commands::signals::{HangUps, stop_signal_but_hang_up};
-use crate::commands::{Work, complain, notify, require_output};
+use crate::commands::{Work, complain, require_output};
 use crate::config::Config;
 use crate::log;
 use crate::mcp::calls::{Clients, Setup};
@@ -114,6 +115,7 @@ async fn start(
         operators: admin.map(Admin::operators),
         store,
         reloads: Arc::default(),
+        service: None,
     };
     Ok(Started { app, server, reloading, asked, reload })
 }
@@ -219,11 +221,13 @@ async fn serve_clients(
     let started = start(config, load, Clients::Several, access, admin.as_ref()).await?;
     let changes = started.server.changes();
     tracing::info!(url = http.url(), "listening");
-    notify::ready(&http.url());
+    let service = Arc::new(Service::new(http.url()));
+    service.ready();
 
     let ending = Ending::default();
     let _admin = started.listen(admin, &ending.draining);
-    let Started { app, server, reloading, asked, .. } = started;
+    let Started { app, server, mut reloading, asked, .. } = started;
+    reloading.service = Some(Arc::clone(&service));
     let (own, config) = (server.clone(), server.setup().config);
     let mut serving = std::pin::pin!(http.serve(server, &config, ending.clone()));
     let stop = async {
@@ -232,7 +236,7 @@ async fn serve_clients(
             signal = reloading.run(hang_ups, asked) => signal,
         };
         tracing::info!(signal, "stopping");
-        notify::stopping();
+        service.stopping();
         ending.draining.cancel();
         changes.close();
         let closed = close(&own, own.setup().config.http.drain).await;

@@ -4,6 +4,7 @@
 //! filled beside the old ones. Then requests that begin get the new configuration, and those that have begun end with theirs.
 
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 
 use crate::app::{PoolFill, package_store, pool_specs};
 use crate::audit::Audit;
+use crate::commands::notify::Service;
 use crate::commands::signals::HangUps;
 use crate::commands::told;
 use crate::config::Config;
@@ -42,6 +44,8 @@ pub(super) struct Reloading {
     /// The sets of packages on disk, if they were ever used.
     pub(super) store: Option<Store>,
     pub(super) reloads: Arc<Reloads>,
+    /// What a service manager is told of, if it may have started this server.
+    pub(super) service: Option<Arc<Service>>,
 }
 
 impl Reloading {
@@ -62,8 +66,14 @@ impl Reloading {
             while let Ok(sender) = asked.try_recv() {
                 waiting.push(sender);
             }
+            if let Some(service) = &self.service {
+                service.reloading();
+            }
             let ended = self.reload().await;
             self.reloads.ended(ended.is_ok());
+            if let Some(service) = &self.service {
+                service.reloaded(ended.is_ok());
+            }
             let answer = match ended {
                 Ok(reloaded) => {
                     let Reloaded { changed, needs_restart } = &reloaded;
@@ -100,6 +110,7 @@ impl Reloading {
         audit.reopen();
         let load = Arc::clone(&self.load);
         let mut config = tokio::task::spawn_blocking(move || load()).await??;
+        same_file(old.file.as_deref(), config.file.as_deref())?;
         let needs_restart = keep_what_needs_a_restart(&old, &mut config);
         let rules = self.access.as_ref().map(|it| it.rules(&config)).transpose()?;
         let guard = self.operators.as_ref().map(|it| it.guard(&config)).transpose()?;
@@ -144,6 +155,23 @@ impl Reloading {
         log::set_level(config.log_level.as_str());
         let changed = changed.into_iter().filter(|key| !is_in(key, &needs_restart)).collect();
         Ok(Reloaded { changed, needs_restart })
+    }
+}
+
+/// Refuses a configuration from another place: the file of this server may be gone for a moment, and without it everybody could be
+/// let in. A server that had none can get one.
+fn same_file(old: Option<&Path>, new: Option<&Path>) -> anyhow::Result<()> {
+    match (old, new) {
+        (Some(old), None) => {
+            bail!("{}: this configuration file is not there anymore: put it back", old.display())
+        }
+        (Some(old), Some(new)) if old != new => bail!(
+            "{} would take the place of {}, with which the server was started: remove one of them, or start the server with \
+             --config",
+            new.display(),
+            old.display()
+        ),
+        _ => Ok(()),
     }
 }
 
@@ -224,14 +252,23 @@ pub(super) async fn store(config: &Config) -> anyhow::Result<Option<Store>> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use serde_json::json;
 
     use super::*;
 
     fn parse(document: &Value) -> Config {
         Config::parse(&document.to_string(), None, Path::new("/etc/isolator")).unwrap()
+    }
+
+    #[test]
+    fn a_file_can_come_and_neither_go_nor_become_another() {
+        let [old, other] = ["/etc/isolator/a.json", "/tmp/b.json"].map(Path::new);
+        assert!(same_file(None, Some(old)).is_ok() && same_file(None, None).is_ok());
+        assert!(same_file(Some(old), Some(old)).is_ok());
+        let gone = same_file(Some(old), None).unwrap_err().to_string();
+        assert!(gone.contains("a.json") && gone.contains("not there"), "{gone}");
+        let another = same_file(Some(old), Some(other)).unwrap_err().to_string();
+        assert!(another.contains("a.json") && another.contains("b.json"), "{another}");
     }
 
     #[test]

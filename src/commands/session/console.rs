@@ -8,7 +8,7 @@ use isolator_pool::pool::session::{
 };
 use isolator_pool::run::output::{Stream, Watch};
 use isolator_pool::run::workspace::Workspace;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::directive::{self, Typed};
 use super::json;
@@ -58,8 +58,29 @@ pub(super) enum After {
 enum Ran {
     Outcome(Box<CellOutcome>),
     Failed(SessionError),
-    /// The user did not want to wait for its end.
-    Killed,
+    /// The user did not want to wait for its end, of which is told here. If it did not begin, nothing is.
+    Killed(oneshot::Receiver<Killed>),
+}
+
+/// What became of something that was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Killed {
+    /// It did not run.
+    Nothing,
+    /// The session goes on, but so many of its cells were undone.
+    Cell { number: u32, undone: u32 },
+    /// The session has ended with it.
+    Session,
+}
+
+impl Killed {
+    fn of(ran: &Result<CellOutcome, SessionError>) -> Self {
+        match ran {
+            Ok(cell) if cell.is_alive => Self::Cell { number: cell.cell, undone: cell.undone },
+            Ok(_) | Err(SessionError::Ended(_)) => Self::Session,
+            Err(_) => Self::Nothing,
+        }
+    }
 }
 
 /// A session with its user.
@@ -233,7 +254,7 @@ impl<'a> Console<'a> {
         }
         match self.drive(run, workspace, input).await? {
             Ran::Outcome(outcome) => self.show(&outcome).await,
-            Ran::Killed => self.after_kill().await,
+            Ran::Killed(ended) => self.after_kill(ended).await,
             Ran::Failed(SessionError::Ended(reason)) => self.over(&reason).await,
             Ran::Failed(error) => self.not_run("error", &error.to_string()).await,
         }
@@ -270,9 +291,14 @@ impl<'a> Console<'a> {
             files: None,
             watch,
         };
+        let (ending, ended) = oneshot::channel();
+        let done = move |ran: &Result<CellOutcome, SessionError>| {
+            // Nobody waits for it if the cell was not killed.
+            let _ = ending.send(Killed::of(ran));
+        };
         let Self { session, client, screen, interrupts, .. } = self;
         interrupts.forget();
-        let mut running = Box::pin(session.run(client, request));
+        let mut running = Box::pin(session.run(client, request, done));
         let mut last: Option<Instant> = None;
         let ran = loop {
             tokio::select! {
@@ -282,7 +308,7 @@ impl<'a> Console<'a> {
                 () = interrupts.next() => {
                     let is_second = last.is_some_and(|at| at.elapsed() < SECOND_WITHIN);
                     if is_second || !session.interrupt() {
-                        return Ok(Ran::Killed);
+                        return Ok(Ran::Killed(ended));
                     }
                     last = Some(Instant::now());
                 }
@@ -311,23 +337,26 @@ impl<'a> Console<'a> {
     }
 
     /// Waits for the end of a cell that is killed, and tells what became of the session.
-    async fn after_kill(&mut self) -> anyhow::Result<After> {
-        // The answer comes after the cell's end.
-        let listed = tokio::select! {
-            listed = self.session.list() => listed,
+    async fn after_kill(&mut self, ended: oneshot::Receiver<Killed>) -> anyhow::Result<After> {
+        let killed = tokio::select! {
+            killed = ended => killed.unwrap_or(Killed::Nothing),
             () = self.interrupts.next() => return Ok(After::Over(INTERRUPTED)),
         };
-        if let Err(SessionError::Ended(_)) = listed {
-            let why = "the cell was killed, and the session with it: there was no checkpoint to go back to";
-            return self.over_because(why, INTERRUPTED).await;
-        }
-        // Its number is taken.
-        self.cells += 1;
-        let why = "the cell was killed; the session's variables are as before it";
+        let (number, why) = match killed {
+            Killed::Nothing => (self.next_cell(), "it was cancelled before it began".to_owned()),
+            Killed::Cell { number, undone } => {
+                self.cells = number;
+                (number, what_stays(undone))
+            }
+            Killed::Session => {
+                let why = "the cell was killed, and the session with it: there was no checkpoint to go back to";
+                return self.over_because(why, INTERRUPTED).await;
+            }
+        };
         if self.style.is_json {
-            self.screen.line(&json::not_run(self.cells, "killed", why, true)?).await?;
+            self.screen.line(&json::not_run(number, "killed", &why, true)?).await?;
         } else {
-            self.screen.remark(why).await?;
+            self.screen.remark(&why).await?;
         }
         Ok(if self.style.is_interactive {
             After::Failed(INTERRUPTED)
@@ -355,7 +384,7 @@ impl<'a> Console<'a> {
     }
 
     async fn rewind(&mut self, cells: u32) -> anyhow::Result<After> {
-        let (undone, left) = match self.session.rewind(cells).await {
+        let (undone, left) = match self.session.rewind(cells, |_| {}).await {
             Ok(rewound) => rewound,
             Err(SessionError::Ended(reason)) => return self.over(&reason).await,
             Err(error) => return Err(error.into()),
@@ -392,6 +421,18 @@ impl<'a> Console<'a> {
             limits.inodes,
             if self.has_blocks() { self.config.sessions.checkpoints } else { 0 },
         )
+    }
+}
+
+/// What is told of something that was killed with so many cells undone.
+fn what_stays(undone: u32) -> String {
+    match undone {
+        // Without a checkpoint it is interrupted first, and a command has no variables.
+        0 => "it was stopped; what it did until then stays".to_owned(),
+        1 => "the cell was killed; the session's variables are as before it".to_owned(),
+        cells => format!(
+            "the cell was killed; the session's variables are as before the last {cells} cells"
+        ),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use isolator_pool::pool::session::{CellEnd, CellOutcome, ShownThing};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, Occasion, ShownThing};
 use isolator_pool::run::outcome::{End, Status};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -49,6 +49,9 @@ pub(super) struct Line<'a> {
     background: String,
     #[serde(skip_serializing_if = "is_zero")]
     background_missing_bytes: u64,
+    /// What they have shown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    background_shown: Vec<Value>,
     /// Whether the session goes on.
     is_alive: bool,
     ms: f64,
@@ -73,7 +76,7 @@ pub(super) fn line(cell: &CellOutcome, message: Option<&str>) -> serde_json::Res
         Some(End::Signal(signal)) => (None, Some(signal)),
         None => (None, None),
     };
-    let (results, shown): (Vec<_>, Vec<_>) = cell.shown.iter().partition(|it| it.is_result);
+    let on = |occasion| cell.shown.iter().filter(move |thing| thing.occasion == occasion);
     serde_json::to_string(&Line {
         cell: cell.cell,
         status: outcome.status.as_str(),
@@ -85,13 +88,14 @@ pub(super) fn line(cell: &CellOutcome, message: Option<&str>) -> serde_json::Res
         stderr: text(&outcome.stderr.to_bytes()),
         stdout_missing_bytes: outcome.stdout.dropped,
         stderr_missing_bytes: outcome.stderr.dropped,
-        result: results.last().map(|thing| forms(thing)),
-        shown: shown.into_iter().map(forms).collect(),
+        result: on(Occasion::Result).next_back().map(forms),
+        shown: on(Occasion::Cell).map(forms).collect(),
         shown_missing: cell.shown_dropped.into(),
         undone: cell.undone,
         checkpoints: cell.checkpoints,
         no_checkpoint: cell.no_checkpoint.as_deref(),
         background: text(&cell.background),
+        background_shown: on(Occasion::Background).map(forms).collect(),
         background_missing_bytes: cell.background_dropped,
         is_alive: cell.is_alive,
         ms: ms(outcome.wall),
@@ -156,9 +160,9 @@ mod tests {
 
     use super::*;
 
-    fn shown(is_result: bool, forms: &[(&str, &[u8])]) -> ShownThing {
+    fn shown(occasion: Occasion, forms: &[(&str, &[u8])]) -> ShownThing {
         let forms = forms.iter().map(|(kind, content)| ((*kind).to_owned(), content.to_vec()));
-        ShownThing { is_result, forms: forms.collect() }
+        ShownThing { occasion, forms: forms.collect() }
     }
 
     #[test]
@@ -171,7 +175,11 @@ mod tests {
             cell: 3,
             outcome,
             end: Some(CellEnd::Raised),
-            shown: vec![shown(false, &[("image/png", &png)]), shown(true, &[("text/plain", b"1")])],
+            shown: vec![
+                shown(Occasion::Background, &[("text/plain", b"0")]),
+                shown(Occasion::Cell, &[("image/png", &png)]),
+                shown(Occasion::Result, &[("text/plain", b"1")]),
+            ],
             shown_dropped: 0,
             undone: 1,
             no_checkpoint: None,
@@ -189,7 +197,7 @@ mod tests {
             "cell": 3, "status": "error", "exit_code": 1, "message": "why", "end": "raised",
             "stdout": "a\nb\u{fffd}", "stderr": "", "result": {"text/plain": "1"},
             "shown": [{"image/png": BASE64.encode(png)}], "undone": 1, "checkpoints": 2,
-            "is_alive": true, "ms": 0.0, "cpu_ms": 0.0,
+            "background_shown": [{"text/plain": "0"}], "is_alive": true, "ms": 0.0, "cpu_ms": 0.0,
         });
         assert_eq!(value, expected);
     }

@@ -124,10 +124,7 @@ async fn gather(
     arguments: &TuneArguments,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<Gathered> {
-    let server = match arguments.server.address.or(config.admin.address) {
-        Some(address) => Some(AskedServer::new(&arguments.server, || Ok(Some(address)), "tune")?),
-        None => None,
-    };
+    let server = AskedServer::find(&arguments.server, || Ok(config), "tune")?;
     if arguments.audit.is_empty() {
         let Some(server) = server else {
             bail!(

@@ -278,7 +278,7 @@ impl Calls {
         tell: Option<Tell>,
         note: &mut Note,
     ) -> Answer {
-        let session = if is_command { None } else { self.named_session(&arguments) };
+        let session = if is_command { None } else { understand::named_session(&arguments) };
         let answer = match session {
             _ if is_command => self.run_command(arguments, client, watch, note).await,
             Some(session) => self.run_cell(&session, arguments, client, watch, note).await,
@@ -317,6 +317,11 @@ impl Calls {
         note: &mut Note,
     ) -> Answer {
         let (arguments, notes) = understand::read::<Arguments>(arguments, &self.config)?;
+        // Its cell would be lost with a sandbox of its own.
+        if arguments.session.is_some() {
+            let message = "was not understood; give it as session, beside entrypoint_code";
+            return Err(InvalidArgument::new("session", message));
+        }
         if let Some(code) = &arguments.entrypoint_code {
             note.code(code);
         }
@@ -391,7 +396,7 @@ impl Calls {
         note.place(&language.name, None);
         // They change nothing about the syntax.
         self.check_packages(&language, packages)?;
-        let checked = self.syntax_of(&language, &code, &client).await?;
+        let checked = self.syntax_of(&language, &code, &client, note).await?;
         Ok(match checked {
             Ok(syntax) => {
                 let mut notes = notes.into_texts();
@@ -420,7 +425,7 @@ impl Calls {
         note.code(&code);
         note.limits(request.run.timeout, request.run.resources);
         let mut notes = notes.into_texts();
-        match self.syntax_of(language, &code, &client).await? {
+        match self.syntax_of(language, &code, &client, note).await? {
             Ok(Syntax { valid: true, .. }) => {}
             Ok(invalid) => {
                 notes.extend(understand::advice(&code, language));
@@ -448,7 +453,10 @@ impl Calls {
                 let receipt = ReceiptReport::new(&outcome, &receipt, got.used());
                 tool_result::with_receipt(answer, &receipt)
             }
-            Err(error) => tool_result::sandbox_fault(&error, self.pools.advice_when_busy()),
+            Err(error) => {
+                note.answered(Failure::of(&error).as_str());
+                tool_result::sandbox_fault(&error, self.pools.advice_when_busy())
+            }
         })
     }
 
@@ -458,11 +466,16 @@ impl Calls {
         language: &Language,
         code: &str,
         client: &Client,
+        note: &mut Note,
     ) -> Result<Result<Syntax, CallToolResult>, InvalidArgument> {
         let (check, request) = syntax::request(language, code, &self.config)?;
         let outcome = match self.pools.execute(&language.name, client, &request).await {
-            Ok((outcome, _)) => outcome,
+            Ok((outcome, receipt)) => {
+                note.started(receipt.start);
+                outcome
+            }
             Err(error) => {
+                note.answered(Failure::of(&error).as_str());
                 return Ok(Err(tool_result::sandbox_fault(&error, self.pools.advice_when_busy())));
             }
         };

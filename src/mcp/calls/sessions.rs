@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::session::{CellEnd, CellOutcome, SessionError};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, Rewound, SessionError};
 use isolator_pool::run::output::Watch;
 use serde::Serialize;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::audit::Note;
 use crate::duration;
 use crate::mcp::{session_answers, tool_result};
 use crate::request::arguments::{
-    Arguments, InvalidArgument, OneSession, OpenSession, RewindSession, RunCommand, required,
+    InvalidArgument, OneSession, OpenSession, RewindSession, RunCommand, required,
 };
 use crate::request::in_session::{self, Cell, Opening};
 use crate::request::packages::WantedPackages;
@@ -23,17 +23,14 @@ use crate::request::understand::{self, given::Given};
 use crate::result::explain::{Caller, Context, PackagesAdvice};
 
 use crate::result::report::Report;
-use crate::sessions::journal::{Entry, EntryEnd, SentFile, Step};
-use crate::sessions::{InUse, NoSession, Sessions};
+use crate::sessions::journal::{Entry, EntryEnd, Step};
+use crate::sessions::{self, InUse, NoSession, Sessions};
 
 /// What the argument of each tool is.
 const HANDLE: &str = "the handle that open_session returned";
 
 /// How long a step that was interrupted can run at least when it is run again.
 const LEAST_TIME: Duration = Duration::from_secs(1);
-
-/// Names under which callers give the handle.
-const SESSION_NAMES: [&str; 4] = ["session", "session_id", "sessionId", "session_handle"];
 
 /// What was run again in a new session.
 #[derive(Debug, Default, Serialize)]
@@ -65,19 +62,6 @@ impl Drop for Unanswered<'_> {
 }
 
 impl Calls {
-    /// The handle of the session that a call of `execute_code` names, if it names one. It says what the language is, so it is looked
-    /// for before the arguments are read.
-    pub(super) fn named_session(&self, arguments: &Given) -> Option<String> {
-        let Given::Object(given) = arguments else { return None };
-        let named = SESSION_NAMES.iter().find_map(|name| given.get(*name));
-        match named {
-            Some(Given::String(handle)) if !handle.trim().is_empty() => {
-                Some(handle.trim().to_owned())
-            }
-            _ => None,
-        }
-    }
-
     /// Opens a session.
     pub(super) async fn open_session(
         &self,
@@ -110,8 +94,7 @@ impl Calls {
             if names.is_empty() {
                 names = journal.packages().to_vec();
             }
-            let again = journal.entries().filter(|entry| entry.end == EntryEnd::Ran).cloned();
-            steps.extend(again);
+            steps.extend(journal.entries().filter_map(to_run_again));
             replayed = Some(Replayed { forgotten: journal.missing(), ..Replayed::default() });
         }
         let mut notes = notes.into_texts();
@@ -132,7 +115,7 @@ impl Calls {
         };
         note.place(&session.language.name, Some(&session.id));
         note.limits(session.idle_timeout, session.resources);
-        note.opened(receipt.start);
+        note.started(receipt.start);
         if let Some(bound) = &got.bound {
             note.packages(&bound.asked, &bound.set.hash);
         }
@@ -147,8 +130,10 @@ impl Calls {
             // Without its files it is not what was asked for.
             return answer;
         }
-        if let Some(replayed) = &mut replayed {
-            self.replay(session, steps, replayed, &client, progress).await?;
+        if let Some(replayed) = &mut replayed
+            && let Err(answer) = self.replay(session, steps, replayed, &client, progress).await
+        {
+            return answer;
         }
         let limits = json!({
             "memory_mb": session.resources.memory.as_mib(),
@@ -184,24 +169,20 @@ impl Calls {
     async fn first_files(
         &self,
         session: &InUse,
-        first: Cell,
+        mut first: Cell,
         client: &Client,
     ) -> Result<(), Answer> {
-        let found = self.config.policies.check(&session.language.name, first.unchecked).await;
+        let unchecked = std::mem::take(&mut first.unchecked);
+        let found = self.config.policies.check(&session.language.name, unchecked).await;
         if !found.is_empty() {
             return Err(Ok(tool_result::of_report(&Report::refused(found), Vec::new())));
         }
-        let entry = entry_of(0, &first.step, &first.files, first.run.timeout, EntryEnd::Ran);
-        match session.session.run(client, first.run).await {
-            Ok(_) => {
-                self.sessions.note(session, |journal| journal.add(entry));
-                Ok(())
-            }
-            Err(error) => Err(Ok(session_answers::failed(&error, session))),
-        }
+        let ran = self.run_step(session, first, client, None).await;
+        ran.map(|_| ()).map_err(|error| Ok(session_answers::failed(&error, session)))
     }
 
-    /// Runs the steps of a journal in a new session.
+    /// Runs the steps of a journal in a new session. The error is the answer to the call: the session has ended, or a step can't be
+    /// run at all.
     async fn replay(
         &self,
         session: &InUse,
@@ -209,11 +190,11 @@ impl Calls {
         replayed: &mut Replayed,
         client: &Client,
         watch: Option<Watch>,
-    ) -> Result<(), InvalidArgument> {
+    ) -> Result<(), Answer> {
         const MAX_TOLD: usize = 20;
         // Whoever waits longer for an answer is told by then.
         let until = Instant::now() + self.config.results.detach_after;
-        for Entry { cell: number, step, files, timeout, .. } in steps {
+        for Entry { cell: number, step, files, has_lost_files, timeout, .. } in steps {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 replayed.not_run += 1;
@@ -221,18 +202,24 @@ impl Calls {
             }
             let timeout = timeout.min(left);
             let (language, resources) = (&session.language, session.resources);
-            let cell = in_session::again(step, files, timeout, language, resources, &self.config)?;
+            let cell = in_session::again(step, files, timeout, language, resources, &self.config);
+            let cell = cell.map_err(Err)?;
             let found = self.config.policies.check(&language.name, cell.unchecked.clone()).await;
             replayed.steps += 1;
             let failure = if found.is_empty() {
                 let ran = self.run_step(session, cell, client, watch.clone()).await;
                 match ran {
                     Ok(outcome) => failure_of(&outcome),
+                    Err(error @ SessionError::Ended(_)) => {
+                        return Err(Ok(session_answers::failed(&error, session)));
+                    }
                     Err(error) => Some(error.to_string()),
                 }
             } else {
                 Some("the operator forbids something in it".to_owned())
             };
+            let lost = "its files were too large to be remembered, and are missing".to_owned();
+            let failure = failure.or_else(|| has_lost_files.then_some(lost));
             if let Some(failure) = failure
                 && replayed.failed.len() < MAX_TOLD
             {
@@ -251,53 +238,67 @@ impl Calls {
         watch: Option<Watch>,
     ) -> Result<CellOutcome, SessionError> {
         let Cell { mut run, step, files, .. } = cell;
-        let timeout = run.timeout;
-        let is_code = matches!(step, Step::Code { .. });
         run.watch = watch;
-        // If nobody waits for the answer anymore the cell is undone, and it is not known how far it came.
-        let entry = Some(entry_of(0, &step, &files, timeout, EntryEnd::Undone));
-        let mut noted = Noted { sessions: &self.sessions, session, entry };
-        let ran = session.session.run(client, run).await;
-        let entry = noted.entry.take();
-        self.sessions.keep_to_memory();
-        let outcome = match ran {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                // Otherwise it did not run.
-                if matches!(error, SessionError::Ended(_)) {
-                    noted.entry = entry;
-                }
-                return Err(error);
-            }
+        let (calls, open, timeout) = (self.clone(), session.shared(), run.timeout);
+        // The session's task says what became of it, also if nobody waits for the answer anymore.
+        let done = move |ran: &Result<CellOutcome, SessionError>| {
+            let entry =
+                Entry { cell: 0, step, files, has_lost_files: false, timeout, end: EntryEnd::Ran };
+            calls.note_step(&open, entry, ran);
         };
-        if let Some(mut entry) = entry {
-            entry.cell = outcome.cell;
-            if outcome.end == Some(CellEnd::Interrupted) {
-                // It would go on for as long as it could, if nobody interrupts it the next time.
-                entry.timeout = outcome.outcome.wall.max(LEAST_TIME);
-            }
-            // What has ended its session would end the next one, too.
-            let is_undone = (outcome.undone > 0 && is_code) || !outcome.is_alive;
-            entry.end = if is_undone { EntryEnd::Undone } else { EntryEnd::Ran };
-            self.sessions.note(session, |journal| {
-                if outcome.undone > 1 {
-                    journal.undo(outcome.undone - 1);
+        let ran = session.session.run(client, run, done).await;
+        if let Err(error) = &ran {
+            self.pools.count_failed_cell(&session.language.name, error);
+        }
+        self.sessions.keep_to_memory();
+        ran
+    }
+
+    /// Notes and counts a step that has run, or with which its session has ended.
+    fn note_step(
+        &self,
+        session: &sessions::OpenSession,
+        mut entry: Entry,
+        ran: &Result<CellOutcome, SessionError>,
+    ) {
+        let is_code = matches!(entry.step, Step::Code { .. });
+        match ran {
+            Ok(outcome) => {
+                entry.cell = outcome.cell;
+                if outcome.end == Some(CellEnd::Interrupted) {
+                    // It would go on for as long as it could, if nobody interrupts it the next time.
+                    entry.timeout = outcome.outcome.wall.max(LEAST_TIME);
                 }
-                journal.add(entry);
-            });
+                // What has ended its session would end the next one, too.
+                if (outcome.undone > 0 && is_code) || !outcome.is_alive {
+                    entry.end = EntryEnd::Undone;
+                }
+                self.sessions.note(session, |journal| {
+                    if outcome.undone > 1 {
+                        journal.undo(outcome.undone - 1);
+                    }
+                    journal.add(entry);
+                });
+                self.sessions.count_undone(outcome.undone);
+                if let Some(counts) = self.pools.counts_of(&session.language.name) {
+                    counts.ran_cell(outcome.outcome.status);
+                }
+            }
+            // It is not known how far it came.
+            Err(SessionError::Ended(_)) => {
+                entry.end = EntryEnd::Undone;
+                self.sessions.note(session, |journal| journal.add(entry));
+            }
+            // It did not run.
+            Err(_) => {}
         }
-        self.sessions.count_undone(outcome.undone);
-        if let Some(counts) = self.pools.counts_of(&session.language.name) {
-            counts.ran_cell(outcome.outcome.status);
-        }
-        Ok(outcome)
     }
 
     /// Runs a cell of code.
     pub(super) async fn run_cell(
         &self,
         handle: &str,
-        mut arguments: Given,
+        arguments: Given,
         client: &Client,
         watch: Option<Watch>,
         note: &mut Note,
@@ -310,16 +311,15 @@ impl Calls {
             Err(none) => return Ok(session_answers::none(handle, &none)),
         };
         note.place(&session.language.name, Some(handle));
-        if let Given::Object(given) = &mut arguments {
-            let language = || Given::String(session.language.name.clone());
-            given.entry("language".to_owned()).or_insert_with(language);
-        }
-        let (arguments, notes) = understand::read::<Arguments>(arguments, &self.config)?;
+        let (arguments, notes) =
+            understand::read_cell(arguments, &session.language.name, &self.config)?;
         let mut share = self.in_flight.share(client);
         if !share.grow(arguments.weight()) {
             return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
         }
-        let cell = in_session::cell(arguments, &session.language, session.resources, &self.config)
+        let policies = session.policies(&self.config);
+        let (language, resources) = (&session.language, session.resources);
+        let cell = in_session::cell(arguments, language, resources, policies, &self.config)
             .map_err(|error| notes.explain(error))?;
         let mut notes = notes.into_texts();
         if let Step::Code { code, .. } = &cell.step {
@@ -420,7 +420,14 @@ impl Calls {
             Ok(session) => session,
             Err(none) => return Ok(session_answers::none(&handle, &none)),
         };
-        let (undone, left) = match session.session.rewind(cells).await {
+        let (sessions, open) = (self.sessions.clone(), session.shared());
+        let done = move |rewound: &Result<Rewound, SessionError>| {
+            if let Ok(Rewound { cells: undone @ 1.., .. }) = *rewound {
+                sessions.note(&open, |journal| journal.undo(undone));
+                sessions.count_undone(undone);
+            }
+        };
+        let (undone, left) = match session.session.rewind(cells, done).await {
             Ok(rewound) => rewound,
             Err(error) => return Ok(session_answers::failed(&error, &session)),
         };
@@ -428,8 +435,6 @@ impl Calls {
             let message = session_answers::no_such_checkpoint(&session, cells, left);
             return Err(InvalidArgument::new("cells", message));
         }
-        self.sessions.note(&session, |journal| journal.undo(undone));
-        self.sessions.count_undone(undone);
         let expires_at = session.expires_at();
         let answer =
             json!({ "undone_cells": undone, "can_rewind": left, "expires_at": expires_at });
@@ -460,23 +465,13 @@ impl Calls {
     }
 }
 
-/// A cell that runs and is noted when its caller goes away.
-struct Noted<'a> {
-    sessions: &'a Sessions,
-    session: &'a InUse,
-    entry: Option<Entry>,
-}
-
-impl Drop for Noted<'_> {
-    fn drop(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            self.sessions.note(self.session, |journal| journal.add(entry));
-        }
+/// What of a step is run again in a new session. Files stay when a cell is undone, so they come again without it.
+fn to_run_again(entry: &Entry) -> Option<Entry> {
+    match entry.end {
+        EntryEnd::Ran => Some(entry.clone()),
+        EntryEnd::Undone if entry.files.is_empty() => None,
+        EntryEnd::Undone => Some(Entry { step: Step::Files, ..entry.clone() }),
     }
-}
-
-fn entry_of(cell: u32, step: &Step, files: &[SentFile], timeout: Duration, end: EntryEnd) -> Entry {
-    Entry { cell, step: step.clone(), files: files.to_vec(), timeout, end }
 }
 
 /// What is said of a step that failed when it was run again.

@@ -20,7 +20,7 @@ mod values;
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::request::arguments::{self, InvalidArgument};
+use crate::request::arguments::{self, Arguments, InvalidArgument};
 
 pub(crate) use fields::Tool;
 use given::{Given, Object};
@@ -38,6 +38,54 @@ pub(crate) fn read<T: Tool>(
 ) -> Result<(T, Notes), InvalidArgument> {
     let mut notes = Notes::default();
     let given = unwrapped(arguments, &mut notes)?;
+    understood(given, config, notes)
+}
+
+/// The same for a cell, whose language is that of its session if the caller names none.
+///
+/// # Errors
+///
+/// The first field that is wrong.
+pub(crate) fn read_cell(
+    arguments: Given,
+    language: &str,
+    config: &Config,
+) -> Result<(Arguments, Notes), InvalidArgument> {
+    let mut notes = Notes::default();
+    let mut given = unwrapped(arguments, &mut notes)?;
+    if named(&given, program::LANGUAGE).is_none() {
+        given.insert(program::LANGUAGE.to_owned(), Given::String(language.to_owned()));
+    }
+    understood(given, config, notes)
+}
+
+/// The handle of the session that a call of `execute_code` names, if it names one. It says what the language is, so it is looked for
+/// before the arguments are read, wherever and under whatever name they may have it.
+pub(crate) fn named_session(arguments: &Given) -> Option<String> {
+    let Given::Object(outer) = arguments else { return None };
+    let given = wrapped(outer).map_or(outer, |(_, inner)| inner);
+    match named(given, "session") {
+        Some(Given::String(handle)) => Some(handle.trim().to_owned()),
+        _ => None,
+    }
+}
+
+/// What a call of `execute_code` has in a field under any of its names, unless that is left out.
+fn named<'g>(given: &'g Object, field: &str) -> Option<&'g Given> {
+    let is_meant =
+        |key: &str| fields::find(Arguments::FIELDS, key).is_some_and(|found| found.name == field);
+    let is_left_out = |value: &Given| {
+        *value == Given::Null || value.as_str().is_some_and(|text| text.trim().is_empty())
+    };
+    let found = given.iter().find(|(key, value)| is_meant(key) && !is_left_out(value));
+    found.map(|(_, value)| value)
+}
+
+fn understood<T: Tool>(
+    given: Object,
+    config: &Config,
+    mut notes: Notes,
+) -> Result<(T, Notes), InvalidArgument> {
     let mut given = fields::read(given, T::FIELDS, "", &mut notes)?;
     program::understand(&mut given, T::FIELDS, config, &mut notes)?;
     Ok((arguments::parse(Value::Object(given))?, notes))
@@ -45,24 +93,27 @@ pub(crate) fn read<T: Tool>(
 
 /// The arguments without the one object that some frameworks put around them.
 fn unwrapped(arguments: Given, notes: &mut Notes) -> Result<Object, InvalidArgument> {
-    const WRAPPERS: [&str; 7] =
-        ["arguments", "args", "input", "kwargs", "parameters", "params", "tool_input"];
     let Given::Object(mut outer) = arguments else {
         let message = format!("is {}; give an object", values::kind_of(&arguments));
         return Err(InvalidArgument::new("arguments", message));
     };
-    let only = outer.keys().next().filter(|_| outer.len() == 1);
-    let Some(name) = only.filter(|name| WRAPPERS.contains(&name.as_str())).cloned() else {
-        return Ok(outer);
-    };
-    let inner = match outer.get_mut(&name) {
-        Some(Given::Object(inner)) if !inner.is_empty() => Some(std::mem::take(inner)),
+    let Some(name) = wrapped(&outer).map(|(name, _)| name.to_owned()) else { return Ok(outer) };
+    let Some(Given::Object(inner)) = outer.remove(&name) else { return Ok(outer) };
+    notes.add("arguments", format!("the arguments were taken from {name}"));
+    Ok(inner)
+}
+
+/// The object that is around the arguments, by its name, and the arguments, if there is one.
+fn wrapped(outer: &Object) -> Option<(&str, &Object)> {
+    const WRAPPERS: [&str; 7] =
+        ["arguments", "args", "input", "kwargs", "parameters", "params", "tool_input"];
+    let (name, value) = outer.iter().next().filter(|_| outer.len() == 1)?;
+    match value {
+        Given::Object(inner) if !inner.is_empty() && WRAPPERS.contains(&name.as_str()) => {
+            Some((name.as_str(), inner))
+        }
         _ => None,
-    };
-    if inner.is_some() {
-        notes.add("arguments", format!("the arguments were taken from {name}"));
     }
-    Ok(inner.unwrap_or(outer))
 }
 
 #[cfg(test)]

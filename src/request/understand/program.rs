@@ -15,7 +15,8 @@ use super::notes::Notes;
 use crate::config::{Config, Language};
 use crate::request::arguments::InvalidArgument;
 
-const LANGUAGE: &str = "language";
+/// The field that names the language.
+pub(super) const LANGUAGE: &str = "language";
 const FILE_NAME: &str = "entrypoint_filename";
 const SNIPPET: &str = "snippet_name";
 

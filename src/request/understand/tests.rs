@@ -103,6 +103,43 @@ fn null_is_what_is_left_out_wherever_it_is() {
 }
 
 #[test]
+fn a_session_is_found_under_each_of_its_names_and_in_what_is_around_the_arguments() {
+    let config = Config::parse(CONFIG, None, Path::new("")).unwrap();
+    for named in [
+        json!({ "session": "h" }),
+        json!({ "session": "h", "language": null }),
+        json!({ "session": "h", "lang": "Python" }),
+        json!({ "session": null, "session_id": "h" }),
+        json!({ "session": " ", "handle": "h" }),
+        json!({ "Session": "h" }),
+        json!({ "SESSION_ID": "h" }),
+        json!({ "sessionHandle": "h" }),
+        json!({ "input": { "session": "h" } }),
+        json!({ "arguments": { "handle": "h" } }),
+    ] {
+        let given = Given::from(named);
+        assert_eq!(named_session(&given).as_deref(), Some("h"), "{given}");
+        let (read, _) = read_cell(given.clone(), "python", &config).unwrap();
+        assert_eq!(read.session.as_deref(), Some("h"), "{given}");
+        assert_eq!(read.language.as_deref(), Some("python"), "{given}");
+    }
+    for none in [
+        json!("h"),
+        json!({ "session": null }),
+        json!({ "session": " " }),
+        json!({ "session": 5 }),
+        json!({ "stdin": "h", "args": ["session"] }),
+        json!({ "input": { "session": "h" }, "language": "python" }),
+    ] {
+        let given = Given::from(none);
+        assert_eq!(named_session(&given), None, "{given}");
+    }
+    let other = json!({ "session": "h", "lang": "golang" });
+    let (read, _) = read_cell(other.into(), "python", &config).unwrap();
+    assert_eq!(read.language.as_deref(), Some("go"));
+}
+
+#[test]
 fn an_alias_of_a_language_counts_only_if_it_is_the_name_of_none() {
     let some = |text: &str| Some(text.to_owned());
     for (name, language_name, file) in [

@@ -36,6 +36,9 @@ use crate::metrics::{Format, Metrics};
 /// Connections at the same time: more than operators have, and few beside those of clients.
 const MAX_CONNECTIONS: usize = 32;
 
+/// Those of one address, where other machines can reach the listener: whoever has no token must not take them all.
+const OF_OTHERS: usize = 8;
+
 /// How long nothing of an answer can be read, and how long a connection can be idle. A scrape that hangs takes a connection
 /// for so long, and nothing else.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -154,10 +157,10 @@ impl Admin {
             .route("/reload", post(move |headers: HeaderMap| reload.clone().answer(headers)))
             .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
             .layer(from_fn_with_state(operators.guard, check));
-        let router = Health { server, draining }.route(router).layer(from_fn(head::check));
+        let router = Health::new(server, draining).route(router).layer(from_fn(head::check));
         let limits = connections::Limits {
             all: MAX_CONNECTIONS,
-            of_address: MAX_CONNECTIONS,
+            of_address: if address.ip().is_loopback() { MAX_CONNECTIONS } else { OF_OTHERS },
             write_timeout: WRITE_TIMEOUT,
             idle_timeout: IDLE_TIMEOUT,
             hints: [HINT; 2],

@@ -1,10 +1,14 @@
 //! Checks of health: whether the process answers, and whether it can serve calls.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::ALLOW;
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get};
+use isolator_pool::lock::lock;
 use isolator_pool::pool::PoolStatus;
 use tokio_util::sync::CancellationToken;
 
@@ -13,13 +17,19 @@ use crate::mcp::server::Server;
 /// What is checked.
 #[derive(Clone)]
 pub(super) struct Health {
-    /// The server, for its pools.
-    pub(super) server: Server,
+    server: Server,
     /// Cancelled when no more calls are taken.
-    pub(super) draining: CancellationToken,
+    draining: CancellationToken,
+    /// The pools that were ready once, when all were for the first time and later.
+    were_ready: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Health {
+    /// Of a server. `draining` is cancelled when it takes no more calls.
+    pub(super) fn new(server: Server, draining: CancellationToken) -> Self {
+        Self { server, draining, were_ready: Arc::default() }
+    }
+
     /// Adds the two checks to a router.
     pub(super) fn route(self, router: Router) -> Router {
         router
@@ -33,14 +43,35 @@ impl Health {
         }
         let pools = self.server.setup().pools;
         let statuses = pools.status();
-        let missing: Vec<_> =
-            statuses.iter().filter(|(_, pool)| !is_ready(pool)).map(|(name, _)| *name).collect();
-        if missing.is_empty() {
-            (StatusCode::OK, "ready\n".to_owned())
-        } else {
-            let message = format!("no sandbox is ready for {}\n", missing.join(", "));
-            (StatusCode::SERVICE_UNAVAILABLE, message)
-        }
+        readiness(&statuses, &mut lock(&self.were_ready))
+    }
+}
+
+/// Whether a server is ready. Once it was, a pool that comes later, with another configuration, counts only after it was ready
+/// itself: calls to the others are served meanwhile.
+fn readiness(
+    statuses: &BTreeMap<&str, PoolStatus>,
+    were_ready: &mut BTreeSet<String>,
+) -> (StatusCode, String) {
+    let (ready, missing): (Vec<_>, Vec<_>) = statuses.iter().partition(|(_, it)| is_ready(it));
+    let was_ready = !were_ready.is_empty();
+    // A language that was removed may come again with another image.
+    were_ready.retain(|name| statuses.contains_key(name.as_str()));
+    if missing.is_empty() || was_ready {
+        were_ready.extend(ready.iter().map(|(name, _)| (**name).to_owned()));
+    }
+    let names = |are_new: bool| -> Vec<&str> {
+        let is_new = |name: &str| was_ready && !were_ready.contains(name);
+        missing.iter().map(|(name, _)| **name).filter(|name| is_new(name) == are_new).collect()
+    };
+    let (lost, coming) = (names(false), names(true));
+    if !lost.is_empty() {
+        let message = format!("no sandbox is ready for {}\n", lost.join(", "));
+        (StatusCode::SERVICE_UNAVAILABLE, message)
+    } else if !coming.is_empty() {
+        (StatusCode::OK, format!("ready; no sandbox is ready yet for {}\n", coming.join(", ")))
+    } else {
+        (StatusCode::OK, "ready\n".to_owned())
     }
 }
 
@@ -62,4 +93,52 @@ where
         let answer = of_options();
         async move { (answer.await.into_response().status(), [(ALLOW, "GET, HEAD, OPTIONS")]) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use isolator_pool::engine::preload::PreloadStatus;
+    use isolator_pool::pool::sizing::Size;
+
+    use super::*;
+
+    fn pool(paused: usize) -> PoolStatus {
+        PoolStatus {
+            hot: 0,
+            paused,
+            making: 0,
+            size: 2,
+            sizes: Size::Fixed(2),
+            lead: None,
+            starts: [0; 4],
+            former_image: None,
+            outdated: 0,
+            last_error: None,
+            preload: PreloadStatus::default(),
+        }
+    }
+
+    #[test]
+    fn a_pool_that_comes_later_does_not_take_a_server_away_that_serves_the_others() {
+        let mut were_ready = BTreeSet::new();
+        let mut look = |pools: &[(&'static str, usize)]| {
+            let statuses = pools.iter().map(|(name, paused)| (*name, pool(*paused))).collect();
+            let (status, text) = readiness(&statuses, &mut were_ready);
+            (status.as_u16(), text)
+        };
+        // At the start all must be.
+        assert_eq!(look(&[("go", 0), ("python", 2)]).0, 503);
+        assert_eq!(look(&[("go", 1), ("python", 0)]).0, 503);
+        assert_eq!(look(&[("go", 1), ("python", 1)]), (200, "ready\n".to_owned()));
+        let (status, text) = look(&[("go", 1), ("node", 0), ("python", 1)]);
+        assert!(status == 200 && text.contains("yet for node"), "{text}");
+        // One that was ready counts, and so does the new one from then on.
+        let (status, text) = look(&[("go", 0), ("node", 0), ("python", 1)]);
+        assert!(status == 503 && text.contains("for go\n"), "{text}");
+        assert_eq!(look(&[("go", 1), ("node", 1), ("python", 1)]).0, 200);
+        assert_eq!(look(&[("go", 1), ("node", 0), ("python", 1)]).0, 503);
+        // One that was removed and comes again is new.
+        assert_eq!(look(&[("go", 1), ("python", 1)]).0, 200);
+        assert_eq!(look(&[("go", 1), ("node", 0), ("python", 1)]).0, 200);
+    }
 }

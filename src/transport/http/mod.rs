@@ -173,7 +173,7 @@ impl Http {
             .with_json_response(true)
             .with_cancellation_token(ending.stop.clone());
         let manager = guard.sessions().manager();
-        let health = Health { server: server.clone(), draining: ending.draining.clone() };
+        let health = Health::new(server.clone(), ending.draining.clone());
         let service =
             StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
         let of_service = rules.clone();

@@ -12,6 +12,7 @@ mod volume;
 
 use std::collections::HashMap;
 use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::models::{ContainerState, ContainerStateStatusEnum, ContainerUpdateBody};
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
-    RemoveContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, StatsOptionsBuilder,
 };
 use futures_util::{StreamExt, TryStreamExt};
 use isolator_runner::wire::RUNNER_ENDED;
@@ -287,6 +288,15 @@ impl Engine for DockerEngine {
         };
         let updated = self.docker().await?.update_container(name.as_str(), body).await;
         updated.map_err(|e| self.translate(Call::Update).error(e))
+    }
+
+    async fn used_memory(&self, name: &SandboxName) -> Result<Option<u64>, EngineError> {
+        let options = StatsOptionsBuilder::new().stream(false).one_shot(true).build();
+        let docker = self.docker().await?;
+        let mut stats = pin!(docker.stats(name.as_str(), Some(options)));
+        let stats = stats.next().await.transpose();
+        let stats = stats.map_err(|error| self.translate(Call::UsedMemory).error(error))?;
+        Ok(stats.and_then(|stats| stats.memory_stats?.usage))
     }
 
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {

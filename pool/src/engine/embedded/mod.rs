@@ -361,6 +361,14 @@ impl Engine for EmbeddedEngine {
         })
     }
 
+    async fn used_memory(&self, name: &SandboxName) -> Result<Option<u64>, EngineError> {
+        if !self.host()?.limits("memory") {
+            return Ok(None);
+        }
+        let used = |live: &mut Live| live.cgroup.as_ref().map(Cgroup::used_memory).transpose();
+        self.with_live(Call::UsedMemory, name, used)
+    }
+
     async fn state(&self, name: &SandboxName) -> Result<SandboxState, EngineError> {
         if let Some(live) = lock(&self.sandboxes).get(name) {
             return Ok(live.state());

@@ -13,16 +13,18 @@ mod task;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use isolator_runner::wire::{CellEnd, CellRun};
-use isolator_runner::wire::{Interpreter, MAX_PATH, OutputLimits, Rewound, WantedFiles};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+pub use isolator_runner::wire::{CellEnd, CellRun, Occasion, Rewound};
+use isolator_runner::wire::{Interpreter, MAX_PATH, OutputLimits, WantedFiles};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::engine::limits::Resources;
+use crate::lock::lock;
 use crate::packages::PackageSet;
 use crate::pool::admission::{AdmissionError, Client};
 use crate::run::outcome::{ChangedFile, Outcome};
@@ -147,8 +149,8 @@ pub struct CellTimes {
 /// Something that a cell has shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShownThing {
-    /// Whether it is the value of the last expression.
-    pub is_result: bool,
+    /// On which occasion it was shown.
+    pub occasion: Occasion,
     /// Its forms: media types and contents.
     pub forms: Vec<(String, Vec<u8>)>,
 }
@@ -212,7 +214,11 @@ pub enum SessionError {
 /// A session. Dropping it, or [`Session::close`], ends it and removes its sandbox.
 #[derive(Debug)]
 pub struct Session {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<Asked>,
+    /// Whose turn it is, in the order in which they came. Who waits for it holds what it wants to send.
+    turn: Arc<Semaphore>,
+    /// How many wait for their turn.
+    waiting: AtomicUsize,
     shared: Arc<State>,
     /// Ends the session when it is dropped.
     _end: DropGuard,
@@ -226,22 +232,35 @@ pub(crate) struct State {
     end: CancellationToken,
     ended: watch::Sender<Option<EndReason>>,
     interrupt: Notify,
-    is_running: AtomicBool,
+    running_since: Mutex<Option<Instant>>,
     is_frozen: AtomicBool,
     memory: AtomicU64,
+    /// The sandbox was measured when it was frozen.
+    measured: Notify,
 }
 
-/// What the task of a session is asked to do. Whoever drops the receiver does not wait anymore.
-#[derive(Debug)]
+/// What is to be done with the end of a cell or of a rewinding, also if the caller has gone away meanwhile.
+pub type Done<T> = Box<dyn FnOnce(&Result<T, SessionError>) + Send>;
+
+/// What the task of a session is asked to do, by the one whose turn it is.
+pub(crate) struct Asked {
+    pub(crate) command: Command,
+    /// The next one comes when this is dropped.
+    pub(crate) turn: OwnedSemaphorePermit,
+}
+
+/// What the task of a session can do. Whoever drops the receiver of the answer does not wait anymore.
 pub(crate) enum Command {
     Cell {
         client: Client,
         request: Box<CellRequest>,
         gone: CancellationToken,
+        done: Done<CellOutcome>,
         answer: oneshot::Sender<Result<CellOutcome, SessionError>>,
     },
     Rewind {
         cells: u32,
+        done: Done<Rewound>,
         answer: oneshot::Sender<Result<Rewound, SessionError>>,
     },
     List {
@@ -278,7 +297,8 @@ impl Session {
         &self.image
     }
 
-    /// Runs a cell for a client. A second one waits for the first. Dropping the future undoes the cell, if that is possible.
+    /// Runs a cell for a client. A second one waits for the first. Dropping the future undoes the cell, if that is possible. Once the
+    /// cell has been sent to the sandbox, `done` is told its end, whether somebody waits for it or not.
     ///
     /// # Errors
     ///
@@ -287,22 +307,29 @@ impl Session {
         &self,
         client: &Client,
         request: CellRequest,
+        done: impl FnOnce(&Result<CellOutcome, SessionError>) + Send + 'static,
     ) -> Result<CellOutcome, SessionError> {
         let gone = CancellationToken::new();
         // Told by being dropped, whatever becomes of this future.
         let _guard = gone.clone().drop_guard();
-        let (client, request) = (client.clone(), Box::new(request));
-        self.ask(|answer| Command::Cell { client, request, gone, answer }).await
+        let (client, request, done) = (client.clone(), Box::new(request), Box::new(done));
+        self.ask(|answer| Command::Cell { client, request, gone, done, answer }).await
     }
 
     /// Goes back to before so many cells of code. Returns how many were undone, and how many more can be: none, if there is no
-    /// checkpoint before that cell. Dropping the future before its turn has come changes nothing, and later it does not stop it.
+    /// checkpoint before that cell. Dropping the future before its turn has come changes nothing, and later it does not stop it:
+    /// then only `done` is told the end.
     ///
     /// # Errors
     ///
     /// See [`SessionError`].
-    pub async fn rewind(&self, cells: u32) -> Result<(u32, u32), SessionError> {
-        let rewound = self.ask(|answer| Command::Rewind { cells, answer }).await?;
+    pub async fn rewind(
+        &self,
+        cells: u32,
+        done: impl FnOnce(&Result<Rewound, SessionError>) + Send + 'static,
+    ) -> Result<(u32, u32), SessionError> {
+        let done = Box::new(done);
+        let rewound = self.ask(|answer| Command::Rewind { cells, done, answer }).await?;
         Ok((rewound.cells, rewound.checkpoints))
     }
 
@@ -345,7 +372,12 @@ impl Session {
 
     /// Whether a cell runs.
     pub fn is_running(&self) -> bool {
-        self.shared.is_running.load(Ordering::Relaxed)
+        self.running_since().is_some()
+    }
+
+    /// Since when a cell runs, if one does.
+    pub fn running_since(&self) -> Option<Instant> {
+        *lock(&self.shared.running_since)
     }
 
     /// Whether its sandbox is frozen.
@@ -353,9 +385,14 @@ impl Session {
         self.shared.is_frozen.load(Ordering::Relaxed)
     }
 
-    /// Memory of its sandbox in bytes, as it was after the last cell.
+    /// Memory of its sandbox in bytes, as it was after the last cell, or when it was frozen later.
     pub fn memory(&self) -> u64 {
         self.shared.memory.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it was frozen and its memory is known anew. For one task.
+    pub async fn measured(&self) {
+        self.shared.measured.notified().await;
     }
 
     /// Ends it. A cell that runs ends with it.
@@ -380,18 +417,48 @@ impl Session {
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, SessionError>>) -> Command,
     ) -> Result<T, SessionError> {
+        // It has ended if nobody takes turns or commands anymore.
+        let Some(turn) = self.turn().await? else { return Err(self.ended_error().await) };
         let (sender, answer) = oneshot::channel();
-        match self.commands.try_send(command(sender)) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => return Err(SessionError::Busy),
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                return Err(SessionError::Ended(self.ended().await));
-            }
+        let asked = Asked { command: command(sender), turn };
+        if self.commands.send(asked).await.is_err() {
+            return Err(self.ended_error().await);
         }
         match answer.await {
             Ok(answer) => answer,
             // The task has ended before it came to this.
-            Err(_) => Err(SessionError::Ended(self.ended().await)),
+            Err(_) => Err(self.ended_error().await),
         }
+    }
+
+    /// Waits for its turn; `None` if the session has ended.
+    async fn turn(&self) -> Result<Option<OwnedSemaphorePermit>, SessionError> {
+        if let Ok(turn) = Arc::clone(&self.turn).try_acquire_owned() {
+            return Ok(Some(turn));
+        }
+        let Some(_waits) = Waits::begin(&self.waiting) else { return Err(SessionError::Busy) };
+        Ok(Arc::clone(&self.turn).acquire_owned().await.ok())
+    }
+
+    async fn ended_error(&self) -> SessionError {
+        SessionError::Ended(self.ended().await)
+    }
+}
+
+/// A call that waits for its turn.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    /// `None` if too many wait already.
+    fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
+        let waits = Self(waiting);
+        let before = waiting.fetch_add(1, Ordering::Relaxed);
+        (before < MAX_WAITING).then_some(waits)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -59,14 +59,14 @@ impl CellOutput {
     }
 
     fn begin_form(&mut self, shown: Shown) -> Option<()> {
-        let Shown { thing, is_result, media_type, size } = shown;
+        let Shown { thing, occasion, media_type, size } = shown;
         let left = self.shown_left.checked_sub(size.checked_add(SHOWN_OVERHEAD)?)?;
         if self.missing > 0 || media_type.len() > MAX_MEDIA_TYPE || thing >= MAX_SHOWN {
             return None;
         }
         let index = thing as usize;
         if index == self.shown.len() {
-            self.shown.push(ShownThing { is_result, forms: Vec::new() });
+            self.shown.push(ShownThing { occasion, forms: Vec::new() });
         }
         // Forms of one thing follow each other.
         let last = self.shown.len().checked_sub(1).filter(|last| *last == index)?;
@@ -88,7 +88,7 @@ impl CellOutput {
 mod tests {
     use std::time::Duration;
 
-    use isolator_runner::wire::{CellRun, OutputLimits};
+    use isolator_runner::wire::{CellRun, Occasion, OutputLimits};
 
     use super::*;
     use crate::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
@@ -110,7 +110,7 @@ mod tests {
 
     fn shown(thing: u32, size: u64) -> Vec<u8> {
         let media_type = "text/plain".to_owned();
-        serde_json::to_vec(&Shown { thing, is_result: true, media_type, size }).unwrap()
+        serde_json::to_vec(&Shown { thing, occasion: Occasion::Result, media_type, size }).unwrap()
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! The task that holds a session's sandbox.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use isolator_runner::wire::{
     self, Cell, CellEnded, Failed, FailedCause, Kernel, Kind, Opened, Read, Rewind, Rewound,
 };
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -15,9 +16,10 @@ use super::exchange::{Broken, Signals, exchange, message, parse, told, unexpecte
 use super::files;
 use super::output::CellOutput;
 use super::{
-    CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, MAX_WAITING, OpenedSession,
+    Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, Done, EndReason, OpenedSession,
     Session, SessionError, SessionRequest, State,
 };
+use crate::lock::lock;
 use crate::pool::Shared;
 use crate::pool::admission::Admission;
 use crate::run::outcome::Outcome;
@@ -99,16 +101,20 @@ pub(crate) async fn start(
         end: CancellationToken::new(),
         ended: watch::Sender::new(None),
         interrupt: Notify::new(),
-        is_running: AtomicBool::new(false),
+        running_since: Mutex::new(None),
         is_frozen: AtomicBool::new(false),
         memory: AtomicU64::new(opened.memory.unwrap_or(0).min(limit)),
+        measured: Notify::new(),
     });
-    let (commands, received) = mpsc::channel(MAX_WAITING);
+    // Whose turn it is sends, so there is at most one.
+    let (commands, received) = mpsc::channel(1);
+    let turn = Arc::new(Semaphore::new(1));
     let task = Task {
         shared: Arc::clone(shared),
         admission,
         abort,
         state: Arc::clone(&state),
+        turn: Arc::clone(&turn),
         cells: 0,
         is_resting: false,
         failed_freezes: 0,
@@ -118,6 +124,8 @@ pub(crate) async fn start(
     let interpreter = opened.interpreter.map(|name| name.chars().take(100).collect());
     Ok(Session {
         commands,
+        turn,
+        waiting: AtomicUsize::new(0),
         _end: state.end.clone().drop_guard(),
         shared: state,
         opened: OpenedSession { interpreter, preloaded: opened.preloaded },
@@ -136,6 +144,7 @@ struct Task {
     admission: Admission,
     abort: CancellationToken,
     state: Arc<State>,
+    turn: Arc<Semaphore>,
     /// Cells so far.
     cells: u32,
     /// Whether the runner has said that the sandbox can be frozen.
@@ -147,23 +156,24 @@ struct Task {
 
 impl Task {
     /// Serves the commands, until the session ends. The sandbox is removed then.
-    async fn serve(mut self, held: Held, mut commands: mpsc::Receiver<Command>) {
+    async fn serve(mut self, held: Held, mut commands: mpsc::Receiver<Asked>) {
         let end = self.state.end.clone();
         let reason = tokio::select! {
             biased;
             () = end.cancelled() => EndReason::Closed,
             reason = self.serve_until_it_ends(held, &mut commands) => reason,
         };
-        // Those who wait are told by the end of the channels, and then look for the reason.
-        self.state.is_running.store(false, Ordering::Relaxed);
+        // Those who wait are told by the end of the channels and of their turns, and then look for the reason.
+        *lock(&self.state.running_since) = None;
         self.state.ended.send_replace(Some(reason));
+        self.turn.close();
         drop(commands);
     }
 
     async fn serve_until_it_ends(
         &mut self,
         mut held: Held,
-        commands: &mut mpsc::Receiver<Command>,
+        commands: &mut mpsc::Receiver<Asked>,
     ) -> EndReason {
         loop {
             let command = match self.next(&mut held, commands).await {
@@ -181,8 +191,8 @@ impl Task {
     async fn next(
         &mut self,
         held: &mut Held,
-        commands: &mut mpsc::Receiver<Command>,
-    ) -> Result<Option<Command>, EndReason> {
+        commands: &mut mpsc::Receiver<Asked>,
+    ) -> Result<Option<Asked>, EndReason> {
         let is_awake = matches!(held, Held::Awake(_));
         let connection = match held {
             Held::Awake(sandbox) => &mut sandbox.connection,
@@ -200,10 +210,7 @@ impl Task {
             };
             tokio::select! {
                 biased;
-                command = commands.recv() => {
-                    (self.is_resting, self.failed_freezes) = (false, 0);
-                    return command.map(Some).ok_or(EndReason::Closed);
-                }
+                asked = commands.recv() => return asked.map(Some).ok_or(EndReason::Closed),
                 () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
                 frame = receiver.next() => match frame {
                     Some(Ok((Kind::Resting, _))) => self.is_resting = true,
@@ -222,10 +229,10 @@ impl Task {
     async fn freeze_or_obey(
         &mut self,
         held: Held,
-        command: Option<Command>,
+        asked: Option<Asked>,
     ) -> Result<Held, EndReason> {
         let is_frozen = matches!(held, Held::Frozen(_));
-        let Some(command) = command else {
+        let Some(Asked { command, turn: _turn }) = asked else {
             let Held::Awake(sandbox) = held else { return Ok(held) };
             return self.freeze(sandbox).await;
         };
@@ -255,11 +262,16 @@ impl Task {
         };
         let (_admitted, command) = admitted;
         let queue = arrived.elapsed();
+        if matches!(command, Command::Cell { .. }) {
+            self.shared.counts.queue.add(queue);
+        }
         let mut sandbox = match held {
             Held::Awake(sandbox) => sandbox,
             Held::Frozen(sandbox) => sandbox.begin_to_resume(&self.shared.makers),
         };
         self.state.is_frozen.store(false, Ordering::Relaxed);
+        // The runner says it again after this command.
+        (self.is_resting, self.failed_freezes) = (false, 0);
         let activity = Arc::clone(&self.shared.activity);
         let abort = self.abort.clone();
         let obeyed = async { self.obey(&mut sandbox, command, queue, is_frozen).await };
@@ -273,8 +285,9 @@ impl Task {
 
     async fn freeze(&mut self, sandbox: Sandbox<Armed>) -> Result<Held, EndReason> {
         match sandbox.pause_or_keep().await {
-            Ok(Ok(frozen)) => {
+            Ok(Ok(mut frozen)) => {
                 self.state.is_frozen.store(true, Ordering::Relaxed);
+                self.measure(&mut frozen).await;
                 Ok(Held::Frozen(frozen))
             }
             Ok(Err(sandbox)) => {
@@ -288,6 +301,19 @@ impl Task {
         }
     }
 
+    /// Looks how much memory a sandbox has that was just frozen: what goes on after the answer of a cell can have taken more.
+    async fn measure(&self, frozen: &mut Sandbox<Paused>) {
+        match frozen.used_memory().await {
+            Ok(None) => {}
+            Ok(Some(memory)) => {
+                self.state.memory.store(memory.min(self.memory_limit), Ordering::Relaxed);
+                self.state.measured.notify_one();
+            }
+            // What its last cell had is still a good guess.
+            Err(error) => tracing::debug!(%error, "the memory of a session is not known"),
+        }
+    }
+
     async fn obey(
         &mut self,
         sandbox: &mut Sandbox<Armed>,
@@ -296,38 +322,42 @@ impl Task {
         was_frozen: bool,
     ) -> Result<(), EndReason> {
         match command {
-            Command::Cell { request, gone, answer, .. } => {
-                self.state.is_running.store(true, Ordering::Relaxed);
+            Command::Cell { request, gone, done, answer, .. } => {
+                let done = Begun(Some(done));
+                // An interruption that came too late for the last one is not for this one.
+                let _ = self.state.interrupt.notified().now_or_never();
+                *lock(&self.state.running_since) = Some(Instant::now());
                 let ran = self.cell(sandbox, &request, &gone, queue, was_frozen).await;
-                self.state.is_running.store(false, Ordering::Relaxed);
-                // An interruption that came too late is not for the next one.
-                let _ = futures_util::FutureExt::now_or_never(self.state.interrupt.notified());
+                *lock(&self.state.running_since) = None;
                 let (outcome, end) = match ran {
                     Ok(ran) => ran,
-                    Err(reason) => {
-                        let _ = answer.send(Err(SessionError::Ended(reason.clone())));
-                        return Err(reason);
-                    }
+                    Err(reason) => (Err(SessionError::Ended(reason.clone())), Some(reason)),
                 };
-                if let Some(reason) = end {
+                done.end(&outcome);
+                if let Some(reason) = &end {
                     self.state.ended.send_replace(Some(reason.clone()));
-                    let _ = answer.send(outcome);
-                    return Err(reason);
                 }
+                // The receiver may be gone, which is fine.
                 let _ = answer.send(outcome);
-                Ok(())
+                end.map_or(Ok(()), Err)
             }
-            Command::Rewind { cells, answer } => {
-                let rewound = self.rewind(sandbox, cells).await;
-                finish(answer, rewound)
+            Command::Rewind { cells, done, answer } => {
+                let done = Begun(Some(done));
+                let (rewound, end) = told_apart(self.rewind(sandbox, cells).await);
+                done.end(&rewound);
+                let _ = answer.send(rewound);
+                end
             }
             Command::List { answer } => {
-                let listed = files::list(sandbox).await;
-                finish(answer, listed)
+                let (listed, end) = told_apart(files::list(sandbox).await);
+                let _ = answer.send(listed);
+                end
             }
             Command::Read { path, offset, length, answer } => {
                 let read = files::read(sandbox, Read { path, offset, length }).await;
-                finish(answer, read)
+                let (read, end) = told_apart(read);
+                let _ = answer.send(read);
+                end
             }
         }
     }
@@ -469,16 +499,31 @@ impl Task {
     }
 }
 
-/// Answers a command that does not end the session, unless that is gone.
-fn finish<T>(
-    answer: oneshot::Sender<Result<T, SessionError>>,
+/// What has begun, and has to be told its end: if it is dropped before, the session has ended.
+struct Begun<T>(Option<Done<T>>);
+
+impl<T> Begun<T> {
+    fn end(mut self, result: &Result<T, SessionError>) {
+        if let Some(done) = self.0.take() {
+            done(result);
+        }
+    }
+}
+
+impl<T> Drop for Begun<T> {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(&Err(SessionError::Ended(EndReason::Closed)));
+        }
+    }
+}
+
+/// What a command is answered, and the reason if the session is gone.
+fn told_apart<T>(
     done: Result<Result<T, SessionError>, EndReason>,
-) -> Result<(), EndReason> {
-    let (answered, end) = match done {
+) -> (Result<T, SessionError>, Result<(), EndReason>) {
+    match done {
         Ok(answered) => (answered, Ok(())),
         Err(reason) => (Err(SessionError::Ended(reason.clone())), Err(reason)),
-    };
-    // The receiver may be gone, which is fine.
-    let _ = answer.send(answered);
-    end
+    }
 }

@@ -10,6 +10,9 @@ use tokio::io::AsyncReadExt;
 
 use super::runner::{PIPE, Runner, success};
 
+/// How long rewinding takes.
+const REWINDS_IN: Duration = Duration::from_millis(20);
+
 impl Runner {
     /// Serves a session until the stream ends or a cell ends it.
     pub(super) async fn serve_session(mut self, mut decoder: FrameDecoder) -> std::io::Result<()> {
@@ -37,6 +40,7 @@ impl Runner {
                 Kind::Rewind => {
                     let Rewind { cells } = wire::parse_message(kind, &payload).expect("a rewind");
                     let rewound = Rewound { cells, checkpoints: 1, is_alive: cells < 5 };
+                    tokio::time::sleep(REWINDS_IN).await;
                     self.send(Kind::Rewound, &rewound).await?;
                     self.write(&wire::header(Kind::Resting, 0)).await?;
                 }

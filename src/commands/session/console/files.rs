@@ -107,7 +107,7 @@ impl Console<'_> {
             Ran::Outcome(cell) if cell.is_alive => Ok(None),
             Ran::Failed(SessionError::Command(_)) => Ok(None),
             Ran::Outcome(cell) => self.show(&cell).await.map(Some),
-            Ran::Killed => self.after_kill().await.map(Some),
+            Ran::Killed(ended) => self.after_kill(ended).await.map(Some),
             Ran::Failed(error) => self.failed(error).await.map(Some),
         }
     }

@@ -1,6 +1,6 @@
 //! Shows what became of a cell.
 
-use isolator_pool::pool::session::{CellEnd, CellOutcome};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, Occasion};
 use isolator_pool::quote::escaped;
 use isolator_pool::run::outcome::{Captured, End, Status};
 use isolator_pool::run::output::Stream;
@@ -80,6 +80,9 @@ impl Console<'_> {
     /// Shows values as text, and tells of pictures.
     async fn show_things(&mut self, cell: &CellOutcome) -> anyhow::Result<()> {
         for thing in &cell.shown {
+            if thing.occasion == Occasion::Background {
+                self.screen.remark("shown in the background since the last cell:").await?;
+            }
             let (plain, others) = shown::divided(thing);
             if let Some(plain) = plain {
                 self.screen.end_line().await?;

@@ -117,6 +117,8 @@ function show(status) {
       return card;
     }),
   );
+  const queue = status.intervals.map((interval) => interval.queue);
+  find("queue").replaceChildren(chart("requests in the queue", [{ name: "", className: "one", values: queue, last: status.waiting }]));
   find("pools").replaceChildren(...Object.entries(status.pools).map(([name, now]) => pool(name, now, status)));
   find("clients-section").hidden = !status.clients.length;
   find("clients").replaceChildren(
@@ -126,12 +128,21 @@ function show(status) {
       return row;
     }),
   );
+  find("programs-section").hidden = !status.programs.length;
+  find("programs").replaceChildren(
+    ...status.programs.map((program) => {
+      const row = element("tr");
+      for (const text of [program.pool, program.client, program.start, time(program.ms)]) row.append(element("td", text));
+      return row;
+    }),
+  );
   find("failures-section").hidden = !status.failures.length;
   find("failures").replaceChildren(
     ...status.failures.map((failure) => {
       const item = element("li");
       const times = failure.count > 1 ? ` (${failure.count} times)` : "";
-      item.append(element("time", `${failure.at} `), element("b", `${failure.pool}: `), `${failure.message}${times}`);
+      item.append(element("time", `${failure.at} `), element("b", `${failure.pool}: `), `${failure.message}${times}. `);
+      item.append(element("small", failure.advice));
       return item;
     }),
   );

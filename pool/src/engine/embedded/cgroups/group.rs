@@ -281,6 +281,15 @@ impl Cgroup {
         Ok(Some(pids))
     }
 
+    /// What counts towards the limit of memory now, in bytes.
+    pub(crate) fn used_memory(&self) -> io::Result<u64> {
+        let (controller, file) = match self.hierarchies.version {
+            Version::One => ("memory", "memory.usage_in_bytes"),
+            Version::Two => ("", "memory.current"),
+        };
+        self.read(controller, file)?.trim().parse().map_err(io::Error::other)
+    }
+
     /// Proportional memory (PSS) of all processes, in bytes: what several processes share counts for each of them in equal
     /// parts. What ends meanwhile takes nothing.
     pub(crate) fn proportional_memory(&self) -> u64 {

@@ -1,0 +1,157 @@
+//! Undoing cells, with processes that only give answers in place of a kernel's.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command};
+
+use super::*;
+
+/// What a kernel says that can't do what it was asked.
+const DEAF: &[u8] = b"e\0\0\0\x05\0\0\0\0\0";
+
+/// What a kernel says that is the session again, but makes no checkpoint.
+const RESUMED: &[u8] = b"p\0\0\0\x02\0x";
+
+/// What a kernel says that begins a cell without a checkpoint.
+const STARTED: &[u8] = b"s\0\0\0\x02\0x";
+
+/// What stands behind a process of a kernel: a process that does nothing, and its end of the channel.
+struct Behind {
+    process: Child,
+    channel: UnixStream,
+}
+
+impl Behind {
+    fn end(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// The kind of the next message, and its payload.
+    fn asked(&mut self) -> (u8, Vec<u8>) {
+        let mut header = [0; 5];
+        self.channel.read_exact(&mut header).unwrap();
+        let [kind, length @ ..] = header;
+        let mut payload = vec![0; u32::from_be_bytes(length) as usize];
+        self.channel.read_exact(&mut payload).unwrap();
+        (kind, payload)
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A process of a kernel that gives these answers, whatever it is asked. It knows of no other process: or every process of this
+/// machine that it does not know would be killed with it.
+fn process(depth: u32, answers: &[u8]) -> (KernelProcess, Behind) {
+    let process = Command::new("sleep").arg("60").spawn().unwrap();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let channel = Channel::new(ours.into()).unwrap();
+    theirs.write_all(answers).unwrap();
+    let pid = Pid::from_child(&process);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let behind = Behind { process, channel: theirs };
+    (KernelProcess { pid, pidfd, channel, depth, found: None }, behind)
+}
+
+fn kernels(checkpoints: Vec<KernelProcess>, current: KernelProcess, is_prepared: bool) -> Kernels {
+    Kernels {
+        interpreter: Interpreter::Python,
+        current,
+        checkpoints,
+        most: 8,
+        is_prepared,
+        is_deaf: false,
+        early: Early::default(),
+        own_pipes: (None, None),
+    }
+}
+
+#[test]
+fn cells_of_a_checkpoint_that_does_not_answer_count_as_undone() {
+    let (oldest, _oldest) = process(1, RESUMED);
+    let (deaf, _deaf) = process(2, DEAF);
+    let (gone, mut behind_gone) = process(3, b"");
+    let (current, _current) = process(4, b"");
+    behind_gone.end();
+    let mut kernels = kernels(vec![oldest, deaf, gone], current, false);
+    assert_eq!(kernels.undo(), Some(3));
+    assert_eq!((kernels.current.depth, kernels.checkpoints.len()), (1, 0));
+    assert!(!kernels.is_deaf);
+}
+
+#[test]
+fn a_checkpoint_that_does_not_answer_is_killed() {
+    let (deaf, mut behind) = process(1, DEAF);
+    let (current, _current) = process(2, b"");
+    let mut kernels = kernels(vec![deaf], current, false);
+    assert_eq!(kernels.undo(), None);
+    assert!(!behind.process.wait().unwrap().success());
+}
+
+#[test]
+fn a_cell_that_does_not_begin_tells_what_is_undone_if_its_checkpoint_is_gone() {
+    let (same, _same) = process(2, RESUMED);
+    let (current, _current) = process(2, b"");
+    assert_eq!(kernels(vec![same], current, true).undo_prepared(), Some(0));
+
+    let (oldest, _oldest) = process(1, RESUMED);
+    let (deaf, _deaf) = process(2, DEAF);
+    let (current, _current) = process(2, b"");
+    let mut kernels = kernels(vec![oldest, deaf], current, true);
+    assert_eq!(kernels.undo_prepared(), Some(1));
+    assert_eq!((kernels.current.depth, kernels.is_prepared), (1, false));
+    // Nothing was made for the next cell.
+    assert_eq!(kernels.undo_prepared(), None);
+}
+
+#[test]
+fn a_state_in_which_no_cell_begins_is_left_if_there_is_an_older_one() {
+    let (oldest, _oldest) = process(1, RESUMED);
+    let (same, _same) = process(2, RESUMED);
+    let (current, _current) = process(2, b"");
+    let mut several = kernels(vec![oldest, same], current, true);
+    assert!(several.kill_unfit());
+    assert_eq!(several.undo(), Some(1));
+
+    let (only, _only) = process(2, RESUMED);
+    let (current, _current) = process(2, b"");
+    let mut single = kernels(vec![only], current, true);
+    assert!(single.kill_unfit());
+    assert_eq!(single.undo(), Some(0));
+}
+
+#[test]
+fn the_checkpoint_of_the_next_cell_is_not_given_up() {
+    let (older, _older) = process(1, b"");
+    let (prepared, _prepared) = process(2, b"");
+    let (current, _current) = process(2, b"");
+    let mut kernels = kernels(vec![older, prepared], current, true);
+    assert!(kernels.give_up_oldest());
+    assert!(!kernels.give_up_oldest());
+    assert_eq!(kernels.checkpoints.len(), 1);
+    // The cell has begun, and it is old when the next one comes.
+    kernels.is_prepared = false;
+    assert!(kernels.give_up_oldest());
+    assert!(!kernels.give_up_oldest());
+}
+
+#[test]
+fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_tells_if_there_is_none() {
+    for is_gone in [false, true] {
+        let (prepared, mut behind_prepared) = process(1, b"");
+        let (current, mut behind) = process(1, STARTED);
+        if is_gone {
+            behind_prepared.end();
+        }
+        let mut kernels = kernels(vec![prepared], current, true);
+        let begun = kernels.begin(2, false, b"x").unwrap();
+        assert_eq!(begun.no_checkpoint.as_deref(), is_gone.then_some("x"));
+        assert_eq!(behind.asked(), (b'C', vec![0, 0, 0, 2, u8::from(is_gone), b'x']));
+        assert_eq!(kernels.checkpoints.len(), usize::from(!is_gone));
+        assert_eq!(kernels.current.depth, 2);
+    }
+}

@@ -1,0 +1,151 @@
+//! All sessions of a server: which there are, which have to go, and when each ends.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use isolator_pool::lock::lock;
+use isolator_pool::pool::admission::Client;
+use tokio::time::Instant;
+
+use super::gone::{Gone, Graveyard, Why};
+use super::open::OpenSession;
+
+/// How often a session that is in use is looked at when it is time for it to end.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// All that is known of sessions.
+#[derive(Default)]
+pub(super) struct Book {
+    pub(super) entries: Mutex<Entries>,
+    /// Bytes that all of them may take.
+    pub(super) most_memory: AtomicU64,
+    pub(super) opened: AtomicU64,
+    pub(super) evicted: AtomicU64,
+    pub(super) undone: AtomicU64,
+}
+
+#[derive(Default)]
+pub(super) struct Entries {
+    pub(super) open: HashMap<String, Arc<OpenSession>>,
+    /// Places that are taken for sessions which are being opened, with their clients.
+    pub(super) opening: Vec<Client>,
+    pub(super) gone: Graveyard,
+}
+
+/// A place for a session that is being opened; given back when dropped.
+pub(super) struct Place {
+    pub(super) book: Arc<Book>,
+    pub(super) client: Client,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut entries = lock(&self.book.entries);
+        if let Some(at) = entries.opening.iter().position(|client| *client == self.client) {
+            entries.opening.swap_remove(at);
+        }
+    }
+}
+
+/// What keeps a session from being ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unless {
+    /// Nothing.
+    Never,
+    /// A call that uses it.
+    InUse,
+}
+
+impl Book {
+    /// Ends sessions until all together take no more memory than they may: those of the client with the most memory, the longest
+    /// unused first. Sessions that are in use stay, and so do those of clients with less than their share.
+    pub(super) fn keep_to_memory(&self) {
+        let most = self.most_memory.load(Ordering::Relaxed);
+        loop {
+            let entries = lock(&self.entries);
+            let mut of_clients: HashMap<&Client, u64> = HashMap::new();
+            for session in entries.open.values() {
+                *of_clients.entry(&session.client).or_default() += session.memory();
+            }
+            let total: u64 = of_clients.values().sum();
+            let share = total / of_clients.len().max(1) as u64;
+            let unused = entries.open.values().filter(|session| !session.is_in_use());
+            let heaviest = unused.map(|session| of_clients[&session.client]).max();
+            let heaviest = heaviest.filter(|memory| total > most && *memory >= share);
+            let loser =
+                longest_unused(&entries, |session| Some(of_clients[&session.client]) == heaviest);
+            let loser = loser.filter(|_| heaviest.is_some());
+            drop(of_clients);
+            drop(entries);
+            let Some(loser) = loser else { return };
+            self.evict(&loser, Why::Memory(most >> 20));
+        }
+    }
+
+    /// Ends a session, unless a call has come for it meanwhile.
+    pub(super) fn evict(&self, session: &Arc<OpenSession>, why: Why) {
+        if self.end(session, why, Unless::InUse) {
+            self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends a session, and remembers why. Tells whether it did: with the lock, no call can begin to use it meanwhile.
+    pub(super) fn end(&self, session: &Arc<OpenSession>, why: Why, unless: Unless) -> bool {
+        let mut entries = lock(&self.entries);
+        if unless == Unless::InUse && session.is_in_use() {
+            return false;
+        }
+        if entries.open.remove(&session.id).is_some() {
+            tracing::info!(client = %session.client, %why, "a session has ended");
+            entries.gone.add(gone_of(session, why));
+        }
+        drop(entries);
+        session.session.close();
+        true
+    }
+}
+
+pub(super) fn gone_of(session: &OpenSession, why: Why) -> Gone {
+    Gone {
+        id: session.id.clone(),
+        client: session.client.clone(),
+        language: session.language.name.clone(),
+        why,
+        journal: lock(&session.journal).clone(),
+        since: Instant::now(),
+    }
+}
+
+/// The session that was unused longest and is not in use.
+pub(super) fn longest_unused(
+    entries: &Entries,
+    may_lose: impl Fn(&OpenSession) -> bool,
+) -> Option<Arc<OpenSession>> {
+    let unused = entries.open.values().filter(|session| !session.is_in_use() && may_lose(session));
+    unused.min_by_key(|session| *lock(&session.used)).cloned()
+}
+
+/// Ends a session when it is time, and notes its end whatever the reason.
+pub(super) async fn watch(book: Arc<Book>, session: Arc<OpenSession>) {
+    loop {
+        let (at, why) = session.ends_at();
+        tokio::select! {
+            reason = session.session.ended() => {
+                book.end(&session, Why::Ended(reason), Unless::Never);
+                return;
+            }
+            () = session.session.measured() => {
+                book.keep_to_memory();
+                continue;
+            }
+            () = tokio::time::sleep_until(at) => {}
+        }
+        if session.is_in_use() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        } else if session.ends_at().0 <= Instant::now() && book.end(&session, why, Unless::InUse) {
+            return;
+        }
+    }
+}

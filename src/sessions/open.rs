@@ -1,0 +1,126 @@
+//! A session of a client, and the calls that use it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use isolator_pool::engine::limits::Resources;
+use isolator_pool::lock::lock;
+use isolator_pool::packages::PackageSet;
+use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::session::Session;
+use tokio::time::Instant;
+
+use super::gone::Why;
+use super::journal::Journal;
+use crate::config::{Config, Language};
+use crate::policy::Policies;
+
+/// What counts for a session at least, in bytes, whatever its sandbox says.
+const LEAST_MEMORY: u64 = 4 << 20;
+
+/// A session of a client.
+pub(crate) struct OpenSession {
+    /// Its handle.
+    pub id: String,
+    /// Whose it is.
+    pub client: Client,
+    /// Its language.
+    pub language: Arc<Language>,
+    /// What its sandbox may use.
+    pub resources: Resources,
+    /// The sandbox.
+    pub session: Session,
+    /// The packages that its cells can import from, if it asked for some.
+    pub packages: Option<BoundSet>,
+    /// The configuration that it was opened with.
+    pub config: Arc<Config>,
+    /// What it has run.
+    pub journal: Mutex<Journal>,
+    /// How long it can be unused.
+    pub idle_timeout: Duration,
+    pub(super) max_age: Duration,
+    pub(super) opened: Instant,
+    pub(super) used: Mutex<Instant>,
+    /// Calls that use it now.
+    pub(super) calls: AtomicUsize,
+}
+
+/// A set of packages for a session.
+#[derive(Debug, Clone)]
+pub(crate) struct BoundSet {
+    /// What was asked for: names of sets, and requirements.
+    pub asked: Vec<String>,
+    /// The set.
+    pub set: Arc<PackageSet>,
+}
+
+impl OpenSession {
+    /// When it ends if it is not used again.
+    pub(super) fn ends_at(&self) -> (Instant, Why) {
+        // A call that uses it prolongs it.
+        let used = if self.is_in_use() { Instant::now() } else { *lock(&self.used) };
+        let idle = used + self.idle_timeout;
+        let oldest = self.opened + self.max_age;
+        if idle <= oldest {
+            (idle, Why::Idle(self.idle_timeout))
+        } else {
+            (oldest, Why::TooOld(self.max_age))
+        }
+    }
+
+    /// The same for the client, as a date in RFC 3339's form.
+    pub(crate) fn expires_at(&self) -> String {
+        let (at, _) = self.ends_at();
+        let at = SystemTime::now() + at.saturating_duration_since(Instant::now());
+        humantime::format_rfc3339_seconds(at).to_string()
+    }
+
+    /// The policies for its cells: those of now, or if its language was removed, those that it was opened with.
+    pub(crate) fn policies<'a>(&'a self, now: &'a Config) -> &'a Policies {
+        let is_there = now.languages.contains_key(&self.language.name);
+        if is_there { &now.policies } else { &self.config.policies }
+    }
+
+    pub(super) fn is_too_old(&self) -> bool {
+        self.opened.elapsed() >= self.max_age
+    }
+
+    pub(super) fn is_in_use(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) > 0 || self.session.is_running()
+    }
+
+    pub(super) fn memory(&self) -> u64 {
+        self.session.memory().max(LEAST_MEMORY)
+    }
+}
+
+/// A call that uses a session. It does not expire meanwhile, and the time counts anew when this is dropped.
+pub(crate) struct InUse(pub(super) Arc<OpenSession>);
+
+impl InUse {
+    pub(super) fn new(session: Arc<OpenSession>) -> Self {
+        session.calls.fetch_add(1, Ordering::Relaxed);
+        Self(session)
+    }
+
+    /// The session, for what may come after the call.
+    pub(crate) fn shared(&self) -> Arc<OpenSession> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl std::ops::Deref for InUse {
+    type Target = OpenSession;
+
+    fn deref(&self) -> &OpenSession {
+        &self.0
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        *lock(&self.0.used) = Instant::now();
+        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
