@@ -1,6 +1,7 @@
 """What operators see of a server: its metrics, its health, its log and its audit log."""
 
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -253,6 +254,29 @@ def _is_answered(admin):
         return get(f"{admin}/metrics")[0] == 200
     except OSError:
         return False
+
+
+async def test_one_address_can_not_take_all_connections(tmp_path):
+    made = subprocess.run([BINARY, "token", "operator"], capture_output=True, check=True, text=True)
+    (tmp_path / "operators").write_text(made.stdout)
+    admin = {"address": "0.0.0.0:0", "tokens": "operators"}
+    async with operated(tmp_path, pool=NO_POOL, admin=admin) as (_, admin, said):
+        port = int(admin.rpartition(":")[2])
+
+        def status(source):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(source, 0))
+            try:
+                connection.request("GET", "/healthz")
+                return connection.getresponse().status
+            except OSError:
+                return None
+            finally:
+                connection.close()
+
+        with hanging(f"http://127.0.0.1:{port}", 8):
+            await until(lambda: status("127.0.0.1") != 200, 10, "an address with too many connections")
+            assert await anyio.to_thread.run_sync(status, "127.0.0.2") == 200
+            assert "too many connections" in said()
 
 
 async def test_the_log_can_be_json(tmp_path):
