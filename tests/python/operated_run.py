@@ -27,7 +27,7 @@ import engine
 import processes
 from mcp import Client
 from operators import admin_of, asked, values
-from server import BINARY, WAITS, configuration, listening, process_with
+from server import BINARY, WAITS, configuration, listening, process_with, receipt
 from soak import TUNABLES, duration
 
 CLIENTS = 3
@@ -97,6 +97,7 @@ class Served:
         self.name, self.url, self.folder, self.said = name, url, folder, said
         self.pid = process_with(f"XDG_STATE_HOME={folder}")
         self.took = defaultdict(list)
+        self.starts = Counter()
         self.calls = 0
         self.wrong = []
         self.memory = []
@@ -111,6 +112,8 @@ class Served:
             printed = (result.structured_content or {}).get("stdout")
             if printed != f"{number}\n":
                 self.wrong.append(f"{kind} {number}: {result.content[0].text[:300]}")
+            else:
+                self.starts[receipt(result)["start"]] += 1
         except Exception as error:
             self.wrong.append(f"{kind} {number}: {type(error).__name__}: {error}")
         self.took[kind].append(time.perf_counter() - began)
@@ -226,8 +229,11 @@ def report(run, metrics, lines, collector):
         print(f"{server.name:12} memory {server.memory[0]} → {server.memory[-1]} KiB, grown by {more:.1%}; log {len(server.said())} bytes")
         if more > GROWN:
             broken.append(f"{server.name}: memory has grown by {more:.1%}")
+        ready = server.starts["hot"] + server.starts["warm"]
+        print(f"{server.name:12} {ready / max(1, server.calls):.2%} of the calls found a sandbox ready: {dict(server.starts)}")
         broken += [f"{server.name}: {wrong}" for wrong in server.wrong[:20]]
-    print(f"{len(run.scrapes)} scrapes, median {statistics.median(run.scrapes) * 1000:.1f} ms")
+    scrapes = statistics.quantiles(run.scrapes, n=100)
+    print(f"{len(run.scrapes)} scrapes, median {scrapes[49] * 1000:.1f} ms, p99 {scrapes[98] * 1000:.1f} ms")
     counted = sum(value for name, value in metrics.items() if name.startswith("isolator_executions_total"))
     print(f"metrics count {counted:.0f} programs, the audit log has {lines} lines, the collector got {collector.requests} requests, {collector.bytes} bytes")
     if counted != operated.calls:
