@@ -14,6 +14,7 @@ mod preloading;
 mod reconcile;
 mod reconfigure;
 mod refill;
+mod served;
 pub mod session;
 pub mod sizing;
 mod template;

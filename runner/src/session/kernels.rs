@@ -5,6 +5,10 @@
 //! parent goes on. The processes share their memory until one
 //! of them writes, so a checkpoint costs what the cells after it have changed.
 
+mod process;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
@@ -17,6 +21,7 @@ use isolator_runner::wire::session::SHOWN_OVERHEAD;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+pub(super) use self::process::KernelProcess;
 use super::channel::{Channel, Said};
 use crate::preload::StartedKernel;
 use crate::process::nonblocking;
@@ -60,35 +65,6 @@ impl Early {
             self.bytes = bytes;
             self.things.push(forms);
         }
-    }
-}
-
-/// A process of the kernel.
-pub(super) struct KernelProcess {
-    pub(super) pid: Pid,
-    /// Readable once the process has ended.
-    pidfd: OwnedFd,
-    pub(super) channel: Channel,
-    /// How many cells have made its state.
-    depth: u32,
-    /// The processes that were there when the first cell that is undone with it began, if there is one. All others belong to its
-    /// cells.
-    found: Option<HashSet<Pid>>,
-}
-
-impl KernelProcess {
-    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        matches!(poll(&mut fds, Some(&rustix::event::Timespec::default())), Ok(1..))
-    }
-
-    pub(super) fn signal(&self, signal: Signal) {
-        // An error means that it has just ended.
-        let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 }
 
@@ -515,6 +491,3 @@ fn last_line(stderr: Option<&mut File>) -> String {
     let last = printed.lines().rev().find(|line| !line.trim().is_empty());
     format!("it ended: {}", last.unwrap_or("it printed no error").trim())
 }
-
-#[cfg(test)]
-mod tests;

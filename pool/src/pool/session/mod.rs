@@ -4,6 +4,7 @@
 //! A moment after the last answer it freezes the sandbox, and the next call thaws it. The session takes one of the slots
 //! for requests only while a cell runs.
 
+mod done;
 mod exchange;
 mod files;
 #[cfg(fuzzing)]
@@ -31,6 +32,7 @@ use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
 use crate::run::workspace::Workspace;
 
+pub use self::done::Done;
 pub(crate) use self::task::start;
 
 /// Calls of one session that may wait for each other.
@@ -238,9 +240,6 @@ pub(crate) struct State {
     /// The sandbox was measured when it was frozen.
     measured: Notify,
 }
-
-/// What is to be done with the end of a cell or of a rewinding, also if the caller has gone away meanwhile.
-pub type Done<T> = Box<dyn FnOnce(&Result<T, SessionError>) + Send>;
 
 /// What the task of a session is asked to do, by the one whose turn it is.
 pub(crate) struct Asked {

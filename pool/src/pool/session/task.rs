@@ -12,11 +12,12 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::done::{Begun, told_apart};
 use super::exchange::{Broken, Signals, exchange, message, parse, told, unexpected};
 use super::files;
 use super::output::CellOutput;
 use super::{
-    Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, Done, EndReason, OpenedSession,
+    Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, OpenedSession,
     Session, SessionError, SessionRequest, State,
 };
 use crate::lock::lock;
@@ -323,7 +324,7 @@ impl Task {
     ) -> Result<(), EndReason> {
         match command {
             Command::Cell { request, gone, done, answer, .. } => {
-                let done = Begun(Some(done));
+                let done = Begun::new(done);
                 // An interruption that came too late for the last one is not for this one.
                 let _ = self.state.interrupt.notified().now_or_never();
                 *lock(&self.state.running_since) = Some(Instant::now());
@@ -342,7 +343,7 @@ impl Task {
                 end.map_or(Ok(()), Err)
             }
             Command::Rewind { cells, done, answer } => {
-                let done = Begun(Some(done));
+                let done = Begun::new(done);
                 let (rewound, end) = told_apart(self.rewind(sandbox, cells).await);
                 done.end(&rewound);
                 let _ = answer.send(rewound);
@@ -496,34 +497,5 @@ impl Task {
             Ok(state) => EndReason::Lost(format!("the sandbox is {state}")),
             Err(error) => EndReason::Lost(error.to_string()),
         }
-    }
-}
-
-/// What has begun, and has to be told its end: if it is dropped before, the session has ended.
-struct Begun<T>(Option<Done<T>>);
-
-impl<T> Begun<T> {
-    fn end(mut self, result: &Result<T, SessionError>) {
-        if let Some(done) = self.0.take() {
-            done(result);
-        }
-    }
-}
-
-impl<T> Drop for Begun<T> {
-    fn drop(&mut self) {
-        if let Some(done) = self.0.take() {
-            done(&Err(SessionError::Ended(EndReason::Closed)));
-        }
-    }
-}
-
-/// What a command is answered, and the reason if the session is gone.
-fn told_apart<T>(
-    done: Result<Result<T, SessionError>, EndReason>,
-) -> (Result<T, SessionError>, Result<(), EndReason>) {
-    match done {
-        Ok(answered) => (answered, Ok(())),
-        Err(reason) => (Err(SessionError::Ended(reason.clone())), Err(reason)),
     }
 }

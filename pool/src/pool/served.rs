@@ -1,0 +1,78 @@
+//! How a request was served, or why it was not.
+
+use std::time::Duration;
+
+use super::admission::AdmissionError;
+use super::session::SessionError;
+use super::{CheckoutError, Start};
+use crate::engine::limits::LimitKind;
+use crate::run::{RunError, RunTimes};
+
+/// How a request was served: its start, its times, its image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// How the request got its sandbox.
+    pub start: Start,
+    /// Waiting to be admitted.
+    pub queue: Duration,
+    /// From admission to a sandbox that can take the job.
+    pub checkout: Duration,
+    /// The run itself, in parts.
+    pub run: RunTimes,
+    /// Digest of the image.
+    pub image: String,
+    /// Limits that did not hold, because the engine can't enforce them here.
+    pub unenforced: Vec<LimitKind>,
+}
+
+/// How a session was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenReceipt {
+    /// How it got its sandbox.
+    pub start: Start,
+    /// Waiting to be admitted.
+    pub queue: Duration,
+    /// From admission to a sandbox.
+    pub checkout: Duration,
+    /// From then until cells can be run.
+    pub open: Duration,
+}
+
+/// Why a session was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// As a request that has no outcome.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+    /// Its kernel did not start.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl OpenError {
+    /// Whether it would be the same in any sandbox.
+    pub(super) fn is_of_any_sandbox(&self) -> bool {
+        matches!(
+            self,
+            Self::Session(SessionError::Command(_))
+                | Self::Execute(ExecuteError::Run(RunError::Packages(_)))
+        )
+    }
+}
+
+/// Why a request has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// There is no such pool.
+    #[error("there is no pool {0:?}")]
+    NoSuchPool(String),
+    /// The server is busy or stopping.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// There was no sandbox.
+    #[error(transparent)]
+    Checkout(#[from] CheckoutError),
+    /// The sandbox could not do its work.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
