@@ -22,10 +22,10 @@ use crate::pool::counts::{Counting, Failure, PoolCounts, SharedCounts};
 pub use crate::pool::served::{ExecuteError, OpenError, OpenReceipt, Receipt};
 use crate::pool::session::{self, Session, SessionError, SessionRequest};
 use crate::pool::{
-    CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, Start, adapt, reconcile,
+    CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, adapt, reconcile,
 };
 use crate::run::outcome::Outcome;
-use crate::run::{self, RunError, RunRequest, RunTimes};
+use crate::run::{self, RunError, RunRequest};
 use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::sweep;

@@ -12,14 +12,14 @@ mod tests;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::Interpreter;
 use isolator_runner::wire::session::SHOWN_OVERHEAD;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 pub(super) use self::process::KernelProcess;
 use super::channel::{Channel, Said};
