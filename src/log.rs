@@ -100,7 +100,7 @@ where
     }
 }
 
-/// The same for a launcher, whose lines become a part of lines of its server.
+/// The same for a launcher, whose lines its server puts into its own log.
 pub fn of_launcher_to_stderr(filter: &str) {
     tracing_subscriber::fmt()
         .fmt_fields(Fields)

@@ -303,7 +303,7 @@ fn of_sessions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     )?;
     families.gauge(
         "isolator_session_memory_bytes",
-        "Memory of all open sessions after their last cells.",
+        "Memory of all open sessions after their last cells, or when they were frozen later.",
         counts.memory_bytes,
     )?;
     let starts = Start::ALL.map(Start::as_str);

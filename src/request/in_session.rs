@@ -33,6 +33,8 @@ pub(crate) struct Cell {
     pub step: Step,
     /// Its files for the journal.
     pub files: Vec<SentFile>,
+    /// Whether it is run again without its files, because they were too large to be remembered.
+    pub has_lost_files: bool,
     /// Which files should come back.
     pub wanted: Wanted,
     /// The caller's sources, if a policy applies to them.
@@ -337,7 +339,15 @@ fn of(
         files: Some(wanted.to_sandbox()),
         watch: None,
     };
-    Cell { run, step, files: Vec::new(), wanted, unchecked: Vec::new(), advice: None }
+    Cell {
+        run,
+        step,
+        files: Vec::new(),
+        has_lost_files: false,
+        wanted,
+        unchecked: Vec::new(),
+        advice: None,
+    }
 }
 
 /// A cell that only brings files.

@@ -80,18 +80,11 @@ impl Book {
             drop(of_clients);
             drop(entries);
             let Some(loser) = loser else { return };
-            self.evict(&loser, Why::Memory(most >> 20));
+            self.end(&loser, Why::Memory(most >> 20), Unless::InUse);
         }
     }
 
-    /// Ends a session, unless a call has come for it meanwhile.
-    pub(super) fn evict(&self, session: &Arc<OpenSession>, why: Why) {
-        if self.end(session, why, Unless::InUse) {
-            self.evicted.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Ends a session, and remembers why. Tells whether it did: with the lock, no call can begin to use it meanwhile.
+    /// Ends a session, and remembers why. Tells whether it has ended: with the lock, no call can begin to use it meanwhile.
     pub(super) fn end(&self, session: &Arc<OpenSession>, why: Why, unless: Unless) -> bool {
         let mut entries = lock(&self.entries);
         if unless == Unless::InUse && session.is_in_use() {
@@ -99,6 +92,8 @@ impl Book {
         }
         if entries.open.remove(&session.id).is_some() {
             tracing::info!(client = %session.client, %why, "a session has ended");
+            let evicted = matches!(why, Why::Memory(_) | Why::TooMany(_) | Why::TooManyOfClient(_));
+            self.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
             entries.gone.add(gone_of(session, why));
         }
         drop(entries);

@@ -46,7 +46,7 @@ pub(crate) struct SessionCounts {
     pub running: usize,
     /// Of these, those that are frozen.
     pub frozen: usize,
-    /// Memory of all of them after their last cells, in bytes.
+    /// Memory of all of them in bytes, after their last cells or when they were frozen later.
     pub memory_bytes: u64,
     /// All that were opened since the start.
     pub opened: u64,
@@ -303,7 +303,7 @@ impl Sessions {
             };
             drop(entries);
             let most = if is_at_own_limit { self.of_one } else { self.config.max };
-            self.book.evict(&loser.ok_or(OpenFailure::AllInUse(most))?, why);
+            self.book.end(&loser.ok_or(OpenFailure::AllInUse(most))?, why, Unless::InUse);
         }
     }
 }

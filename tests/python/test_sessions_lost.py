@@ -112,6 +112,30 @@ async def test_a_journal_has_a_bound_and_says_what_it_forgot(tmp_path):
 
 
 @pytest.mark.any_engine
+async def test_files_of_undone_cells_come_again_and_those_that_are_too_large_are_told(tmp_path):
+    config = configuration(tmp_path, pool=POOL, sessions={"journalKB": 4})
+
+    def file(name, size):
+        return [{"filename": name, "content": "x" * size}]
+
+    async with serving(tmp_path, config) as (_, tools):
+        session = await open_session(tools)
+        await session.cell("while True: pass", "timeout", timeout="1s", additional_files=file("small", 3))
+        await session.cell("while True: pass", "timeout", timeout="1s", additional_files=file("large", 9000))
+        await session.cell("small = open('small').read()")
+        await session.cell("large = open('huge').read()", additional_files=file("huge", 9000))
+        # What only brings files has no number of its own.
+        for lost, steps in [([2, 4], 4), ([0, 2], 5)]:
+            await session.close()
+            gone = await tools.is_gone(session.id, "it was closed")
+            assert [step["cell"] for step in gone["journal"] if step.get("lost_files")] == lost, gone
+            session, told = await replayed(tools, session.id)
+            assert told["steps"] == steps and await session.value("small") == "'xxx'"
+            assert [step.partition(":")[0] for step in told["failed"]] == [f"cell {cell}" for cell in lost], told
+        await session.close()
+
+
+@pytest.mark.any_engine
 async def test_what_takes_longer_than_a_caller_waits_is_not_run_again(tmp_path):
     config = configuration(tmp_path, pool=POOL, results={"detachAfter": "1s"})
     async with serving(tmp_path, config) as (_, tools):

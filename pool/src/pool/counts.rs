@@ -88,7 +88,8 @@ impl Failure {
     pub(super) fn of_cell(error: &SessionError) -> Option<Self> {
         match error {
             SessionError::Busy => Some(Self::Busy),
-            SessionError::Admission(AdmissionError::Closed) => Some(Self::Stopping),
+            SessionError::Admission(AdmissionError::Closed)
+            | SessionError::Ended(EndReason::ServerStops) => Some(Self::Stopping),
             SessionError::Admission(_) => Some(Self::Busy),
             SessionError::Ended(EndReason::Lost(_)) => Some(Self::Sandbox),
             SessionError::Ended(_)

@@ -203,7 +203,7 @@ impl Calls {
             let timeout = timeout.min(left);
             let (language, resources) = (&session.language, session.resources);
             let cell = in_session::again(step, files, timeout, language, resources, &self.config);
-            let cell = cell.map_err(Err)?;
+            let cell = Cell { has_lost_files, ..cell.map_err(Err)? };
             let found = self.config.policies.check(&language.name, cell.unchecked.clone()).await;
             replayed.steps += 1;
             let failure = if found.is_empty() {
@@ -237,13 +237,12 @@ impl Calls {
         client: &Client,
         watch: Option<Watch>,
     ) -> Result<CellOutcome, SessionError> {
-        let Cell { mut run, step, files, .. } = cell;
+        let Cell { mut run, step, files, has_lost_files, .. } = cell;
         run.watch = watch;
         let (calls, open, timeout) = (self.clone(), session.shared(), run.timeout);
         // The session's task says what became of it, also if nobody waits for the answer anymore.
         let done = move |ran: &Result<CellOutcome, SessionError>| {
-            let entry =
-                Entry { cell: 0, step, files, has_lost_files: false, timeout, end: EntryEnd::Ran };
+            let entry = Entry { cell: 0, step, files, has_lost_files, timeout, end: EntryEnd::Ran };
             calls.note_step(&open, entry, ran);
         };
         let ran = session.session.run(client, run, done).await;
@@ -261,7 +260,8 @@ impl Calls {
         mut entry: Entry,
         ran: &Result<CellOutcome, SessionError>,
     ) {
-        let is_code = matches!(entry.step, Step::Code { .. });
+        let (is_code, is_cell) =
+            (matches!(entry.step, Step::Code { .. }), !matches!(entry.step, Step::Files));
         match ran {
             Ok(outcome) => {
                 entry.cell = outcome.cell;
@@ -280,7 +280,8 @@ impl Calls {
                     journal.add(entry);
                 });
                 self.sessions.count_undone(outcome.undone);
-                if let Some(counts) = self.pools.counts_of(&session.language.name) {
+                let counts = self.pools.counts_of(&session.language.name).filter(|_| is_cell);
+                if let Some(counts) = counts {
                     counts.ran_cell(outcome.outcome.status);
                 }
             }
@@ -469,7 +470,7 @@ impl Calls {
 fn to_run_again(entry: &Entry) -> Option<Entry> {
     match entry.end {
         EntryEnd::Ran => Some(entry.clone()),
-        EntryEnd::Undone if entry.files.is_empty() => None,
+        EntryEnd::Undone if entry.files.is_empty() && !entry.has_lost_files => None,
         EntryEnd::Undone => Some(Entry { step: Step::Files, ..entry.clone() }),
     }
 }

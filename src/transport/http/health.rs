@@ -54,9 +54,9 @@ fn readiness(
     were_ready: &mut BTreeSet<String>,
 ) -> (StatusCode, String) {
     let (ready, missing): (Vec<_>, Vec<_>) = statuses.iter().partition(|(_, it)| is_ready(it));
-    let was_ready = !were_ready.is_empty();
     // A language that was removed may come again with another image.
     were_ready.retain(|name| statuses.contains_key(name.as_str()));
+    let was_ready = !were_ready.is_empty();
     if missing.is_empty() || was_ready {
         were_ready.extend(ready.iter().map(|(name, _)| (**name).to_owned()));
     }

@@ -6,14 +6,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::Value;
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, Interest};
 use tokio::net::UnixDatagram;
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
@@ -28,6 +29,9 @@ use crate::lock::lock;
 
 /// Longest line of a launcher that is logged, in bytes.
 const MAX_LINE: usize = 8 << 10;
+
+/// How long the last lines of a launcher are waited for that could not start.
+const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// The server's descriptors of a new sandbox.
 pub(super) struct Created {
@@ -87,10 +91,25 @@ impl LauncherClient {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))?;
-        if let Some(said) = process.stderr.take() {
-            tasks.spawn(pass_on_lines(said));
+        let lines = process.stderr.take().map(|said| tasks.spawn(pass_on_lines(said)));
+        let started = Self::begin(process, ours, paths, grant, tasks).await;
+        if started.is_err()
+            && let Some(lines) = lines
+        {
+            // The process is gone by now, and its last lines say why.
+            let _ = tokio::time::timeout(LAST_LINES, lines).await;
         }
-        let socket = Arc::new(UnixDatagram::from_std(ours)?);
+        started
+    }
+
+    async fn begin(
+        process: Child,
+        socket: std::os::unix::net::UnixDatagram,
+        paths: LauncherPaths,
+        grant: Option<&Grant>,
+        tasks: &TaskTracker,
+    ) -> io::Result<Self> {
+        let socket = Arc::new(UnixDatagram::from_std(socket)?);
         if let Some(grant) = grant {
             map_users(grant, &socket, process.id()).await?;
         }
@@ -201,19 +220,21 @@ async fn map_users(grant: &Grant, socket: &UnixDatagram, process: Option<u32>) -
 const GONE: &str = "the process that makes sandboxes has ended";
 
 /// Logs what the launcher says, until it and its binder have ended. No sandbox has that stream.
-async fn pass_on_lines(said: ChildStderr) {
+async fn pass_on_lines(said: impl AsyncRead + Unpin) {
     let mut lines = FramedRead::new(said, LinesCodec::new_with_max_length(MAX_LINE));
-    while let Some(line) = lines.next().await {
-        match line {
-            Ok(line) => tracing::warn!("the launcher said: {line}"),
-            // The next line is read all the same.
-            Err(LinesCodecError::MaxLineLengthExceeded) => {
-                tracing::warn!("the launcher said a line of more than {MAX_LINE} bytes");
+    loop {
+        match lines.next().await {
+            Some(Ok(line)) => tracing::error!("the launcher said: {line}"),
+            // Then there is an end once, and after it the next line.
+            Some(Err(LinesCodecError::MaxLineLengthExceeded)) => {
+                tracing::error!("the launcher said a line of more than {MAX_LINE} bytes");
+                lines.next().await;
             }
-            Err(LinesCodecError::Io(error)) => {
-                tracing::warn!(%error, "the launcher can't be heard anymore");
+            Some(Err(LinesCodecError::Io(error))) => {
+                tracing::error!(%error, "the launcher can't be heard anymore");
                 return;
             }
+            None => return,
         }
     }
 }
@@ -261,4 +282,17 @@ async fn receive(socket: &UnixDatagram) -> Result<Option<(Answer, Vec<OwnedFd>)>
         received => Ok(received),
     });
     received.await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_long_line_of_a_launcher_does_not_hide_the_next_ones() {
+        let said = [vec![b'x'; MAX_LINE + 1000], b"\nnext\nlast".to_vec()].concat();
+        let mut said = &said[..];
+        pass_on_lines(&mut said).await;
+        assert!(said.is_empty());
+    }
 }
