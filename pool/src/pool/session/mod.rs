@@ -9,6 +9,7 @@ mod exchange;
 mod files;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
+mod opening;
 mod output;
 mod task;
 
@@ -33,7 +34,7 @@ use crate::run::output::Watch;
 use crate::run::workspace::Workspace;
 
 pub use self::done::Done;
-pub(crate) use self::task::start;
+pub(crate) use self::opening::start;
 
 /// Calls of one session that may wait for each other.
 const MAX_WAITING: usize = 8;

@@ -1,14 +1,14 @@
 //! The task that holds a session's sandbox.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Cell, CellEnded, Failed, FailedCause, Kernel, Kind, Opened, Read, Rewind, Rewound,
+    self, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound,
 };
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -17,14 +17,13 @@ use super::exchange::{Broken, Signals, exchange, message, parse, told, unexpecte
 use super::files;
 use super::output::CellOutput;
 use super::{
-    Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, OpenedSession,
-    Session, SessionError, SessionRequest, State,
+    Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, SessionError, State,
 };
 use crate::lock::lock;
 use crate::pool::Shared;
 use crate::pool::admission::Admission;
 use crate::run::outcome::Outcome;
-use crate::run::{Prepared, disks, shortened};
+use crate::run::{disks, shortened};
 use crate::sandbox::{Armed, Paused, Sandbox};
 
 /// How long a session stays thawed after its last answer: the next cell of a conversation often follows at once, and thawing takes
@@ -38,9 +37,6 @@ const LONGEST_UNREST: Duration = Duration::from_secs(20);
 const FREEZE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 const FREEZE_TRIES: u32 = 12;
 
-/// How long a kernel may take to get ready: longer than the runner allows it.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
-
 /// From the first byte sent to the start of a cell: its files, a checkpoint, a kernel that does not answer.
 const START_TIMEOUT: Duration = Duration::from_secs(35);
 
@@ -50,114 +46,30 @@ const REPORT_GRACE: Duration = Duration::from_secs(15);
 /// How long listing and reading files and rewinding may take.
 pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Starts a session in a sandbox that can take a job.
-///
-/// # Errors
-///
-/// Why it does not start.
-pub(crate) async fn start(
-    mut sandbox: Sandbox<Armed>,
-    request: &SessionRequest,
-    prepared: Prepared,
-    shared: &Arc<Shared>,
-    admission: Admission,
-    abort: CancellationToken,
-) -> Result<Session, SessionError> {
-    let Prepared { interpreter: wanted, packages, .. } = prepared;
-    let kernel = request.kernel.as_ref().map(|kernel| Kernel {
-        interpreter: kernel.interpreter,
-        argv: kernel.argv.clone(),
-        waiting: kernel.waiting.clone(),
-        env: kernel.env.clone(),
-        wanted,
-        packages,
-    });
-    let workdir = sandbox.spec.workdir.clone();
-    let checkpoints = request.checkpoints.min(sandbox.spec.limits.pids / 4);
-    let session = wire::Session { kernel, workdir, checkpoints };
-    let mut message = Vec::new();
-    wire::push_message(&mut message, Kind::Session, &session)
-        .map_err(|error| SessionError::Command(error.to_string()))?;
-    let opened =
-        exchange(&mut sandbox, message, None, OPEN_TIMEOUT, |(kind, payload), _| match kind {
-            Kind::Opened => parse::<Opened>(kind, &payload).map(|opened| Some(Ok(opened))),
-            Kind::Failed => parse::<Failed>(kind, &payload).map(|failed| Some(Err(failed))),
-            other => Err(unexpected(other)),
-        });
-    let opened = match opened.await {
-        Ok(Ok(opened)) => opened,
-        Ok(Err(failed)) if failed.cause == FailedCause::Packages => {
-            if let Some(set) = &request.packages {
-                sandbox.engine.missed(set);
-            }
-            let why = format!("it did not get its packages: {}", shortened(&failed.message));
-            return Err(SessionError::Ended(EndReason::Lost(why)));
-        }
-        Ok(Err(failed)) => return Err(SessionError::Command(shortened(&failed.message))),
-        Err(broken) => return Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
-    };
-    let image = sandbox.spec.image.digest.clone();
-    let limit = request.resources.memory.as_bytes();
-    let state = Arc::new(State {
-        end: CancellationToken::new(),
-        ended: watch::Sender::new(None),
-        interrupt: Notify::new(),
-        running_since: Mutex::new(None),
-        is_frozen: AtomicBool::new(false),
-        memory: AtomicU64::new(opened.memory.unwrap_or(0).min(limit)),
-        measured: Notify::new(),
-    });
-    // Whose turn it is sends, so there is at most one.
-    let (commands, received) = mpsc::channel(1);
-    let turn = Arc::new(Semaphore::new(1));
-    let task = Task {
-        shared: Arc::clone(shared),
-        admission,
-        abort,
-        state: Arc::clone(&state),
-        turn: Arc::clone(&turn),
-        cells: 0,
-        is_resting: false,
-        failed_freezes: 0,
-        memory_limit: limit,
-    };
-    shared.tasks.spawn(task.serve(Held::Awake(sandbox), received));
-    let interpreter = opened.interpreter.map(|name| name.chars().take(100).collect());
-    Ok(Session {
-        commands,
-        turn,
-        waiting: AtomicUsize::new(0),
-        _end: state.end.clone().drop_guard(),
-        shared: state,
-        opened: OpenedSession { interpreter, preloaded: opened.preloaded },
-        image,
-    })
-}
-
 /// The sandbox of a session.
-enum Held {
+pub(super) enum Held {
     Awake(Sandbox<Armed>),
     Frozen(Sandbox<Paused>),
 }
 
-struct Task {
-    shared: Arc<Shared>,
-    admission: Admission,
-    abort: CancellationToken,
-    state: Arc<State>,
-    turn: Arc<Semaphore>,
+pub(super) struct Task {
+    pub(super) shared: Arc<Shared>,
+    pub(super) admission: Admission,
+    pub(super) abort: CancellationToken,
+    pub(super) state: Arc<State>,
+    pub(super) turn: Arc<Semaphore>,
     /// Cells so far.
-    cells: u32,
+    pub(super) cells: u32,
     /// Whether the runner has said that the sandbox can be frozen.
-    is_resting: bool,
+    pub(super) is_resting: bool,
     /// How often freezing the sandbox has failed since the last call.
-    failed_freezes: u32,
-    memory_limit: u64,
+    pub(super) failed_freezes: u32,
+    pub(super) memory_limit: u64,
 }
 
 impl Task {
     /// Serves the commands, until the session ends. The sandbox is removed then.
-    async fn serve(mut self, held: Held, mut commands: mpsc::Receiver<Asked>) {
+    pub(super) async fn serve(mut self, held: Held, mut commands: mpsc::Receiver<Asked>) {
         let end = self.state.end.clone();
         let reason = tokio::select! {
             biased;
