@@ -81,9 +81,9 @@ async fn use_it(session: &Session, knobs: &[u8; KNOBS]) {
     };
     let program = cell(program, knobs);
     let (ran, ran_too, rewound, listed, read) = tokio::join!(
-        session.run(&host, code.clone()),
-        session.run(&host, program.clone()),
-        session.rewind(1),
+        session.run(&host, code.clone(), |_| {}),
+        session.run(&host, program.clone(), |_| {}),
+        session.rewind(1, |_| {}),
         session.list(),
         session.read("file", 0, READ),
     );
