@@ -10,6 +10,9 @@ LIMIT = MEMORY_MB << 20
 # Tells whether the process is still there whose number a file has.
 ALIVE = "kill -0 $(cat {}) 2>/dev/null && echo alive || echo gone"
 
+# Kills the processes with these numbers, and waits until they have ended. A busy machine takes a moment for that.
+KILL = "set -- {}; kill -9 $@; for pid; do while grep -qs 'State:.[^ZX]' /proc/$pid/status; do sleep 0.01; done; done"
+
 
 @pytest.fixture
 async def tools(server):
@@ -54,7 +57,7 @@ async def test_a_cell_whose_checkpoint_was_killed_before_it_began_gets_another(t
         await session.cell("x = 1")
         # The process that has run a cell is the checkpoint of the next one.
         pid = await session.value("import os\nx = 2\nos.getpid()")
-        await session.command(f"kill -9 {pid}")
+        await session.command(KILL.format(pid))
         data = await session.cell("x = 3\nwhile True: pass", "timeout", timeout="1s")
         assert data["undone"] and UNDONE in data["message"] and "notes" not in data, data
         assert await session.value("x") == "2"
@@ -67,7 +70,7 @@ async def test_a_cell_whose_process_and_checkpoint_were_killed_is_not_run_and_sa
     async with opened(tools) as session:
         await session.cell("x = 1")
         pid = await session.value("import os\nx = 2\nos.getpid()")
-        await session.command(f"kill -9 $(cat /proc/{pid}/task/{pid}/children) {pid}")
+        await session.command(KILL.format(f"$(cat /proc/{pid}/task/{pid}/children) {pid}"))
         data = await session.cell("x = 3", "error")
         assert data["undone"] and "the cell did not run" in data["message"], data
         assert "the last 2 cells were undone" in data["message"], data
