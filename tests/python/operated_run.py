@@ -126,7 +126,13 @@ async def served(name, folder, settings, started_by=()):
     path = folder / "log"
     with path.open("w") as log:
         async with listening(folder, config, log, started_by) as url:
-            yield Served(name, url, folder, path.read_text)
+
+            def said():
+                if not log.closed:
+                    log.flush()
+                return path.read_text()
+
+            yield Served(name, url, folder, said)
 
 
 class Run:
