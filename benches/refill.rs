@@ -95,7 +95,7 @@ fn request(config: &Config) -> RunRequest {
 /// From taking all sandboxes to having as many again.
 async fn empty_and_fill(pools: &Pools, request: &RunRequest) -> Duration {
     let began = Instant::now();
-    let client = Client::host();
+    let client = Client::Host;
     for executed in
         join_all((0..POOL_SIZE).map(|_| pools.execute(LANGUAGE, &client, request))).await
     {

@@ -54,7 +54,7 @@ fuzz_target!(|input: &[u8]| {
         let pools = pools(knobs, stream);
         let request =
             SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2 };
-        match pools.open_session(POOL, &Client::host(), &request).await {
+        match pools.open_session(POOL, &Client::Host, &request).await {
             Ok((session, _)) => use_it(&session, knobs).await,
             Err(error) => drop(error.to_string()),
         }
@@ -72,7 +72,7 @@ async fn use_it(session: &Session, knobs: &[u8; KNOBS]) {
     if let Some(interpreter) = &session.opened().interpreter {
         assert!(interpreter.chars().count() <= 100);
     }
-    let host = Client::host();
+    let host = Client::Host;
     let code = cell(CellRun::Code { typescript: false }, knobs);
     let program = CellRun::Program {
         argv: vec!["program".to_owned()],

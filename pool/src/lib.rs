@@ -86,7 +86,7 @@
 //!     let output = OutputLimits { head: 64 << 10, tail: 64 << 10, kill: 16 << 20 };
 //!     let request =
 //!         RunRequest::new(argv, files.build(), Duration::from_secs(10), resources, output);
-//!     let (outcome, receipt) = pools.execute("python", &Client::host(), &request).await?;
+//!     let (outcome, receipt) = pools.execute("python", &Client::Host, &request).await?;
 //!     println!("{:?} after a {} start", outcome.status, receipt.start.as_str());
 //!     println!("{}", String::from_utf8_lossy(&outcome.stdout.to_bytes()));
 //!     pools.close(Duration::from_secs(5)).await?;

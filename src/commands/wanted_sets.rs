@@ -129,7 +129,7 @@ impl WantedSets {
         };
         let asked = Asked { names_or_requirements: names.clone() };
         let began = Instant::now();
-        let set = self.packages.get(language, &asked, &Client::host(), Some(&say)).await?;
+        let set = self.packages.get(language, &asked, &Client::Host, Some(&say)).await?;
         Ok(Given { asked: names, set, waited: began.elapsed() })
     }
 

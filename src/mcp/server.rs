@@ -208,7 +208,7 @@ fn extension<T: Clone + Send + Sync + 'static>(context: &RequestContext<RoleServ
 fn caller(context: &RequestContext<RoleServer>) -> Caller {
     extension(context)
         .cloned()
-        .unwrap_or_else(|| Caller { client: Client::host(), gone: CancellationToken::new() })
+        .unwrap_or_else(|| Caller { client: Client::Host, gone: CancellationToken::new() })
 }
 
 impl ServerHandler for Server {

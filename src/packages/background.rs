@@ -12,9 +12,6 @@ use tokio::time::Instant;
 use crate::packages::jobs::{Joined, Known, Step};
 use crate::packages::{Shared, blocking, follow};
 
-/// In whose name the server builds.
-pub(super) const CLIENT: &str = "the server's packages";
-
 /// How often the server looks whether a set is missing.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -112,8 +109,7 @@ async fn build_if_missing(shared: &Arc<Shared>, name: &str, began: Instant) {
     if is_there {
         return;
     }
-    let client = Client::named(CLIENT);
-    let mut waiting = match shared.jobs.join(&plan.key, &client, image.as_deref(), false) {
+    let mut waiting = match shared.jobs.join(&plan.key, &Client::Server, image.as_deref(), false) {
         // What is in the way is over at another time.
         Err(_) | Ok(Joined::Ready(_)) => return,
         Ok(Joined::Waiting(waiting)) => waiting,

@@ -235,8 +235,7 @@ impl Packages {
     /// See [`Refusal`].
     pub(crate) async fn build(&self, name: &str, say: Say<'_>) -> Result<StoredSet, Refusal> {
         let (language, plan) = self.shared.plan_of(name)?;
-        let client = Client::named(background::CLIENT);
-        let ready = self.ready(&language, &plan, &client, Some(say), Again::Now).await?;
+        let ready = self.ready(&language, &plan, &Client::Server, Some(say), Again::Now).await?;
         Ok(ready.set.clone())
     }
 

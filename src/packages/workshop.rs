@@ -13,7 +13,6 @@ use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Outcome;
 
 use crate::config::{Config, Language};
-use crate::packages::background::CLIENT;
 use crate::packages::build::{BuildError, Builder, Sandboxes};
 use crate::packages::lock::Lock;
 use crate::packages::requirement::Recipe;
@@ -102,7 +101,7 @@ impl Shop {
 #[async_trait]
 impl Sandboxes for Pools {
     async fn run(&self, language: &str, request: RunRequest) -> Result<Outcome, String> {
-        let executed = self.execute(language, &Client::named(CLIENT), &request).await;
+        let executed = self.execute(language, &Client::Server, &request).await;
         executed.map(|(outcome, _)| outcome).map_err(|error| error.to_string())
     }
 

@@ -115,7 +115,7 @@ impl<T> Handles<T> {
             let loser = if own + weight > of_one {
                 client.clone()
             } else if all + weight > most {
-                heaviest(&kept)
+                heaviest(&kept).unwrap_or_else(|| client.clone())
             } else {
                 break;
             };
@@ -143,7 +143,7 @@ impl<T> Handles<T> {
             let loser = if own > of_one {
                 client.clone()
             } else if all > most {
-                heaviest(&kept)
+                heaviest(&kept).unwrap_or_else(|| client.clone())
             } else {
                 return;
             };
@@ -186,14 +186,14 @@ fn weights<T>(kept: &HashMap<String, Kept<T>>, client: &Client) -> (usize, usize
     (kept.values().map(|kept| kept.weight).sum(), own)
 }
 
-/// The client that has the most.
-fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Client {
+/// The client that has the most, if anybody has something.
+fn heaviest<T>(kept: &HashMap<String, Kept<T>>) -> Option<Client> {
     let mut of = HashMap::<&Client, usize>::new();
     for kept in kept.values() {
         *of.entry(&kept.client).or_default() += kept.weight;
     }
     let heaviest = of.into_iter().max_by_key(|(_, weight)| *weight);
-    heaviest.map_or_else(Client::host, |(client, _)| client.clone())
+    heaviest.map(|(client, _)| client.clone())
 }
 
 fn random_name() -> Result<String, getrandom::Error> {

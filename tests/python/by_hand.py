@@ -114,17 +114,15 @@ CLIENT = {
 }
 
 
-async def post(url, body, method="tools/call", name="execute_code", source=None):
-    """Sends a body over a connection of its own, as the newest revision has it. Returns status and answer.
-
-    Clients without tokens are told apart by their addresses; `source` is another one than the usual.
-    """
+async def post(url, body, method="tools/call", name="execute_code", token=None):
+    """Sends a body over a connection of its own, as the newest revision has it. Returns status and answer."""
     host, port = url.split("/")[2].split(":")
     # The older version of HTTP has neither chunks nor connections that stay.
     head = [f"POST /mcp HTTP/1.0\r\nhost: {host}\r\ncontent-length: {len(body)}\r\ncontent-type: application/json"]
     head += ["accept: application/json, text/event-stream", f"mcp-protocol-version: {MODERN}"]
+    head += [f"authorization: Bearer {token}"] if token else []
     head += [f"mcp-method: {method}", f"mcp-name: {name}", "\r\n"]
-    async with await anyio.connect_tcp(host, int(port), local_host=source) as stream:
+    async with await anyio.connect_tcp(host, int(port)) as stream:
         await stream.send("\r\n".join(head).encode() + body)
         answer = b"".join([piece async for piece in stream])
     head, _, body = answer.partition(b"\r\n\r\n")

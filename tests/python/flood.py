@@ -1,6 +1,6 @@
 """Messages that are made to take much memory, from eight clients at once for a long time, beside one that wants answers.
 
-Each client has an address of its own, and sends one message after the other without a pause. What the server holds is
+Each client has a token of its own, and sends one message after the other without a pause. What the server holds is
 seen every second. At the end each message was answered, the client beside them was answered in time, and the server
 held no more than its budget for messages allows.
 """
@@ -19,7 +19,7 @@ import anyio
 import engine
 import processes
 from by_hand import post
-from server import configuration, listening, process_with
+from server import configuration, listening, process_with, tokens
 from soak import duration
 from test_messages import CODE, LARGE, MESSAGES, call
 
@@ -34,8 +34,9 @@ PATIENCE_S = 20
 
 
 class Flood:
-    def __init__(self, url, ends):
+    def __init__(self, url, tokens, ends):
         self.url = url
+        self.tokens = tokens
         self.ends = ends
         self.statuses = collections.Counter()
         self.wrong = collections.Counter()
@@ -53,7 +54,7 @@ class Flood:
             message, words = MESSAGES[name]
             try:
                 with anyio.fail_after(120):
-                    status, answer = await post(self.url, message, source=f"127.0.0.{10 + number}")
+                    status, answer = await post(self.url, message, token=self.tokens[number])
             except (OSError, anyio.BrokenResourceError, IndexError):
                 # The server may close the connection of a message that it has no room for while it is still sent.
                 self.statuses["closed"] += 1
@@ -69,7 +70,7 @@ class Flood:
         while not self.is_over():
             began = time.monotonic()
             with anyio.fail_after(PATIENCE_S):
-                status, answer = await post(self.url, call(CODE.replace("1", "6 * 7")), source="127.0.0.9")
+                status, answer = await post(self.url, call(CODE.replace("1", "6 * 7")), token=self.tokens[CLIENTS])
             self.waits.append(time.monotonic() - began)
             if status != 200 or "42" not in answer.decode():
                 self.wrong["the client beside them"] += 1
@@ -82,10 +83,12 @@ class Flood:
 
 
 async def flood(options, folder):
-    more = {"requests": {"maxInFlightMB": IN_FLIGHT_MB}, "limits": LARGE}
+    lines, secrets = tokens(*(f"client-{number}" for number in range(CLIENTS)), "beside")
+    (folder / "tokens").write_text("".join(lines))
+    more = {"requests": {"maxInFlightMB": IN_FLIGHT_MB}, "limits": LARGE, "http": {"tokens": "tokens"}}
     async with listening(folder, configuration(folder, pool={"size": 2, "hot": 1}, **more)) as url:
         pid = process_with(f"XDG_STATE_HOME={folder}")
-        it = Flood(url, time.monotonic() + options.time)
+        it = Flood(url, secrets, time.monotonic() + options.time)
         async with anyio.create_task_group() as tasks:
             for number in range(CLIENTS):
                 tasks.start_soon(it.client, number)

@@ -104,6 +104,12 @@ def environment(state):
     return passed_on | {"XDG_STATE_HOME": str(state)}
 
 
+def tokens(*names):
+    """Lines of a token file, and the tokens."""
+    made = [subprocess.run([BINARY, "token", name], capture_output=True, text=True, check=True) for name in names]
+    return [it.stdout for it in made], [re.search(r"isolator_\w+", it.stderr)[0] for it in made]
+
+
 @asynccontextmanager
 async def isolator(state, kind, config, on_message=None, log=sys.stderr):
     """Starts a server, and asserts after its end that nothing of it is left."""

@@ -17,7 +17,7 @@ from by_hand import CLIENT, MODERN, post, python, request, run
 from certificates import certificate
 from cryptography import x509
 from faults import NO_POOL, configuration
-from server import BINARY, command, environment, instances, listening, until
+from server import command, environment, instances, listening, tokens, until
 
 pytestmark = pytest.mark.any_engine
 
@@ -239,12 +239,6 @@ async def test_a_connection_stays_open_between_requests_as_long_as_configured(tm
         began = time.monotonic()
         await connection.rest(10)
         assert 0.9 < time.monotonic() - began < 5
-
-
-def tokens(*names):
-    """Lines of a token file, and the tokens."""
-    made = [subprocess.run([BINARY, "token", name], capture_output=True, text=True, check=True) for name in names]
-    return [it.stdout for it in made], [re.search(r"isolator_\w+", it.stderr)[0] for it in made]
 
 
 async def test_a_removed_token_is_refused_whatever_the_file_looks_like(tmp_path):

@@ -17,7 +17,7 @@ from by_hand import CLIENT, by_hand, post, python, request, run
 from certificates import certificate
 from disk import Disk
 from faults import NO_POOL, configuration
-from operators import ANY_PORT, admin_of, asked, check, get, hanging, operated, prometheus, values
+from operators import ANY_PORT, admin_of, another_place, asked, check, get, hanging, operated, prometheus, values
 from server import BINARY, command, environment, listening, process_with, until
 
 pytestmark = pytest.mark.any_engine
@@ -256,7 +256,7 @@ def _is_answered(admin):
         return False
 
 
-async def test_one_address_can_not_take_all_connections(tmp_path):
+async def test_one_place_can_not_take_all_connections(tmp_path):
     made = subprocess.run([BINARY, "token", "operator"], capture_output=True, check=True, text=True)
     (tmp_path / "operators").write_text(made.stdout)
     admin = {"address": "0.0.0.0:0", "tokens": "operators"}
@@ -264,7 +264,7 @@ async def test_one_address_can_not_take_all_connections(tmp_path):
         port = int(admin.rpartition(":")[2])
 
         def status(source):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(source, 0))
+            connection = http.client.HTTPConnection(source, port, timeout=10, source_address=(source, 0))
             try:
                 connection.request("GET", "/healthz")
                 return connection.getresponse().status
@@ -274,8 +274,8 @@ async def test_one_address_can_not_take_all_connections(tmp_path):
                 connection.close()
 
         with hanging(f"http://127.0.0.1:{port}", 8):
-            await until(lambda: status("127.0.0.1") != 200, 10, "an address with too many connections")
-            assert await anyio.to_thread.run_sync(status, "127.0.0.2") == 200
+            await until(lambda: status("127.0.0.2") != 200, 10, "a place with too many connections")
+            assert await anyio.to_thread.run_sync(status, another_place()) == 200
             assert "too many connections" in said()
 
 

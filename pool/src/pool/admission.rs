@@ -6,7 +6,6 @@
 //! that floods the server only slows down itself.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +13,10 @@ use tokio::sync::oneshot;
 
 use crate::lock::lock;
 use crate::pool::pace::Pace;
+
+mod client;
+
+pub use self::client::{Client, Place};
 
 /// The limits of admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,33 +29,6 @@ pub struct AdmissionLimits {
     pub queue: usize,
     /// Longest wait.
     pub wait: Duration,
-}
-
-/// The sender of a request. Requests of one client are served in the order of their arrival.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Client(Arc<str>);
-
-impl Client {
-    /// The only client of a server with one host.
-    pub fn host() -> Self {
-        Self::named("host")
-    }
-
-    /// Its name.
-    pub(crate) fn name(&self) -> &str {
-        &self.0
-    }
-
-    /// One of several clients.
-    pub fn named(name: &str) -> Self {
-        Self(name.into())
-    }
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// Why a request was not admitted.
@@ -279,7 +255,7 @@ impl Turns {
 
     fn may_start_another(&self, client: &Client) -> bool {
         let running = self.clients.get(client).map_or(0, |share| share.running);
-        *client == Client::host() || running < self.limits.running_of_one
+        *client == Client::Host || running < self.limits.running_of_one
     }
 
     /// The next request to run, if there is a slot: of the clients that may start another, the one with the fewest running, and then

@@ -171,6 +171,7 @@ impl Pools {
         let admitted = Instant::now();
         self.shared.counts.queue.add(admitted - arrived);
         let mut want = pool.expect(request);
+        let of = client.to_string();
         let mut is_first = true;
         let mut source = CheckoutSource::IdleSet;
         loop {
@@ -179,7 +180,7 @@ impl Pools {
             let checkout = admitted.elapsed();
             let _running = pool.counts.in_use.begin(client, start);
             let image = sandbox.spec.image.digest.clone();
-            let run = run::run(sandbox, request, &want, client.name(), &self.shared.tasks);
+            let run = run::run(sandbox, request, &want, &of, &self.shared.tasks);
             match self.shared.activity.during(run).await {
                 // Each retry takes a sandbox from the idle set, so this ends.
                 Err(RunError::NotThawed(error)) => {

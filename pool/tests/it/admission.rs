@@ -33,7 +33,7 @@ async fn crowd(seed: u64) {
         world.tasks.spawn(async move {
             tokio::time::sleep(ms(arrival)).await;
             let request = run_for(length);
-            let client = Client::host();
+            let client = Client::Host;
             let answer = pools.execute(crate::fake::POOL, &client, &request);
             match tokio::time::timeout(patience, answer).await {
                 Ok(Ok((outcome, _))) => assert_eq!(outcome.stdout.head, b"hello"),
@@ -73,7 +73,7 @@ async fn who_waits_is_served_in_order_of_arrival() {
     for number in 0..5 {
         let (pools, order) = (Arc::clone(&world.pools), Arc::clone(&order));
         world.tasks.spawn(async move {
-            started(pools.execute(crate::fake::POOL, &Client::host(), &run_for(20)).await);
+            started(pools.execute(crate::fake::POOL, &Client::Host, &run_for(20)).await);
             order.lock().unwrap().push(number);
         });
         settle().await;

@@ -141,10 +141,9 @@ async fn who_wants_an_image_that_is_coming_is_told_what_is_ready_and_what_went_w
         engine.delay(Call::FetchImage, secs(100));
         engine.fault(Call::FetchImage, Fault::Fail(1));
     });
-    started(world.execute("ready", &Client::host(), &run_for(5)).await);
-    let ask = async || {
-        world.execute("coming", &Client::host(), &run_for(5)).await.unwrap_err().to_string()
-    };
+    started(world.execute("ready", &Client::Host, &run_for(5)).await);
+    let ask =
+        async || world.execute("coming", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
     let told = ask().await;
     assert!(told.contains("is being pulled") && told.ends_with("Ready now: ready"), "{told}");
     // It goes on without the request, and fails.
@@ -152,7 +151,7 @@ async fn who_wants_an_image_that_is_coming_is_told_what_is_ready_and_what_went_w
     let told = ask().await;
     assert!(told.contains("the last try failed: "), "{told}");
     tokio::time::sleep(secs(100)).await;
-    started(world.execute("coming", &Client::host(), &run_for(5)).await);
+    started(world.execute("coming", &Client::Host, &run_for(5)).await);
     world.end().await;
 }
 
@@ -164,16 +163,16 @@ async fn an_image_that_a_request_waits_for_comes_before_those_that_only_pools_wa
     });
     // The first image is being built.
     tokio::time::sleep(secs(1)).await;
-    let told = world.execute("c", &Client::host(), &run_for(5)).await.unwrap_err().to_string();
+    let told = world.execute("c", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
     assert!(told.contains("built/c is not there yet"), "{told}");
     tokio::time::sleep(secs(20)).await;
-    let told = world.execute("b", &Client::host(), &run_for(5)).await.unwrap_err().to_string();
+    let told = world.execute("b", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
     assert!(told.contains("built/b is not there yet"), "{told}");
-    let told = world.execute("c", &Client::host(), &run_for(5)).await.unwrap_err().to_string();
+    let told = world.execute("c", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
     assert!(told.contains("built/c is being built"), "{told}");
     tokio::time::sleep(secs(40)).await;
     for pool in ["a", "b", "c"] {
-        started(world.execute(pool, &Client::host(), &run_for(5)).await);
+        started(world.execute(pool, &Client::Host, &run_for(5)).await);
     }
     assert_eq!(world.engine.builds(), 3);
     assert_eq!(world.engine.peak(Call::FetchImage), 1);
@@ -189,7 +188,7 @@ async fn two_pools_of_one_image_prepare_before_they_create() {
     world.fill().await;
     assert!(world.engine.calls(Call::Prepare) <= 2);
     for pool in ["a", "b"] {
-        started(world.execute(pool, &Client::host(), &run_for(5)).await);
+        started(world.execute(pool, &Client::Host, &run_for(5)).await);
     }
     world.end().await;
 }

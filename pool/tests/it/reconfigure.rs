@@ -46,7 +46,7 @@ async fn a_pool_that_stays_the_same_keeps_its_sandboxes_and_changes_its_size() {
     started(one.await.unwrap());
     started(other.await.unwrap());
     until("nothing waits", || waiting(&smaller) == 0 && world.engine.live() == 0).await;
-    let ran = smaller.execute(POOL, &Client::host(), &run_for(5)).await;
+    let ran = smaller.execute(POOL, &Client::Host, &run_for(5)).await;
     assert_eq!(started(ran), Start::Cold);
     assert_eq!(smaller.status()[POOL].starts.iter().sum::<u64>(), 3);
     smaller.close(secs(60)).await.unwrap();
@@ -69,7 +69,7 @@ async fn sandboxes_of_a_former_configuration_serve_nobody_after_it() {
     assert_eq!(waiting(&world), 0);
     // One that has begun before is served, but by a sandbox that is made for it.
     assert_eq!(started(world.run(&run_for(5)).await), Start::Cold);
-    let ran = next.execute(POOL, &Client::host(), &run_for(5)).await;
+    let ran = next.execute(POOL, &Client::Host, &run_for(5)).await;
     assert_eq!(started(ran), Start::Warm);
     started(running.await.unwrap());
     until("only the new ones wait", || waiting(&next) == 2 && world.engine.live() == 2).await;

@@ -25,7 +25,7 @@ async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
     let request =
         SessionRequest { kernel: None, resources: RESOURCES, packages: None, checkpoints: 2 };
     let (session, receipt) =
-        world.open_session(POOL, &Client::host(), &request).await.expect("a session");
+        world.open_session(POOL, &Client::Host, &request).await.expect("a session");
     (Arc::new(session), receipt)
 }
 
@@ -44,7 +44,7 @@ fn cell(code: &str) -> CellRequest {
 }
 
 async fn run(session: &Session, code: &str) -> Result<CellOutcome, SessionError> {
-    session.run(&Client::host(), cell(code), |_| {}).await
+    session.run(&Client::Host, cell(code), |_| {}).await
 }
 
 /// Runs a cell in a task of its own.
@@ -128,7 +128,7 @@ async fn the_end_is_told_also_if_nobody_waits_for_it() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
     let (sender, mut told) = mpsc::unbounded_channel();
-    let client = Client::host();
+    let client = Client::Host;
     // Of a cell whose caller goes away while it runs, one that ends well, one that nobody waits for when its turn comes, and
     // one that ends with its session.
     let send = |name: &'static str| {
@@ -149,7 +149,7 @@ async fn the_end_is_told_also_if_nobody_waits_for_it() {
     let done = send("closed");
     let closed = world
         .tasks
-        .spawn(async move { running.run(&Client::host(), cell("sleep 60000"), done).await });
+        .spawn(async move { running.run(&Client::Host, cell("sleep 60000"), done).await });
     settle().await;
     session.close();
     assert!(closed.await.unwrap().is_err());
@@ -351,7 +351,7 @@ async fn pools_can_be_closed_at_each_moment_of_a_session() {
                 packages: None,
                 checkpoints: 2,
             };
-            let Ok((session, _)) = pools.open_session(POOL, &Client::host(), &request).await else {
+            let Ok((session, _)) = pools.open_session(POOL, &Client::Host, &request).await else {
                 return;
             };
             for _ in 0..3 {

@@ -76,7 +76,7 @@ async fn all_pools_together_stay_within_their_memory() {
     // The pool that is called gets what the others leave.
     assert_eq!(world.status()[POOL].size, 4);
     let request = run_for(5);
-    let host = Client::host();
+    let host = Client::Host;
     let others = (0..12).map(|_| world.execute("other", &host, &request));
     for done in futures_util::future::join_all(others).await {
         started(done);

@@ -114,7 +114,7 @@ async fn a_request_for_other_limits_changes_those_of_its_sandbox() {
 #[tokio::test(start_paused = true)]
 async fn a_request_for_an_unknown_pool_is_refused() {
     let world = World::full(Setup::default()).await;
-    let refused = world.execute("cobol", &Client::host(), &run_for(5)).await;
+    let refused = world.execute("cobol", &Client::Host, &run_for(5)).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("cobol")));
     world.end().await;
 }

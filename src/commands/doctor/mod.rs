@@ -220,7 +220,7 @@ async fn run_probe(
     findings: &mut Findings,
 ) -> bool {
     let name = &language.name;
-    match pools.execute(name, &Client::host(), &probe(language, config)).await {
+    match pools.execute(name, &Client::Host, &probe(language, config)).await {
         Ok((outcome, receipt)) => {
             let took = receipt.checkout + receipt.run.total;
             let start = receipt.start.as_str();

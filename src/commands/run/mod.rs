@@ -56,7 +56,7 @@ pub fn run(config: Config, command: RunArguments) -> Work {
             signal = &mut stop_signal => return Ok(stopped_by(signal)),
         };
         let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
-        let client = Client::host();
+        let client = Client::Host;
         let sets = WantedSets::new(&config, &pools, output.is_quiet())?;
         let wanted = std::mem::take(&mut request.packages);
         let ended = tokio::select! {

@@ -115,7 +115,7 @@ impl<'a> Console<'a> {
             config,
             setup,
             session,
-            client: Client::host(),
+            client: Client::Host,
             screen: Screen::new(),
             gallery: Gallery::default(),
             interrupts,

@@ -89,7 +89,7 @@ async fn talk(
     sets: &WantedSets,
     mut interrupts: Interrupts,
 ) -> anyhow::Result<ExitCode> {
-    let client = Client::host();
+    let client = Client::Host;
     let wanted = WantedPackages::named(command.packages.clone());
     let given = tokio::select! {
         given = sets.of(&setup.language, wanted) => given?,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use isolator_pool::lock::lock;
+use isolator_pool::pool::admission::Place;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -50,7 +51,7 @@ pub(super) struct Peer(pub(super) SocketAddr);
 pub(super) struct Limits {
     /// How many there can be.
     pub(super) all: usize,
-    /// How many of them can come from one address.
+    /// How many of them can come from one [place](Place).
     pub(super) of_address: usize,
     /// How long a client can read nothing of an answer.
     pub(super) write_timeout: Duration,
@@ -60,42 +61,36 @@ pub(super) struct Limits {
     pub(super) hints: [&'static str; 2],
 }
 
-/// Who has connections. An IPv6 client owns all addresses of a network, so those count as one.
+/// How many connections come from each place.
 #[derive(Debug, Clone, Default)]
-struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+struct Places(Arc<Mutex<HashMap<Place, usize>>>);
 
-/// A connection's place among those of its address; given back when dropped.
-struct Place {
-    addresses: Addresses,
-    address: IpAddr,
+/// A connection among those of its place; given back when dropped.
+struct Counted {
+    places: Places,
+    place: Place,
 }
 
-impl Addresses {
-    /// Takes a place; `None` if the address has `most` already.
-    fn take(&self, address: IpAddr, most: usize) -> Option<Place> {
-        let address = match address.to_canonical() {
-            IpAddr::V6(address) => {
-                Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-            }
-            v4 => v4,
-        };
+impl Places {
+    /// Counts a connection; `None` if its place has `most` already.
+    fn count(&self, place: Place, most: usize) -> Option<Counted> {
         let mut open = lock(&self.0);
-        let count = open.entry(address).or_default();
+        let count = open.entry(place).or_default();
         if *count >= most {
             return None;
         }
         *count += 1;
-        Some(Place { addresses: self.clone(), address })
+        Some(Counted { places: self.clone(), place })
     }
 }
 
-impl Drop for Place {
+impl Drop for Counted {
     fn drop(&mut self) {
-        let mut open = lock(&self.addresses.0);
-        if let Some(count) = open.get_mut(&self.address) {
+        let mut open = lock(&self.places.0);
+        if let Some(count) = open.get_mut(&self.place) {
             *count -= 1;
             if *count == 0 {
-                open.remove(&self.address);
+                open.remove(&self.place);
             }
         }
     }
@@ -132,7 +127,7 @@ pub(super) async fn serve(
     let slots = Arc::new(Semaphore::new(limits.all));
     let connections =
         Connections { router, certificate, limits, graceful: GracefulShutdown::new() };
-    let addresses = Addresses::default();
+    let places = Places::default();
     let tasks = TaskTracker::new();
     let (mut failures, mut refusals) = (Rarely::default(), Rarely::default());
     let mut refusals_of_address = Rarely::default();
@@ -160,11 +155,12 @@ pub(super) async fn serve(
             connections.refuse(&stream, "the server has too many open connections");
             continue;
         };
-        let Some(place) = addresses.take(peer.ip(), limits.of_address) else {
+        let place = Place::of(peer.ip());
+        let Some(counted) = places.count(place, limits.of_address) else {
             if let Some(times) = refusals_of_address.count() {
-                let (address, most) = (peer.ip(), limits.of_address);
+                let most = limits.of_address;
                 let [_, hint] = limits.hints;
-                tracing::warn!(%address, most, times, hint, "an address has too many connections");
+                tracing::warn!(address = %place, most, times, hint, "an address has too many connections");
             }
             connections.refuse(&stream, "this address has too many open connections");
             continue;
@@ -176,7 +172,7 @@ pub(super) async fn serve(
                 () = served => {}
                 () = end.cancelled() => {}
             }
-            drop((slot, place));
+            drop((slot, counted));
         });
     }
     drop(listener);

@@ -17,7 +17,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
 use hyper::body::{Body as _, Frame, SizeHint};
-use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::admission::{Client, Place};
 use rmcp::model::ErrorData;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -91,13 +91,13 @@ impl Guard {
         &self.sessions
     }
 
-    /// The client of a request. Without tokens, clients are told apart by their IP addresses.
+    /// The client of a request. Without tokens, clients are told apart by where they call from.
     fn client(&self, request: &Request) -> Result<Client, Refused> {
         let rules = self.rules.get();
         let Some(tokens) = &rules.tokens else {
             let peer = request.extensions().get::<Peer>();
-            let name = peer.map_or_else(String::new, |Peer(address)| address.ip().to_string());
-            return Ok(Client::named(&name));
+            let place = peer.map_or(Place::LOOPBACK, |Peer(address)| Place::of(address.ip()));
+            return Ok(Client::Address(place));
         };
         client_of(tokens, request.headers())
     }

@@ -4,7 +4,7 @@ mod connections;
 mod origins;
 
 use std::fs::{self, File};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -69,6 +69,10 @@ impl Server {
     }
 
     async fn start_with(more: Value, tokens: Option<&Tokens>) -> Self {
+        Self::start_at("localhost:0", more, tokens).await
+    }
+
+    async fn start_at(address: &str, more: Value, tokens: Option<&Tokens>) -> Self {
         let slot = SLOTS.acquire().await.expect("never closed");
         let home = tempfile::tempdir().expect("a directory");
         let mut settings = config(&["python"], more);
@@ -80,7 +84,7 @@ impl Server {
         let log = home.path().join("log");
         let mut command = isolator(home.path());
         command
-            .args(["serve", "--http", "localhost:0"])
+            .args(["serve", "--http", address])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).expect("writable"));
@@ -196,12 +200,15 @@ fn url_in(log: &str) -> Option<String> {
 }
 
 fn client(certificate: Option<reqwest::Certificate>) -> reqwest::Client {
+    builder(certificate).build().expect("a client")
+}
+
+fn builder(certificate: Option<reqwest::Certificate>) -> reqwest::ClientBuilder {
     // One provider for the process, whichever test is first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder().no_proxy();
     // Those of the machine are not asked, which need not have any.
-    let builder = builder.tls_certs_only(certificate);
-    builder.build().expect("a client")
+    builder.tls_certs_only(certificate)
 }
 
 fn modern(method: &str, mut params: Value) -> Value {
@@ -501,7 +508,8 @@ async fn answers_are_never_mixed_up() {
 #[tokio::test]
 async fn who_floods_does_not_starve_the_others() {
     const FLOOD: usize = 12;
-    let tokens = tokens(&[("flood", &[]), ("other", &[])]);
+    // Whatever the name of a token is, its client is one of several.
+    let tokens = tokens(&[("127.0.0.1", &[]), ("other", &[])]);
     let requests = json!({ "maxRunning": 2, "maxRunningPerClient": 2 });
     let settings = json!({ "requests": requests, "pool": { "size": 0 } });
     let server = Server::start_with(settings, Some(&tokens)).await;
@@ -525,7 +533,7 @@ async fn who_floods_does_not_starve_the_others() {
 
 #[tokio::test]
 async fn who_runs_for_long_leaves_a_place_to_the_others() {
-    let tokens = tokens(&[("slow", &[]), ("other", &[])]);
+    let tokens = tokens(&[("host", &[]), ("other", &[])]);
     let settings = json!({ "requests": { "maxRunning": 2 }, "pool": { "size": 0 } });
     let server = Server::start_with(settings, Some(&tokens)).await;
     let call = async |token: &str, code: &str| {
@@ -541,6 +549,24 @@ async fn who_runs_for_long_leaves_a_place_to_the_others() {
         answers = slow => panic!("the slow ones have ended: {answers:?}"),
         printed = other => assert_eq!(printed, "x\n"),
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_tokens_all_addresses_of_this_machine_are_one_client() {
+    let settings = json!({ "requests": { "maxRunning": 2 }, "pool": { "size": 0 } });
+    let mut server = Server::start(settings).await;
+    let mut from = |address: [u8; 4]| {
+        server.client =
+            builder(None).local_address(IpAddr::from(address)).build().expect("a client");
+        server.modern(python("import time; time.sleep(2)"))
+    };
+    let began = Instant::now();
+    let calls = [from([127, 0, 0, 2]), from([127, 0, 0, 3])].map(async |call: RequestBuilder| {
+        answer(call.send().await.expect("an answer")).await;
+    });
+    join_all(calls).await;
+    assert!(began.elapsed() >= Duration::from_secs(4), "one ran after the other");
     server.stop().await;
 }
 

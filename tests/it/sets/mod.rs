@@ -195,7 +195,7 @@ impl World {
         set: Option<&Arc<PackageSet>>,
     ) -> Result<(Outcome, Receipt), ExecuteError> {
         let request = self.request(files, set);
-        self.pools.execute(&self.language.name, &Client::host(), &request).await
+        self.pools.execute(&self.language.name, &Client::Host, &request).await
     }
 
     /// Runs a program that waits for nothing, and returns what it printed. Both streams are in there.

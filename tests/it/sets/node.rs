@@ -100,7 +100,7 @@ async fn links_to_a_set_are_no_files_of_the_program() {
     let wanted =
         isolator_pool::WantedFiles { globs: vec!["**".to_owned()], pictures: false, most: 1000 };
     request.files = Some(wanted);
-    let client = isolator_pool::pool::admission::Client::host();
+    let client = isolator_pool::pool::admission::Client::Host;
     let (outcome, _) = world.pools.execute("javascript", &client, &request).await.expect("one");
     let names: Vec<_> = outcome.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!((names, outcome.more_files), (vec!["out.txt"], false));

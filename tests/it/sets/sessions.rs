@@ -14,7 +14,7 @@ async fn open(world: &World, set: &std::sync::Arc<isolator_pool::packages::Packa
         packages: Some(set.clone()),
         checkpoints: 2,
     };
-    let opened = world.pools.open_session(&world.language.name, &Client::host(), &request).await;
+    let opened = world.pools.open_session(&world.language.name, &Client::Host, &request).await;
     opened.expect("a session").0
 }
 
@@ -41,7 +41,7 @@ async fn run(
         files: None,
         watch: None,
     };
-    let outcome = session.run(&Client::host(), request, |_| {}).await.expect("an outcome");
+    let outcome = session.run(&Client::Host, request, |_| {}).await.expect("an outcome");
     super::printed(&outcome.outcome)
 }
 

@@ -7,7 +7,7 @@ fn admission(running: usize, queue: usize) -> Arc<Admission> {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_refuses_at_once_and_a_long_wait_ends() {
-    let (admission, host) = (admission(1, 1), Client::host());
+    let (admission, host) = (admission(1, 1), Client::Host);
     let running = admission.enter(&host).await.unwrap();
     let mut second = Box::pin(admission.enter(&host));
     assert!(futures_util::poll!(&mut second).is_pending());
@@ -26,7 +26,7 @@ async fn who_is_refused_is_told_when_those_that_wait_are_served() {
     let second = line_up(&admission, "b", 10, &ran);
     tokio::task::yield_now().await;
     // In the full queue, the one with most requests loses one.
-    drop(admission.enter(&Client::host()).await);
+    drop(admission.enter(&Client::Host).await);
     let mut refused = Vec::new();
     for task in first.into_iter().chain(second) {
         refused.extend(task.await.unwrap().err());
@@ -40,7 +40,7 @@ async fn who_is_refused_is_told_when_those_that_wait_are_served() {
 
 #[tokio::test]
 async fn a_waiter_that_gives_up_frees_its_place() {
-    let (admission, host) = (admission(1, 1), Client::host());
+    let (admission, host) = (admission(1, 1), Client::Host);
     let _running = admission.enter(&host).await.unwrap();
     {
         let mut waiter = Box::pin(admission.enter(&host));
@@ -52,7 +52,7 @@ async fn a_waiter_that_gives_up_frees_its_place() {
 
 #[tokio::test]
 async fn closing_refuses_waiting_and_new_requests() {
-    let (admission, host) = (admission(1, 1), Client::host());
+    let (admission, host) = (admission(1, 1), Client::Host);
     let _running = admission.enter(&host).await.unwrap();
     let mut waiter = Box::pin(admission.enter(&host));
     assert!(futures_util::poll!(&mut waiter).is_pending());
@@ -121,7 +121,7 @@ async fn one_client_leaves_slots_for_others_unless_it_is_the_host() {
     assert_eq!(refused, AdmissionError::WaitedTooLong { running: 3, wait, served_in: None });
     drop(running);
 
-    let host = Client::host();
+    let host = Client::Host;
     let mut all = Vec::new();
     for _ in 0..4 {
         all.push(admission.enter(&host).await.unwrap());
@@ -131,7 +131,7 @@ async fn one_client_leaves_slots_for_others_unless_it_is_the_host() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_that_change_hold_for_those_that_wait() {
-    let (admission, host) = (admission(1, 10), Client::host());
+    let (admission, host) = (admission(1, 10), Client::Host);
     let limits = |running| AdmissionLimits {
         running,
         running_of_one: running,
@@ -179,7 +179,7 @@ async fn a_full_queue_admits_a_client_with_fewer_requests_in_it() {
 #[tokio::test(start_paused = true)]
 async fn the_turn_of_a_request_that_is_gone_goes_to_the_next() {
     let admission = admission(1, 10);
-    let host = Client::host();
+    let host = Client::Host;
     let running = admission.enter(&host).await.unwrap();
     let mut gone = Box::pin(admission.enter(&host));
     let mut next = Box::pin(admission.enter(&host));

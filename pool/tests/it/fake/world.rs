@@ -132,7 +132,7 @@ impl World {
 
     /// Runs in the first pool.
     pub(crate) async fn run(&self, request: &RunRequest) -> Result<Done, ExecuteError> {
-        self.pools.execute(POOL, &Client::host(), request).await
+        self.pools.execute(POOL, &Client::Host, request).await
     }
 
     /// Runs in the first pool, as a task of its own.
@@ -141,7 +141,7 @@ impl World {
         request: RunRequest,
     ) -> tokio::task::JoinHandle<Result<Done, ExecuteError>> {
         let pools = Arc::clone(&self.pools);
-        self.tasks.spawn(async move { pools.execute(POOL, &Client::host(), &request).await })
+        self.tasks.spawn(async move { pools.execute(POOL, &Client::Host, &request).await })
     }
 
     /// State of the only pool.
