@@ -94,6 +94,9 @@ pub(super) const MAX_STORE_MB: u64 = 20_480;
 /// A large set over a slow line. What takes longer hangs.
 pub(super) const BUILD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
+/// Several times what the largest sets need that people use: uv takes a few hundred MiB for them, npm up to a GiB.
+pub(super) const BUILD_MEMORY_MB: u64 = 2048;
+
 /// As many as a group of agents uses in a day.
 pub(super) const MAX_PACKAGE_SETS: usize = 64;
 

@@ -306,6 +306,7 @@ fn packages(config: &Config, raw: RawPackages) -> RawPackages {
         },
         max_store_mb: Some(packages.max_store.as_mib()),
         build_timeout: Some(packages.build_timeout),
+        build_memory_mb: Some(packages.build_memory.as_mib()),
         tools: RawPackageTools {
             uv: uv.or_else(|| Some("uv".to_owned())),
             npm: npm.or_else(|| Some("npm".to_owned())),

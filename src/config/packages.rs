@@ -11,7 +11,7 @@ use isolator_pool::engine::preload::Interpreter;
 
 use super::Language;
 use super::check::Check;
-use super::defaults::{BUILD_TIMEOUT, MAX_PACKAGE_SETS, MAX_STORE_MB};
+use super::defaults::{BUILD_MEMORY_MB, BUILD_TIMEOUT, MAX_PACKAGE_SETS, MAX_STORE_MB};
 use super::index::{self, Index};
 use super::raw::{RawIndex, RawOnDemand, RawPackageTools, RawPackages, RawSet};
 use crate::requirement;
@@ -24,6 +24,12 @@ const LONGEST_NAME: usize = 64;
 
 /// Most sets with a name. Each is built, and stands in the schemas of tools.
 const MAX_SETS: usize = 256;
+
+/// npm needs two thirds of this for a handful of packages.
+const LEAST_BUILD_MEMORY_MB: u64 = 256;
+
+/// The caches of the tools may have this part of what the store may have.
+const CACHE_SHARE: u64 = 4;
 
 /// The section `packages`.
 #[derive(Debug, Clone)]
@@ -38,6 +44,8 @@ pub struct PackagesConfig {
     pub max_store: ByteSize,
     /// How long resolving and installing one set can take.
     pub build_timeout: Duration,
+    /// Most memory of a tool with all its processes.
+    pub build_memory: ByteSize,
     /// The programs that do it.
     pub tools: ToolsConfig,
     /// Folder of the locks. It need not exist.
@@ -83,6 +91,11 @@ impl PackagesConfig {
         !self.sets.is_empty() || self.on_demand.is_some()
     }
 
+    /// Most bytes of the caches of the tools when nobody builds.
+    pub fn max_cache(&self) -> u64 {
+        self.max_store.as_bytes() / CACHE_SHARE
+    }
+
     /// What an operator may not have meant, each with its key.
     pub fn warnings(&self) -> Vec<(String, String)> {
         let open = self.index.iter().filter(|(_, index)| index.is_open());
@@ -124,15 +137,25 @@ pub(super) fn packages(
     directory: &Path,
     check: &mut Check,
 ) -> PackagesConfig {
-    let RawPackages { index, sets, on_demand, max_store_mb, build_timeout, tools } = raw;
+    let RawPackages { index, sets, on_demand, max_store_mb, build_timeout, build_memory_mb, tools } =
+        raw;
     let store = max_store_mb.unwrap_or(MAX_STORE_MB);
     let store = check.within("packages.maxStoreMB", store, 1, 1 << 30, MAX_STORE_MB);
+    let memory = build_memory_mb.unwrap_or(BUILD_MEMORY_MB);
+    let memory = check.within(
+        "packages.buildMemoryMB",
+        memory,
+        LEAST_BUILD_MEMORY_MB,
+        1 << 30,
+        BUILD_MEMORY_MB,
+    );
     let config = PackagesConfig {
         index: self::index(index, directory, check),
         sets: self::sets(sets, known, languages, check),
         on_demand: self::on_demand(on_demand, check),
         max_store: ByteSize::mib(store),
         build_timeout: check.duration("packages.buildTimeout", *build_timeout, BUILD_TIMEOUT),
+        build_memory: ByteSize::mib(memory),
         tools: self::tools(tools, directory, check),
         lock_folder: directory.join(LOCK_FOLDER),
     };

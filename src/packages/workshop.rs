@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use isolator_pool::engine::Progress as Say;
+use isolator_pool::engine::{Progress as Say, ToolGroup};
 use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
@@ -13,7 +13,7 @@ use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Outcome;
 
 use crate::config::{Config, Language};
-use crate::packages::build::{BuildError, Builder, Sandboxes};
+use crate::packages::build::{Bounds, BuildError, Builder, Sandboxes};
 use crate::packages::lock::Lock;
 use crate::packages::requirement::Recipe;
 use crate::packages::store::{Store, StoreError, StoredSet};
@@ -103,6 +103,10 @@ impl Sandboxes for Pools {
     async fn run(&self, language: &str, request: RunRequest) -> Result<Outcome, String> {
         let executed = self.execute(language, &Client::Server, &request).await;
         executed.map(|(outcome, _)| outcome).map_err(|error| error.to_string())
+    }
+
+    async fn tool_group(&self, name: String, bounds: &Bounds) -> Option<Box<dyn ToolGroup>> {
+        Self::tool_group(self, name, bounds.memory, bounds.tasks).await
     }
 
     fn image(&self, language: &str) -> Option<String> {

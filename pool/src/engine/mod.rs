@@ -26,16 +26,18 @@ pub mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
+use rustix::process::Pid;
 use tokio::io::AsyncWrite;
 
 pub use self::call::{Call, bounded};
-use crate::engine::limits::{FixedLimits, LimitKind, Resources};
+use crate::engine::limits::{ByteSize, FixedLimits, LimitKind, Resources};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Interpreter, Preload};
 use crate::packages::PackageSet;
 
@@ -240,6 +242,19 @@ pub struct Facts {
 /// Called with each line of progress while an image is fetched. The lines are for people.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
+/// A group of processes outside of sandboxes that has limits. Dropping it kills what is in it.
+pub trait ToolGroup: Send + Sync {
+    /// Moves a process into it, and so what the process starts from then on.
+    ///
+    /// # Errors
+    ///
+    /// When the process has ended, or the kernel refuses it.
+    fn take_in(&self, pid: Pid) -> io::Result<()>;
+
+    /// The limit that its processes have run into, if there is one.
+    fn reached(&self) -> Option<LimitKind>;
+}
+
 /// The software that makes sandboxes.
 ///
 /// Dropping a method's future stops waiting; the engine may still do what it was asked.
@@ -355,6 +370,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// How many templates are ready, if the engine has templates.
     fn templates(&self) -> Option<usize> {
+        None
+    }
+
+    /// Makes a group with limits for a tool that works for this server on this machine, outside of sandboxes. `None` if the
+    /// engine has no such groups. The name is used once.
+    async fn tool_group(&self, _: String, _: ByteSize, _: u32) -> Option<Box<dyn ToolGroup>> {
         None
     }
 

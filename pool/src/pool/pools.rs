@@ -15,7 +15,9 @@ use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
 use crate::engine::limits::{ByteSize, LimitKind};
 use crate::engine::preload::Want;
-use crate::engine::{Call, Engine, EngineError, SandboxSpec, Unsupported, WaitingMemory, bounded};
+use crate::engine::{
+    Call, Engine, EngineError, SandboxSpec, ToolGroup, Unsupported, WaitingMemory, bounded,
+};
 use crate::packages::PackageSet;
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::pool::counts::{Counting, Failure, PoolCounts, SharedCounts};
@@ -321,6 +323,16 @@ impl Pools {
     /// When the engine can't remove it. It is removed at the end of the server, too.
     pub async fn withdraw_packages(&self, hash: &str) -> Result<(), EngineError> {
         bounded(Call::Withdraw, self.shared.engine.withdraw(hash)).await
+    }
+
+    /// A group with limits for a tool that works for this server outside of sandboxes, if the engine has such groups.
+    pub async fn tool_group(
+        &self,
+        name: String,
+        memory: ByteSize,
+        processes: u32,
+    ) -> Option<Box<dyn ToolGroup>> {
+        self.shared.engine.tool_group(name, memory, processes).await
     }
 
     /// What helps if there are more requests than the engine makes sandboxes for, in a sentence.

@@ -119,7 +119,7 @@ impl Reloading {
             false => Audit::open(config.audit.as_ref())?,
         };
         if self.store.is_none() && config.packages.is_used() {
-            self.store = Some(tokio::task::spawn_blocking(package_store).await??);
+            self.store = store(&config).await?;
         }
         let specs = pool_specs(&config, PoolFill::AsConfigured);
         let pools = old_pools.reconfigured(config.pools, specs)?;
@@ -245,9 +245,14 @@ pub(super) async fn store(config: &Config) -> anyhow::Result<Option<Store>> {
     if !config.packages.is_used() {
         return Ok(None);
     }
+    let most = config.packages.max_cache();
     // What killed builds have left is removed, which may take a while.
-    let store = tokio::task::spawn_blocking(package_store).await?;
-    store.context("packages").map(Some)
+    let opened = tokio::task::spawn_blocking(move || {
+        let store = package_store()?;
+        store.bound_cache(most);
+        anyhow::Ok(store)
+    });
+    opened.await?.context("packages").map(Some)
 }
 
 #[cfg(test)]

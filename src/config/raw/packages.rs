@@ -29,6 +29,10 @@ pub(crate) struct RawPackages {
     #[serde(default, with = "crate::duration::optional")]
     #[schemars(schema_with = "duration")]
     pub(crate) build_timeout: Option<Duration>,
+    /// How much memory a tool can take while it resolves and installs one set, with all its processes, in MiB. A package with a
+    /// description that needs more is refused. Default: 2048.
+    #[serde(rename = "buildMemoryMB")]
+    pub(crate) build_memory_mb: Option<u64>,
     /// The programs that resolve and install packages.
     #[serde(default)]
     pub(crate) tools: RawPackageTools,

@@ -105,6 +105,7 @@ fn bounds_and_tools_have_to_make_sense() {
     for (wrong, path) in [
         (r#"{"maxStoreMB": 0}"#, "packages.maxStoreMB"),
         (r#"{"buildTimeout": "0s"}"#, "packages.buildTimeout"),
+        (r#"{"buildMemoryMB": 255}"#, "packages.buildMemoryMB"),
         (r#"{"tools": {"uv": " "}}"#, "packages.tools.uv"),
         (r#"{"index": {"python": "ftp://x"}}"#, "packages.index.python"),
         (r#"{"index": {"javascript": "./folder"}}"#, "packages.index.javascript"),

@@ -105,6 +105,19 @@ pub(crate) enum BuildError {
     /// A package has something that is refused.
     #[error("a package is refused: {0}")]
     Refused(String),
+    /// A tool needed more memory than it may have.
+    #[error(
+        "{tool} was ended because it needed more than {most} MiB of memory (packages.buildMemoryMB): the description of a \
+         package may be far too long; ask for fewer packages or other versions, or raise packages.buildMemoryMB\n{said}"
+    )]
+    Memory {
+        /// The tool.
+        tool: &'static str,
+        /// What it may have, in MiB.
+        most: u64,
+        /// What it said.
+        said: String,
+    },
     /// It took too long.
     #[error("it took longer than {} s (packages.buildTimeout) and was given up; the last that was heard:\n{last}", after.as_secs())]
     Timeout {
@@ -114,7 +127,7 @@ pub(crate) enum BuildError {
         last: String,
     },
     /// The disk is full.
-    #[error("no space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
+    #[error("not enough space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
     Full(PathBuf),
     /// A tool failed for another reason.
     #[error("{tool} failed ({how}):\n{said}")]
@@ -158,6 +171,7 @@ impl BuildError {
                 | Self::Damaged { .. }
                 | Self::Mismatch(_)
                 | Self::Refused(_)
+                | Self::Memory { .. }
         )
     }
 }

@@ -8,9 +8,11 @@ mod environment;
 mod error;
 mod installed;
 mod npm;
+mod processes;
 mod secrets;
 mod tool;
 mod uv;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -20,8 +22,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use isolator_pool::OutputLimits;
-use isolator_pool::engine::Progress;
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::engine::{Progress, ToolGroup};
 use isolator_pool::lock::lock;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::RunRequest;
@@ -29,11 +31,13 @@ use isolator_pool::run::outcome::{Outcome, Status};
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 
 pub(crate) use error::BuildError;
+pub(crate) use watch::Bounds;
 
 use self::installed::OtherPython;
 use self::npm::Npm;
 use self::tool::Deadline;
 use self::uv::Uv;
+use self::watch::Watch;
 use crate::config::{Config, Language};
 use crate::packages::lock::pins::keep_files;
 use crate::packages::lock::{
@@ -42,7 +46,7 @@ use crate::packages::lock::{
 };
 use crate::packages::requirement::Recipe;
 use crate::packages::store::tree::{self, Entry, TreeError};
-use crate::packages::store::{Building, Store, StoreError, StoredSet};
+use crate::packages::store::{Building, CacheRoom, Store, StoreError, StoredSet};
 use crate::packages::target::{NODE_PROGRAM, PYTHON_PROGRAM, System, Target};
 
 /// How long an interpreter can take to say what it is.
@@ -55,8 +59,8 @@ const ASK_OUTPUT: OutputLimits = OutputLimits { head: 1 << 16, tail: 1024, kill:
 const TRIES: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// The caches of the tools may have this part of what the store may have.
-const CACHE_SHARE: u64 = 4;
+/// How often a build that waits for the caches of the tools looks whether others have ended.
+const LOOK_FOR_CACHE: Duration = Duration::from_millis(500);
 
 /// Runs programs of ours in sandboxes.
 #[async_trait]
@@ -67,6 +71,9 @@ pub(crate) trait Sandboxes: Send + Sync {
     ///
     /// Why there is no outcome.
     async fn run(&self, language: &str, request: RunRequest) -> Result<Outcome, String>;
+
+    /// A group with limits for a tool, if the engine has such groups.
+    async fn tool_group(&self, name: String, bounds: &Bounds) -> Option<Box<dyn ToolGroup>>;
 
     /// The digest of the language's image, if it is known.
     fn image(&self, language: &str) -> Option<String>;
@@ -162,7 +169,8 @@ impl Builder {
         let deadline = Deadline::after(self.config.packages.build_timeout);
         let asked = deadline.bound("asking the image for its interpreter", self.target(language));
         let target = asked.await??;
-        let building = self.begin().await?;
+        let building = self.begin(deadline).await?;
+        let watch = self.watch(&building).await;
         say(&format!("resolving {} requirements", recipe.requirements.len()));
         let (wanted, locked) = match recipe.interpreter {
             Interpreter::Python => (WANTED, REQUIREMENTS),
@@ -188,10 +196,12 @@ impl Builder {
                 if !pins.is_empty() {
                     write(&building.folder().join(CONSTRAINTS), &pins)?;
                 }
-                let uv = self.uv(&target, &building, deadline, &cache);
+                let uv = self.uv(&target, &building, &watch, deadline, &cache);
                 uv.compile(!pins.is_empty(), say).await
             }
-            Interpreter::Node => self.npm(&target, &building, deadline, &cache).resolve(say).await,
+            Interpreter::Node => {
+                self.npm(&target, &building, &watch, deadline, &cache).resolve(say).await
+            }
         };
         resolved.map_err(|error| error.beside(&recipe.pins))?;
         let path = building.folder().join(locked);
@@ -240,9 +250,10 @@ impl Builder {
                 target.name
             )));
         }
-        let building = self.begin().await?;
+        let building = self.begin(deadline).await?;
+        let watch = self.watch(&building).await;
         say(&format!("installing {} packages", lock.packages.len()));
-        let installed = self.install(recipe, lock, &target, &building, deadline, say).await;
+        let installed = self.install(recipe, lock, &target, &building, &watch, deadline, say).await;
         installed?;
         let files = building.files();
         let entries = self.inspect(&files).await?;
@@ -250,7 +261,7 @@ impl Builder {
             System::Python { minor, tag, .. } => {
                 let compiled =
                     bytecode::compile(&*self.sandboxes, language, &files, &entries, tag, say);
-                deadline.bound("compiling", compiled).await??;
+                deadline.bound("compiling", watch.during(compiled)).await???;
                 installed::python_modules(&entries, minor)
             }
             System::Node { .. } => installed::node_modules(&entries),
@@ -275,16 +286,14 @@ impl Builder {
             bytes: tree::bytes(&entries),
             built: SystemTime::now(),
         };
-        let (store, most) = (self.store.clone(), self.config.packages.max_store.as_bytes());
+        let store = self.store.clone();
         let published = blocking(move || {
             building.publish(&set, &entries)?;
             // What another process has built in the meantime is as good.
             let found = store.find(&set.hash);
             found.ok_or(StoreError::NoSuchSet(set.hash))
         });
-        let set = published.await?;
-        self.bound_cache(most).await;
-        Ok(set)
+        published.await
     }
 
     async fn install(
@@ -293,6 +302,7 @@ impl Builder {
         lock: &Lock,
         target: &Target,
         building: &Building,
+        watch: &Watch<'_>,
         deadline: Deadline,
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
@@ -304,7 +314,7 @@ impl Builder {
                 // Written anew from what was understood.
                 write(&building.folder().join(REQUIREMENTS), &python::text(&pinned))?;
                 let cache = self.store.cache("uv");
-                let uv = self.uv(target, building, deadline, &cache);
+                let uv = self.uv(target, building, watch, deadline, &cache);
                 if !pinned.is_empty() {
                     uv.install(&building.files(), say).await?;
                 }
@@ -332,7 +342,7 @@ impl Builder {
                 write(&files.join(PACKAGE), &package)?;
                 write(&files.join(PACKAGE_LOCK), &lock.files[PACKAGE_LOCK])?;
                 let cache = self.store.cache("npm");
-                self.npm(target, building, deadline, &cache).install(&files, say).await
+                self.npm(target, building, watch, deadline, &cache).install(&files, say).await
             }
         }
     }
@@ -362,44 +372,48 @@ impl Builder {
         }
     }
 
-    async fn begin(&self) -> Result<Building, BuildError> {
-        let store = self.store.clone();
-        blocking(move || store.begin()).await
+    async fn begin(&self, deadline: Deadline) -> Result<Building, BuildError> {
+        let idle = self.config.packages.max_cache();
+        // One build that goes on can fill them by that much.
+        let room = CacheRoom { idle, shared: idle + self.config.packages.max_store.as_bytes() };
+        let begun = async {
+            loop {
+                let store = self.store.clone();
+                if let Some(building) = blocking(move || store.begin(room)).await? {
+                    return Ok(building);
+                }
+                tokio::time::sleep(LOOK_FOR_CACHE).await;
+            }
+        };
+        deadline.bound("waiting for room in the caches of the tools", begun).await?
     }
 
-    /// Keeps the caches of the tools in their bounds.
-    async fn bound_cache(&self, most: u64) {
-        let store = self.store.clone();
-        let bounded = blocking(move || {
-            if store.cache_bytes() > most / CACHE_SHARE { store.clear_cache() } else { Ok(0) }
-        });
-        match bounded.await {
-            Ok(0) => {}
-            Ok(bytes) => {
-                tracing::info!(bytes, "the cache of packages was removed, because it was too large")
-            }
-            Err(error) => tracing::warn!(%error, "the cache of packages could not be bounded"),
-        }
+    async fn watch<'b>(&self, building: &'b Building) -> Watch<'b> {
+        let bounds = Bounds::of(&self.config.packages);
+        let group = self.sandboxes.tool_group(building.name(), &bounds).await;
+        Watch::new(building, bounds, group)
     }
 
     fn uv<'u>(
         &'u self,
         target: &'u Target,
         building: &'u Building,
+        watch: &'u Watch<'u>,
         deadline: Deadline,
         cache: &'u Path,
     ) -> Uv<'u> {
-        Uv { config: &self.config, target, building, cache, deadline }
+        Uv { config: &self.config, target, building, watch, cache, deadline }
     }
 
     fn npm<'n>(
         &'n self,
         target: &'n Target,
         building: &'n Building,
+        watch: &'n Watch<'n>,
         deadline: Deadline,
         cache: &'n Path,
     ) -> Npm<'n> {
-        Npm { config: &self.config, target, building, cache, deadline }
+        Npm { config: &self.config, target, building, watch, cache, deadline }
     }
 }
 

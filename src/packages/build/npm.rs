@@ -19,6 +19,7 @@ use super::environment::Environment;
 use super::error::BuildError;
 use super::secrets::credentials;
 use super::tool::{Call, Deadline, Failed};
+use super::watch::Watch;
 use crate::config::{Config, Index};
 use crate::packages::lock::{PACKAGE, PACKAGE_LOCK};
 use crate::packages::store::{Building, StoreError};
@@ -71,11 +72,15 @@ const SETTINGS: [&str; 10] = [
     "npm_config_before",
 ];
 
+/// The part of its memory that npm may have for objects of JavaScript.
+const HEAP: (u64, u64) = (3, 4);
+
 /// How npm is called for one set.
 pub(super) struct Npm<'n> {
     pub config: &'n Config,
     pub target: &'n Target,
     pub building: &'n Building,
+    pub watch: &'n Watch<'n>,
     pub cache: &'n Path,
     pub deadline: Deadline,
 }
@@ -125,6 +130,9 @@ impl Npm<'_> {
             SETTINGS.contains(&lower.as_str())
                 || (index.is_none() && (lower.starts_with("npm_config_") || lower == "npm_token"))
         });
+        // It collects its garbage before it reaches its bound.
+        let heap = self.config.packages.build_memory.as_mib() / HEAP.1 * HEAP.0;
+        env.set("NODE_OPTIONS", format!("--max-old-space-size={heap}"));
         let _settings = match index {
             Some(index) => Some(self.settings(index, &mut env)?),
             None => None,
@@ -137,6 +145,7 @@ impl Npm<'_> {
             env: env.variables,
             folder,
             lock: self.building.lock(),
+            watch: self.watch,
             secrets: &env.secrets,
             tell,
         };

@@ -12,12 +12,15 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use isolator_pool::engine::Progress;
-use rustix::process::{Pid, Signal, kill_process_group, setpriority_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::error::BuildError;
+use super::processes;
 use super::secrets::Secrets;
+use super::watch::Watch;
 
 /// Longest line that is looked at, in bytes.
 const LONGEST_LINE: u64 = 8 * 1024;
@@ -48,6 +51,8 @@ pub(super) struct Call<'c> {
     pub folder: &'c Path,
     /// Keeps the folder as long as the tool runs.
     pub lock: &'c File,
+    /// Its bounds.
+    pub watch: &'c Watch<'c>,
     /// What must not be shown.
     pub secrets: &'c Secrets,
     /// What people are told of a line, if anything.
@@ -105,10 +110,13 @@ struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(group) = self.0.take()
-            && let Err(error) = kill_process_group(group, Signal::KILL)
-            && error != rustix::io::Errno::SRCH
-        {
+        let Some(group) = self.0.take() else { return };
+        // Before its end makes them the children of others.
+        let with_descendants = processes::of_tool(group).pids;
+        let killed = kill_process_group(group, Signal::KILL);
+        let killed =
+            with_descendants.into_iter().map(|pid| kill_process(pid, Signal::KILL)).chain([killed]);
+        for error in killed.filter_map(Result::err).filter(|error| *error != Errno::SRCH) {
             tracing::warn!(%error, "a tool that installs packages could not be ended");
         }
     }
@@ -153,9 +161,16 @@ impl Call<'_> {
             tracing::debug!(%error, tool = self.tool, "a tool runs with the server's priority");
         }
         let said = std::sync::Mutex::new(Said::default());
-        let ended = tokio::time::timeout_at(deadline.at, self.follow(&mut child, &said, say)).await;
+        let follow = self.follow(&mut child, &said, say);
+        let watched = self.watch.during_tool(self.tool, group.0, follow);
+        let ended = tokio::time::timeout_at(deadline.at, watched).await;
+        // Also children that it has left behind.
+        drop(group);
+        // Nothing is written anymore when its folders are removed.
+        let _ = tokio::time::timeout(STREAMS_CLOSE, child.wait()).await;
         let said = said.into_inner().unwrap_or_default();
         match ended {
+            Ok(Err(reached)) => Err(reached),
             Err(_) => {
                 let mut last = said.last(SHOWN / 4);
                 if last.is_empty() {
@@ -163,16 +178,17 @@ impl Call<'_> {
                 }
                 Err(BuildError::Timeout { after: deadline.after, last })
             }
-            Ok(Err(error)) => Err(BuildError::Tool {
+            Ok(Ok(Err(error))) => Err(BuildError::Tool {
                 tool: self.tool,
                 how: error.to_string(),
                 said: said.last(SHOWN),
             }),
-            Ok(Ok(status)) => {
-                // Children that it has left behind.
-                drop(group);
+            Ok(Ok(Ok(status))) => {
                 if status.success() {
                     return Ok(Ok(()));
+                }
+                if let Some(reached) = self.watch.explain(self.tool, status, &said.last(SHOWN)) {
+                    return Err(reached);
                 }
                 Ok(Err(Failed { how: status.to_string(), said: said.last(SHOWN) }))
             }
@@ -269,15 +285,23 @@ impl Deadline {
 mod tests {
     use std::sync::Mutex;
 
-    use super::*;
+    use isolator_pool::engine::limits::ByteSize;
 
-    /// Runs a script as a tool. Returns what people were told, too.
+    use super::*;
+    use crate::packages::build::watch::Bounds;
+    use crate::packages::store::{CacheRoom, Store};
+
+    /// Runs a script as a tool, in the folder of a build. Returns what people were told, too.
     async fn run(
         script: &str,
         after: Duration,
     ) -> (Result<Result<(), Failed>, BuildError>, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
-        let lock = File::create(folder.path().join("lock")).unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let room = CacheRoom { idle: MIB, shared: MIB };
+        let building = store.begin(room).unwrap().unwrap();
+        let bounds =
+            Bounds { set: 4 * MIB, disk: 16 * MIB, memory: ByteSize::bytes(64 * MIB), tasks: 20 };
         let mut secrets = Secrets::default();
         secrets.add("very secret");
         let call = Call {
@@ -285,8 +309,9 @@ mod tests {
             program: "/bin/sh".into(),
             arguments: ["-c", script].map(Into::into).to_vec(),
             env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".into())]),
-            folder: folder.path(),
-            lock: &lock,
+            folder: building.folder(),
+            lock: building.lock(),
+            watch: &Watch::new(&building, bounds, None),
             secrets: &secrets,
             tell: |line| line.strip_prefix("told ").map(str::to_owned),
         };
@@ -296,6 +321,8 @@ mod tests {
             .await;
         (ended, told.into_inner().unwrap())
     }
+
+    const MIB: u64 = 1 << 20;
 
     const LONG: Duration = Duration::from_secs(30);
 
@@ -315,11 +342,17 @@ mod tests {
     async fn children_end_with_a_tool_that_takes_too_long() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
-        let script = format!("sleep 600 & echo $! > {}; echo waiting; wait", file.display());
-        let (ended, _) = run(&script, Duration::from_secs(2)).await;
-        let Err(BuildError::Timeout { last, .. }) = ended else { panic!("{ended:?}") };
-        assert_eq!(last, "waiting");
-        let child = std::fs::read_to_string(file).unwrap();
+        // One that has left its group as well.
+        for start in ["sleep", "setsid sleep"] {
+            let script = format!("{start} 600 & echo $! > {}; echo waiting; wait", file.display());
+            let (ended, _) = run(&script, Duration::from_secs(2)).await;
+            let Err(BuildError::Timeout { last, .. }) = ended else { panic!("{ended:?}") };
+            assert_eq!(last, "waiting");
+            has_ended(&std::fs::read_to_string(&file).unwrap()).await;
+        }
+    }
+
+    async fn has_ended(child: &str) {
         let status = format!("/proc/{}/status", child.trim());
         for _ in 0..100 {
             match std::fs::read_to_string(&status) {
@@ -331,6 +364,26 @@ mod tests {
             }
         }
         panic!("the child still runs");
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_brings_too_much_is_ended_early() {
+        let deep = "for i in $(seq 2000); do mkdir d && cd d || exit; done; sleep 600";
+        let many = "for i in $(seq 1000); do head -c 1000000 /dev/zero > $i; done; sleep 600";
+        let forks = "for i in $(seq 100); do sleep 600 & done; wait";
+        for (script, expected) in [
+            (deep, "folders in folders"),
+            (many, "more than 16 MiB"),
+            (forks, "more than 20 processes"),
+            ("exec head -c 5000000 /dev/zero > x", "a file has more than 4 MiB"),
+        ] {
+            let (ended, _) = run(script, LONG).await;
+            let Err(BuildError::Refused(why)) = ended else { panic!("{script}: {ended:?}") };
+            assert!(why.contains(expected), "{why}");
+        }
+        let hungry = "exec tail -c 100000000 /dev/zero";
+        let (ended, _) = run(hungry, LONG).await;
+        let Err(BuildError::Memory { most: 64, .. }) = ended else { panic!("{ended:?}") };
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use isolator_pool::engine::preload::Interpreter;
 use super::environment::Environment;
 use super::error::BuildError;
 use super::tool::{Call, Deadline, Failed};
+use super::watch::Watch;
 use crate::config::{Config, Index};
 use crate::packages::lock::{CONSTRAINTS, REQUIREMENTS, WANTED};
 use crate::packages::store::Building;
@@ -74,6 +75,7 @@ pub(super) struct Uv<'u> {
     pub config: &'u Config,
     pub target: &'u Target,
     pub building: &'u Building,
+    pub watch: &'u Watch<'u>,
     pub cache: &'u Path,
     pub deadline: Deadline,
 }
@@ -161,6 +163,7 @@ impl Uv<'_> {
             env: env.variables,
             folder: self.building.folder(),
             lock: self.building.lock(),
+            watch: self.watch,
             secrets: &env.secrets,
             tell,
         };

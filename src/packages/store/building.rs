@@ -1,11 +1,14 @@
 //! A set that is being built: a folder of its own, which is removed unless it becomes a set.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, flock, syncfs};
 
-use super::{SetFile, Store, StoreError, StoredSet, new_name, tree};
+use super::{Growth, SetFile, Store, StoreError, StoredSet, new_name, tree};
 use crate::packages::store::tree::Entry;
 
 /// The file whose lock says that somebody builds here.
@@ -21,16 +24,25 @@ pub(crate) struct Building {
     folder: PathBuf,
     lock: File,
     /// Keeps the caches of the tools.
-    _cache: File,
+    cache: Option<File>,
+    /// The inodes that were in the caches when it began.
+    before: Arc<HashSet<u64>>,
+    /// Bytes that the caches may have when it has ended.
+    cache_most: AtomicU64,
 }
 
 impl Building {
-    /// Begins a set. The folder for its files is there.
+    /// Begins a set, with the lock that keeps the caches. The folder for its files is there.
     ///
     /// # Errors
     ///
     /// When a folder can't be made.
-    pub(super) fn begin(store: &Store) -> Result<Self, StoreError> {
+    pub(super) fn begin(
+        store: &Store,
+        cache: File,
+        before: HashSet<u64>,
+        cache_most: u64,
+    ) -> Result<Self, StoreError> {
         // Otherwise a sweep could see the folder before its lock.
         let all = store.lock_all()?;
         let folder = store.folder.join("building").join(new_name());
@@ -49,12 +61,24 @@ impl Building {
             .map_err(|error| remove(StoreError::io(&path, error)))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| remove(StoreError::io(&path, error.into())))?;
-        let cache = store.use_cache().map_err(remove)?;
         drop(all);
-        let building = Self { store: store.clone(), folder, lock, _cache: cache };
+        let building = Self {
+            store: store.clone(),
+            folder,
+            lock,
+            cache: Some(cache),
+            before: before.into(),
+            cache_most: cache_most.into(),
+        };
         let files = building.files();
         fs::create_dir_all(&files).map_err(|error| StoreError::io(&files, error))?;
         Ok(building)
+    }
+
+    /// A name that no other build has.
+    pub(crate) fn name(&self) -> String {
+        let name = self.folder.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
     }
 
     /// The folder where tools work.
@@ -65,6 +89,17 @@ impl Building {
     /// The file whose lock keeps the folder. Tools inherit it.
     pub(crate) fn lock(&self) -> &File {
         &self.lock
+    }
+
+    /// What is in its folder, and what has come to the caches of the tools since it began.
+    pub(crate) fn growth(&self) -> Growth {
+        let cache = self.store.folder.join("cache");
+        Growth { folder: self.folder.clone(), cache, before: Arc::clone(&self.before) }
+    }
+
+    /// Lets the caches go at its end: what is in them was refused, or is not complete.
+    pub(crate) fn spoil_cache(&self) {
+        self.cache_most.store(0, Ordering::Relaxed);
     }
 
     /// The files of the set.
@@ -114,7 +149,14 @@ impl Drop for Building {
                 self.folder.clone()
             }
         };
-        let remove = move || super::remove_folder(&folder);
+        let (store, cache) = (self.store.clone(), self.cache.take());
+        let most = self.cache_most.load(Ordering::Relaxed);
+        let remove = move || {
+            super::remove_folder(&folder);
+            // However it has ended.
+            drop(cache);
+            store.bound_cache(most);
+        };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
             Err(_) => remove(),

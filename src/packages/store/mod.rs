@@ -15,6 +15,8 @@
 //! takes for a set, and the next start removes it. Locks (`flock`) show what is in use, because they end with their process.
 
 mod building;
+mod cache;
+mod measure;
 pub(crate) mod tree;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -35,6 +37,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use building::Building;
+pub(crate) use cache::CacheRoom;
+pub(crate) use measure::{Growth, Usage};
 
 use crate::hex::hex;
 use crate::packages::lock::Locked;
@@ -353,52 +357,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// Begins to build a set.
-    ///
-    /// # Errors
-    ///
-    /// When its folder can't be made.
-    pub(crate) fn begin(&self) -> Result<Building, StoreError> {
-        Building::begin(self)
-    }
-
-    /// The folder of a tool's cache.
-    pub(crate) fn cache(&self, tool: &str) -> PathBuf {
-        self.folder.join("cache").join(tool)
-    }
-
-    /// Keeps the caches until the lock is dropped.
-    fn use_cache(&self) -> Result<File, StoreError> {
-        self.lock_file_of("cache.lock", FlockOperation::LockShared)
-    }
-
-    /// Bytes of the caches that no set has.
-    pub(crate) fn cache_bytes(&self) -> u64 {
-        let mut seen = HashSet::new();
-        tree::disk_bytes(&self.sets_folder(), &mut seen);
-        tree::disk_bytes(&self.folder.join("cache"), &mut seen)
-    }
-
-    /// Removes what the tools have downloaded, unless a process builds at this moment. Returns the bytes that this freed.
-    ///
-    /// # Errors
-    ///
-    /// When the folder can't be moved away.
-    pub(crate) fn clear_cache(&self) -> Result<u64, StoreError> {
-        let bytes = self.cache_bytes();
-        let held = match self.lock_file_of("cache.lock", FlockOperation::NonBlockingLockExclusive) {
-            Err(StoreError::InUse(_)) => return Ok(0),
-            held => held?,
-        };
-        let cache = self.folder.join("cache");
-        let away = self.folder.join("removed").join(new_name());
-        fs::rename(&cache, &away).map_err(|error| StoreError::io(&cache, error))?;
-        let made = fs::create_dir(&cache).map_err(|error| StoreError::io(&cache, error));
-        drop(held);
-        remove_folder(&away);
-        made.map(|()| bytes)
     }
 
     /// Keeps others from adding or removing something. Held for a moment.

@@ -23,8 +23,12 @@ fn set(bytes: u64) -> StoredSet {
     }
 }
 
+fn begin(store: &Store) -> Building {
+    store.begin(CacheRoom { idle: 1 << 30, shared: 1 << 30 }).unwrap().unwrap()
+}
+
 fn publish(store: &Store) -> StoredSet {
-    let building = store.begin().unwrap();
+    let building = begin(&store);
     fs::write(building.files().join("a.py"), "x = 1\n").unwrap();
     let entries = tree::entries(&building.files()).unwrap();
     let set = set(tree::bytes(&entries));
@@ -102,7 +106,7 @@ fn a_changed_set_is_not_used() {
 fn what_the_dead_were_building_goes_and_what_lives_stays() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
-    let alive = store.begin().unwrap();
+    let alive = begin(&store);
     // Killed before and after it had its lock, and while it removed a set.
     fs::create_dir_all(folder.path().join("building/1-dead")).unwrap();
     fs::create_dir_all(folder.path().join("building/2-dead/set/files")).unwrap();
@@ -120,15 +124,48 @@ fn caches_are_removed_only_when_nobody_builds() {
     let store = Store::open(folder.path()).unwrap();
     fs::create_dir_all(store.cache("uv")).unwrap();
     fs::write(store.cache("uv").join("wheel"), [0; 100]).unwrap();
-    let building = store.begin().unwrap();
+    let building = begin(&store);
     assert_eq!(store.clear_cache().unwrap(), 0);
     // What a set has, too, is not freed.
     fs::hard_link(store.cache("uv").join("wheel"), building.files().join("a.so")).unwrap();
     let entries = tree::entries(&building.files()).unwrap();
     building.publish(&set(100), &entries).unwrap();
     fs::write(store.cache("uv").join("other"), [0; 10]).unwrap();
-    assert_eq!((store.cache_bytes(), store.clear_cache().unwrap()), (10, 10));
+    assert_eq!(store.clear_cache().unwrap(), 10);
     assert!(store.hold(&set(100)).is_ok());
+}
+
+#[test]
+fn caches_are_bounded_whenever_a_build_begins_or_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let room = CacheRoom { idle: 50, shared: 500 };
+    let fill = |bytes: usize| {
+        fs::create_dir_all(store.cache("uv")).unwrap();
+        fs::write(store.cache("uv").join("wheel"), vec![0; bytes]).unwrap();
+    };
+    let is_there = || store.cache("uv").join("wheel").exists();
+    // What a server that was killed has left.
+    fill(51);
+    let building = store.begin(room).unwrap().unwrap();
+    assert!(!is_there());
+    fill(501);
+    assert!(building.growth().measure().bytes >= 501);
+    assert!(store.begin(room).unwrap().is_none(), "another build has to wait");
+    fill(499);
+    let other = store.begin(room).unwrap().unwrap();
+    drop(building);
+    assert!(is_there(), "another build uses it");
+    drop(other);
+    assert!(!is_there());
+    let building = store.begin(room).unwrap().unwrap();
+    fill(50);
+    drop(building);
+    assert!(is_there());
+    let building = store.begin(room).unwrap().unwrap();
+    building.spoil_cache();
+    drop(building);
+    assert!(!is_there());
 }
 
 #[test]

@@ -15,13 +15,13 @@ use super::StoreError;
 use crate::hex::hex;
 
 /// Most files, folders and links of one set.
-const MOST_ENTRIES: usize = 400_000;
+pub(crate) const MOST_ENTRIES: usize = 400_000;
 
 /// Longest path below the set's folder, in bytes.
 const LONGEST_PATH: usize = 1024;
 
 /// Deepest nesting of folders.
-const DEEPEST: usize = 64;
+pub(super) const DEEPEST: usize = 64;
 
 /// Threads that read files at the same time.
 const MOST_READERS: usize = 4;

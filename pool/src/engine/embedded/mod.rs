@@ -22,6 +22,7 @@ mod protocol;
 mod rootless;
 mod shared;
 mod spec;
+mod tools;
 mod zygotes;
 
 use std::collections::{HashMap, HashSet};
@@ -43,12 +44,12 @@ use self::live::Live;
 use self::protocol::{Kind, Layer, Part};
 use self::zygotes::{TEMPLATES, Templates};
 use crate::engine::instance::Instance;
-use crate::engine::limits::{LimitKind, Resources};
+use crate::engine::limits::{ByteSize, LimitKind, Resources};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
 use crate::engine::store::{Held, Store, StoreError};
 use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
-    SandboxName, SandboxSpec, SandboxState, Unsupported, WaitingMemory, Warning,
+    SandboxName, SandboxSpec, SandboxState, ToolGroup, Unsupported, WaitingMemory, Warning,
 };
 use crate::lock::lock;
 use crate::packages::PackageSet;
@@ -298,6 +299,15 @@ impl Engine for EmbeddedEngine {
     async fn withdraw(&self, hash: &str) -> Result<(), EngineError> {
         self.templates.end_those_with(hash);
         Ok(())
+    }
+
+    async fn tool_group(
+        &self,
+        name: String,
+        memory: ByteSize,
+        processes: u32,
+    ) -> Option<Box<dyn ToolGroup>> {
+        self.group_for_tool(name, memory, processes).await
     }
 
     async fn memory(&self, names: Vec<SandboxName>) -> Option<WaitingMemory> {

@@ -21,6 +21,7 @@ use super::launcher_client::{Created, LauncherClient};
 use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Building, Devices, Kind, LauncherPaths};
 use super::shared::write;
+use super::tools::TOOLS;
 use super::zygotes::TEMPLATES;
 use super::{EmbeddedEngine, live, refused, spec};
 use crate::engine::store::{self, Description, Stored};
@@ -44,9 +45,9 @@ pub struct ImageBuild<'a> {
 /// The end of the instance name for the control groups of builds.
 const BUILDING: &str = "+build";
 
-/// Whether control groups are those of builds or templates. They must not be mistaken for forgotten sandboxes.
+/// Whether control groups are those of builds, tools or templates. They must not be mistaken for forgotten sandboxes.
 pub(super) fn is_leased_by_nobody(instance: &str) -> bool {
-    instance.ends_with(BUILDING) || instance.ends_with(TEMPLATES)
+    [BUILDING, TOOLS, TEMPLATES].iter().any(|end| instance.ends_with(end))
 }
 
 impl EmbeddedEngine {
@@ -140,7 +141,7 @@ impl EmbeddedEngine {
         format!("{}{BUILDING}", self.instance)
     }
 
-    /// Removes what builds have left whose future was dropped, and builds and templates whose server has ended: their
+    /// Removes what builds have left whose future was dropped, and builds, tools and templates whose server has ended: their
     /// processes, and their groups.
     pub(super) async fn remove_builds(
         &self,

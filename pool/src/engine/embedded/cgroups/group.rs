@@ -65,6 +65,11 @@ impl Cgroup {
         }
     }
 
+    /// Makes the groups that limit memory and processes, with those above them, where no sandbox is made from them.
+    pub(crate) fn make(&self) -> io::Result<()> {
+        self.hierarchies.make_limiting(&self.path)
+    }
+
     /// Moves a process into all groups.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         let number = pid.as_raw_nonzero().to_string();

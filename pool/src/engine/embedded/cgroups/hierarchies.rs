@@ -210,6 +210,28 @@ impl Hierarchies {
         Ok(())
     }
 
+    /// Makes the groups of a path that limit memory and processes, and those above it.
+    pub(crate) fn make_limiting(&self, path: &Path) -> io::Result<()> {
+        let controllers: &[&str] = match self.version {
+            Version::One => &["memory", "pids"],
+            Version::Two => &[""],
+        };
+        for controller in controllers {
+            let mut group = self.mount(controller)?.join(&self.base);
+            for name in path.strip_prefix(&self.base).unwrap_or(path) {
+                if self.version == Version::Two {
+                    // What could not be enabled can't be limited, which is told then.
+                    for controller in ["+memory", "+pids"] {
+                        let _ = fs::write(group.join("cgroup.subtree_control"), controller);
+                    }
+                }
+                group.push(name);
+                make_group(&group)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the group of an instance, which must be empty.
     pub(crate) fn remove_instance(&self, instance: &str) -> io::Result<()> {
         self.each(&self.root().join(instance), remove_directory)

@@ -1,0 +1,105 @@
+//! The caches of the tools: what was downloaded and unpacked, bounded whenever a build ends and before one begins.
+
+use std::collections::HashSet;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use rustix::fs::FlockOperation;
+
+use super::measure::{Usage, is_unlinked};
+use super::{Building, Store, StoreError, new_name, remove_folder};
+
+/// How many bytes the caches of the tools may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheRoom {
+    /// When nobody builds.
+    pub idle: u64,
+    /// When another build begins beside those that go on.
+    pub shared: u64,
+}
+
+impl Store {
+    /// Begins to build a set. `None` if builds that go on have filled the caches: try again when one has ended.
+    ///
+    /// # Errors
+    ///
+    /// When its folder can't be made.
+    pub(crate) fn begin(&self, room: CacheRoom) -> Result<Option<Building>, StoreError> {
+        loop {
+            let held = self.use_cache()?;
+            let mut before = HashSet::new();
+            let cache = self.cache_usage(|found| {
+                before.insert(found.ino());
+            });
+            if cache.bytes <= room.idle && cache.too_deep.is_none() {
+                return Building::begin(self, held, before, room.idle).map(Some);
+            }
+            drop(held);
+            if self.clear_cache()? > 0 {
+                continue;
+            }
+            if cache.bytes > room.shared {
+                return Ok(None);
+            }
+            return Building::begin(self, self.use_cache()?, before, room.idle).map(Some);
+        }
+    }
+
+    /// The folder of a tool's cache.
+    pub(crate) fn cache(&self, tool: &str) -> PathBuf {
+        self.folder.join("cache").join(tool)
+    }
+
+    /// Keeps the caches until the lock is dropped.
+    fn use_cache(&self) -> Result<File, StoreError> {
+        self.lock_file_of("cache.lock", FlockOperation::LockShared)
+    }
+
+    /// What is in the caches and in no set.
+    fn cache_usage(&self, mut see: impl FnMut(&Metadata)) -> Usage {
+        let mut usage = Usage::default();
+        usage.add(&self.folder.join("cache"), |found| {
+            see(found);
+            is_unlinked(found)
+        });
+        usage
+    }
+
+    /// Removes the caches if they have more bytes than they may, unless a process builds: then the end of that build does it.
+    pub(crate) fn bound_cache(&self, most: u64) {
+        if self.cache_usage(|_| {}).bytes <= most {
+            return;
+        }
+        match self.clear_cache() {
+            Ok(0) => {}
+            Ok(bytes) => {
+                tracing::info!(
+                    bytes,
+                    "the cache of packages was removed, because it was too large"
+                );
+            }
+            Err(error) => tracing::warn!(%error, "the cache of packages could not be bounded"),
+        }
+    }
+
+    /// Removes what the tools have downloaded, unless a process builds at this moment. Returns the bytes that this freed.
+    ///
+    /// # Errors
+    ///
+    /// When the folder can't be moved away.
+    pub(crate) fn clear_cache(&self) -> Result<u64, StoreError> {
+        let bytes = self.cache_usage(|_| {}).bytes;
+        let held = match self.lock_file_of("cache.lock", FlockOperation::NonBlockingLockExclusive) {
+            Err(StoreError::InUse(_)) => return Ok(0),
+            held => held?,
+        };
+        let cache = self.folder.join("cache");
+        let away = self.folder.join("removed").join(new_name());
+        fs::rename(&cache, &away).map_err(|error| StoreError::io(&cache, error))?;
+        let made = fs::create_dir(&cache).map_err(|error| StoreError::io(&cache, error));
+        drop(held);
+        remove_folder(&away);
+        made.map(|()| bytes)
+    }
+}
