@@ -371,11 +371,11 @@ impl Builder {
     async fn bound_cache(&self, most: u64) {
         let store = self.store.clone();
         let bounded = blocking(move || {
-            if store.cache_bytes() > most / CACHE_SHARE { store.clear_cache() } else { Ok(0) }
+            if store.cache_bytes() > most / CACHE_SHARE { store.clear_cache() } else { Ok(None) }
         });
         match bounded.await {
-            Ok(0) => {}
-            Ok(bytes) => {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
                 tracing::info!(bytes, "the cache of packages was removed, because it was too large")
             }
             Err(error) => tracing::warn!(%error, "the cache of packages could not be bounded"),

@@ -37,7 +37,7 @@ impl Building {
         let failed = |error| StoreError::io(&folder, error);
         fs::create_dir(&folder).map_err(failed)?;
         let remove = |error: StoreError| {
-            let _ = fs::remove_dir_all(&folder);
+            super::removal::remove_or_warn(&folder);
             error
         };
         let path = folder.join(LOCK);
@@ -114,7 +114,7 @@ impl Drop for Building {
                 self.folder.clone()
             }
         };
-        let remove = move || super::remove_folder(&folder);
+        let remove = move || super::removal::remove_or_warn(&folder);
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
             Err(_) => remove(),

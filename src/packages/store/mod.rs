@@ -15,6 +15,7 @@
 //! takes for a set, and the next start removes it. Locks (`flock`) show what is in use, because they end with their process.
 
 mod building;
+mod removal;
 pub(crate) mod tree;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,7 +24,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use isolator_pool::engine::preload::Interpreter;
@@ -107,6 +107,14 @@ pub(crate) enum StoreError {
     /// The disk is full.
     #[error("no space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
     Full(PathBuf),
+    /// Something is out of the way, and its files are still there.
+    #[error("{} could not be deleted and still takes room: {error}; `isolator packages prune` and the next start try it again", folder.display())]
+    Left {
+        /// Where it is now.
+        folder: PathBuf,
+        /// Why it stays.
+        error: io::Error,
+    },
     /// A file or folder can't be used.
     #[error("{}: {error}", path.display())]
     Io {
@@ -154,7 +162,9 @@ impl Store {
             made.recursive(true).mode(0o700);
             made.create(&path).map_err(|error| StoreError::io(&path, error))?;
         }
-        store.sweep();
+        if let Err(error) = store.sweep() {
+            tracing::warn!(%error, "what is left of packages was not removed");
+        }
         Ok(store)
     }
 
@@ -274,28 +284,6 @@ impl Store {
         }
     }
 
-    /// Removes a set. Tells whether it was there.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::InUse`] if this process or another holds it.
-    pub(crate) fn remove(&self, hash: &str) -> Result<bool, StoreError> {
-        let folder = self.set_folder(hash)?;
-        let all = self.lock_all()?;
-        let held = match self.take(hash, FlockOperation::NonBlockingLockExclusive) {
-            // A folder without its file is not a set anymore, and has nobody who uses it.
-            Err(StoreError::NoSuchSet(_)) if folder.exists() => None,
-            Err(StoreError::NoSuchSet(_)) => return Ok(false),
-            taken => Some(taken?),
-        };
-        let away = self.folder.join("removed").join(new_name());
-        fs::rename(&folder, &away).map_err(|error| StoreError::io(&folder, error))?;
-        drop((held, all));
-        lock(&self.verified).retain(|(known, _), _| known != hash);
-        remove_folder(&away);
-        Ok(true)
-    }
-
     /// Whether a process holds the set, this one or another.
     pub(crate) fn is_held(&self, hash: &str) -> bool {
         matches!(
@@ -327,34 +315,6 @@ impl Store {
         tree::disk_bytes(&self.sets_folder(), &mut HashSet::new())
     }
 
-    /// Removes what processes left that were killed while they built or removed a set.
-    pub(crate) fn sweep(&self) {
-        if let Err(error) = self.move_leftovers() {
-            tracing::warn!(%error, "what unfinished builds of packages left could not be removed");
-        }
-        for entry in fs::read_dir(self.folder.join("removed")).into_iter().flatten().flatten() {
-            remove_folder(&entry.path());
-        }
-    }
-
-    /// Moves away what dead processes were building.
-    fn move_leftovers(&self) -> Result<(), StoreError> {
-        let _all = self.lock_all()?;
-        let building = self.folder.join("building");
-        for entry in fs::read_dir(&building).map_err(|error| StoreError::io(&building, error))? {
-            let path = entry.map_err(|error| StoreError::io(&building, error))?.path();
-            // Whoever makes such a folder holds the lock of all until it has its own.
-            let is_alive = File::open(path.join(building::LOCK)).is_ok_and(|own| {
-                flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
-            });
-            if !is_alive {
-                let away = self.folder.join("removed").join(new_name());
-                fs::rename(&path, away).map_err(|error| StoreError::io(&path, error))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Begins to build a set.
     ///
     /// # Errors
@@ -379,26 +339,6 @@ impl Store {
         let mut seen = HashSet::new();
         tree::disk_bytes(&self.sets_folder(), &mut seen);
         tree::disk_bytes(&self.folder.join("cache"), &mut seen)
-    }
-
-    /// Removes what the tools have downloaded, unless a process builds at this moment. Returns the bytes that this freed.
-    ///
-    /// # Errors
-    ///
-    /// When the folder can't be moved away.
-    pub(crate) fn clear_cache(&self) -> Result<u64, StoreError> {
-        let bytes = self.cache_bytes();
-        let held = match self.lock_file_of("cache.lock", FlockOperation::NonBlockingLockExclusive) {
-            Err(StoreError::InUse(_)) => return Ok(0),
-            held => held?,
-        };
-        let cache = self.folder.join("cache");
-        let away = self.folder.join("removed").join(new_name());
-        fs::rename(&cache, &away).map_err(|error| StoreError::io(&cache, error))?;
-        let made = fs::create_dir(&cache).map_err(|error| StoreError::io(&cache, error));
-        drop(held);
-        remove_folder(&away);
-        made.map(|()| bytes)
     }
 
     /// Keeps others from adding or removing something. Held for a moment.
@@ -465,21 +405,6 @@ fn new_name() -> String {
             u64::try_from(time.as_nanos() & u128::from(u64::MAX)).unwrap_or_default().to_le_bytes();
     }
     format!("{}-{}", std::process::id(), hex(&random))
-}
-
-/// Deletes a folder that is out of the way. A tool that was killed may write into it for a moment.
-fn remove_folder(folder: &Path) {
-    const TRIES: u32 = 5;
-    for attempt in 1..=TRIES {
-        match fs::remove_dir_all(folder) {
-            Ok(()) => return,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.exists() => return,
-            Err(error) if attempt == TRIES => {
-                tracing::warn!(%error, folder = %folder.display(), "a folder could not be deleted; the next start tries it again");
-            }
-            Err(_) => thread::sleep(Duration::from_millis(50)),
-        }
-    }
 }
 
 #[cfg(test)]
