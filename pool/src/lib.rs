@@ -149,11 +149,13 @@
 //! - [`counts`]: what happened since the start, in numbers; [`pool::counts`] has those of pools.
 //! - [`run`]: one [`RunRequest`](run::RunRequest) in one sandbox. [`run::workspace`] checks and packs its
 //!   files, [`run::output`] receives what the program prints, [`run::outcome`] says how it ended.
+//! - [`folders`]: trees of folders of any depth are looked at and removed.
 
 pub mod counts;
 pub mod engine;
 #[cfg(not(fuzzing))]
 mod error_chain;
+pub mod folders;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod lock;

@@ -13,15 +13,16 @@ use crate::config::{Config, EngineKind};
 pub fn gc(config: Config) -> Work {
     Box::pin(async move {
         let app = App::new(&config).await?;
-        let mut swept = sweep(&app).await?;
+        let swept = sweep(&app).await;
+        let mut more = Swept::default();
         if config.engine.kind == EngineKind::Auto && app.kind == EngineKind::Docker {
             // Left by servers that found no Docker.
             let embedded = App::on(EngineKind::Embedded, &config, env::current_exe()?).await?;
-            let more = sweep(&embedded).await?;
-            swept.sandboxes += more.sandboxes;
-            swept.shared += more.shared;
+            more = sweep(&embedded).await?;
         }
-        say(&format!("removed {} sandboxes and {} volumes", swept.sandboxes, swept.shared))?;
+        let swept = swept?;
+        let sandboxes = swept.sandboxes + more.sandboxes;
+        say(&format!("removed {sandboxes} sandboxes and {} volumes", swept.shared + more.shared))?;
         Ok(ExitCode::SUCCESS)
     })
 }

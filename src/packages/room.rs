@@ -151,15 +151,16 @@ async fn remove(shared: &Shared, set: &StoredSet) -> Result<bool, Refusal> {
     let removed = blocking(move || workshop.remove(&hash)).await?;
     match removed {
         // If it was not there anymore, it is gone as well.
-        Ok(_) => {
-            shared.jobs.removed(&set.hash);
-            shared.has_changed();
-            Ok(true)
-        }
-        Err(StoreError::InUse(_)) => Ok(false),
+        Ok(_) => {}
+        Err(StoreError::InUse(_)) => return Ok(false),
         Err(error) => {
             tracing::warn!(%error, hash = set.hash, "a set of packages can't be removed");
-            Ok(false)
+            if !matches!(error, StoreError::Left { .. }) {
+                return Ok(false);
+            }
         }
     }
+    shared.jobs.removed(&set.hash);
+    shared.has_changed();
+    Ok(true)
 }

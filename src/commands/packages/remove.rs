@@ -19,6 +19,7 @@ pub(super) fn remove(config: &Config, store: &Store, names: &[String]) -> anyhow
     let found: Vec<_> = found.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect();
     let names = choice::names(config, &all);
     let mut gone: Vec<&str> = Vec::new();
+    let mut code = ExitCode::SUCCESS;
     for set in found {
         if gone.contains(&set.hash.as_str()) {
             continue;
@@ -34,15 +35,18 @@ pub(super) fn remove(config: &Config, store: &Store, names: &[String]) -> anyhow
                     called(&names, set)
                 );
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => code = failed(&error),
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 /// Removes what the configuration does not name and nobody uses.
 pub(super) fn prune(config: &Config, store: &Store) -> anyhow::Result<ExitCode> {
-    store.sweep();
+    let mut code = match store.sweep() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    };
     let (mut sets, mut bytes) = (0, 0);
     let all: Vec<_> = store.all().into_iter().map(|(set, _)| set).collect();
     let names = choice::names(config, &all);
@@ -60,16 +64,32 @@ pub(super) fn prune(config: &Config, store: &Store) -> anyhow::Result<ExitCode> 
                 let by = users::told(store, &set.hash, &users::of(store, &set.hash));
                 complain(&format!("isolator: {} is in use and stays: {by}", called(&names, &set)));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => code = failed(&error),
         }
     }
-    let cache = store.clear_cache()?;
+    let cache = match store.clear_cache() {
+        Ok(Some(cache)) => cache,
+        Ok(None) => {
+            complain("isolator: the downloads stay, because a process builds with them now");
+            0
+        }
+        Err(error) => {
+            code = failed(&error);
+            0
+        }
+    };
     say(&format!(
         "removed {sets} set(s) that the configuration does not name, {}, and {} of downloads",
         size(bytes),
         size(cache)
     ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
+}
+
+/// Tells what was not removed. The rest is removed all the same.
+fn failed(error: &StoreError) -> ExitCode {
+    complain(&format!("isolator: {error}"));
+    ExitCode::FAILURE
 }
 
 fn called(names: &HashMap<String, Vec<String>>, set: &StoredSet) -> String {

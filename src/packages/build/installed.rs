@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use isolator_pool::folders;
 use isolator_pool::quote::escaped;
 use pep440_rs::{Version, VersionSpecifiers};
 
@@ -71,15 +72,25 @@ fn merge(from: &Path, to: &Path) -> Result<(), StoreError> {
         }
         return fs::rename(from, to).map_err(|error| StoreError::io(from, error));
     }
-    for entry in read_dir(from)? {
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if to.is_dir() && from.is_dir() {
-            merge(&from, &to)?;
-        } else {
-            fs::rename(&from, &to).map_err(|error| StoreError::io(&from, error))?;
+    // Packages can nest folders as deeply as they like.
+    let mut ahead = vec![(from.to_owned(), to.to_owned())];
+    while let Some((from, to)) = ahead.pop() {
+        for entry in read_dir(&from)? {
+            let (from, to) = (entry.path(), to.join(entry.file_name()));
+            if is_folder(&to) && is_folder(&from) {
+                ahead.push((from, to));
+            } else {
+                fs::rename(&from, &to).map_err(|error| StoreError::io(&from, error))?;
+            }
         }
     }
-    fs::remove_dir(from).map_err(|error| StoreError::io(from, error))
+    // Only folders are left.
+    folders::remove(from).map(drop).map_err(|error| StoreError::io(from, error))
+}
+
+/// Whether this is a folder, and not a link to one.
+fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
 /// Lets a script start with the image's interpreter instead of this machine's.

@@ -49,7 +49,7 @@ impl Building {
         let failed = |error| StoreError::io(&folder, error);
         fs::create_dir(&folder).map_err(failed)?;
         let remove = |error: StoreError| {
-            let _ = fs::remove_dir_all(&folder);
+            super::removal::remove_or_warn(&folder);
             error
         };
         let path = folder.join(LOCK);
@@ -152,7 +152,7 @@ impl Drop for Building {
         let (store, cache) = (self.store.clone(), self.cache.take());
         let most = self.cache_most.load(Ordering::Relaxed);
         let remove = move || {
-            super::remove_folder(&folder);
+            super::removal::remove_or_warn(&folder);
             // However it has ended.
             drop(cache);
             store.bound_cache(most);

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use rustix::fs::FlockOperation;
 
 use super::measure::{Usage, is_unlinked};
-use super::{Building, Store, StoreError, new_name, remove_folder};
+use super::removal::remove_folder;
+use super::{Building, Store, StoreError, new_name};
 
 /// How many bytes the caches of the tools may have.
 #[derive(Debug, Clone, Copy)]
@@ -36,9 +37,15 @@ impl Store {
                 return Building::begin(self, held, before, room.idle).map(Some);
             }
             drop(held);
-            if self.clear_cache()? > 0 {
-                continue;
-            }
+            match self.clear_cache() {
+                Ok(Some(bytes)) if bytes > 0 => continue,
+                // It is out of the way, and the next sweep tries it again.
+                Err(error @ StoreError::Left { .. }) => {
+                    tracing::warn!(%error, "a cache of packages was not removed");
+                    continue;
+                }
+                cleared => cleared?,
+            };
             if cache.bytes > room.shared {
                 return Ok(None);
             }
@@ -72,8 +79,8 @@ impl Store {
             return;
         }
         match self.clear_cache() {
-            Ok(0) => {}
-            Ok(bytes) => {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
                 tracing::info!(
                     bytes,
                     "the cache of packages was removed, because it was too large"
@@ -83,15 +90,16 @@ impl Store {
         }
     }
 
-    /// Removes what the tools have downloaded, unless a process builds at this moment. Returns the bytes that this freed.
+    /// Removes what the tools have downloaded, unless a process builds at this moment. Returns the bytes that this freed,
+    /// and nothing if they stay.
     ///
     /// # Errors
     ///
-    /// When the folder can't be moved away.
-    pub(crate) fn clear_cache(&self) -> Result<u64, StoreError> {
+    /// When the folder can't be moved away or deleted.
+    pub(crate) fn clear_cache(&self) -> Result<Option<u64>, StoreError> {
         let bytes = self.cache_usage(|_| {}).bytes;
         let held = match self.lock_file_of("cache.lock", FlockOperation::NonBlockingLockExclusive) {
-            Err(StoreError::InUse(_)) => return Ok(0),
+            Err(StoreError::InUse(_)) => return Ok(None),
             held => held?,
         };
         let cache = self.folder.join("cache");
@@ -99,7 +107,6 @@ impl Store {
         fs::rename(&cache, &away).map_err(|error| StoreError::io(&cache, error))?;
         let made = fs::create_dir(&cache).map_err(|error| StoreError::io(&cache, error));
         drop(held);
-        remove_folder(&away);
-        made.map(|()| bytes)
+        made.and(remove_folder(&away)).map(|()| Some(bytes))
     }
 }

@@ -17,6 +17,7 @@
 mod building;
 mod cache;
 mod measure;
+mod removal;
 pub(crate) mod tree;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,7 +26,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use isolator_pool::engine::preload::Interpreter;
@@ -111,6 +111,14 @@ pub(crate) enum StoreError {
     /// The disk is full.
     #[error("no space is left for packages in {}: free some, or remove sets with `isolator packages prune`", .0.display())]
     Full(PathBuf),
+    /// Something is out of the way, and its files are still there.
+    #[error("{} could not be deleted and still takes room: {error}; `isolator packages prune` and the next start try it again", folder.display())]
+    Left {
+        /// Where it is now.
+        folder: PathBuf,
+        /// Why it stays.
+        error: io::Error,
+    },
     /// A file or folder can't be used.
     #[error("{}: {error}", path.display())]
     Io {
@@ -158,7 +166,9 @@ impl Store {
             made.recursive(true).mode(0o700);
             made.create(&path).map_err(|error| StoreError::io(&path, error))?;
         }
-        store.sweep();
+        if let Err(error) = store.sweep() {
+            tracing::warn!(%error, "what is left of packages was not removed");
+        }
         Ok(store)
     }
 
@@ -278,28 +288,6 @@ impl Store {
         }
     }
 
-    /// Removes a set. Tells whether it was there.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::InUse`] if this process or another holds it.
-    pub(crate) fn remove(&self, hash: &str) -> Result<bool, StoreError> {
-        let folder = self.set_folder(hash)?;
-        let all = self.lock_all()?;
-        let held = match self.take(hash, FlockOperation::NonBlockingLockExclusive) {
-            // A folder without its file is not a set anymore, and has nobody who uses it.
-            Err(StoreError::NoSuchSet(_)) if folder.exists() => None,
-            Err(StoreError::NoSuchSet(_)) => return Ok(false),
-            taken => Some(taken?),
-        };
-        let away = self.folder.join("removed").join(new_name());
-        fs::rename(&folder, &away).map_err(|error| StoreError::io(&folder, error))?;
-        drop((held, all));
-        lock(&self.verified).retain(|(known, _), _| known != hash);
-        remove_folder(&away);
-        Ok(true)
-    }
-
     /// Whether a process holds the set, this one or another.
     pub(crate) fn is_held(&self, hash: &str) -> bool {
         matches!(
@@ -329,34 +317,6 @@ impl Store {
     /// Bytes of all sets. What several have in common counts once. Looks at every file, so it takes a while.
     pub(crate) fn bytes(&self) -> u64 {
         tree::disk_bytes(&self.sets_folder(), &mut HashSet::new())
-    }
-
-    /// Removes what processes left that were killed while they built or removed a set.
-    pub(crate) fn sweep(&self) {
-        if let Err(error) = self.move_leftovers() {
-            tracing::warn!(%error, "what unfinished builds of packages left could not be removed");
-        }
-        for entry in fs::read_dir(self.folder.join("removed")).into_iter().flatten().flatten() {
-            remove_folder(&entry.path());
-        }
-    }
-
-    /// Moves away what dead processes were building.
-    fn move_leftovers(&self) -> Result<(), StoreError> {
-        let _all = self.lock_all()?;
-        let building = self.folder.join("building");
-        for entry in fs::read_dir(&building).map_err(|error| StoreError::io(&building, error))? {
-            let path = entry.map_err(|error| StoreError::io(&building, error))?.path();
-            // Whoever makes such a folder holds the lock of all until it has its own.
-            let is_alive = File::open(path.join(building::LOCK)).is_ok_and(|own| {
-                flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
-            });
-            if !is_alive {
-                let away = self.folder.join("removed").join(new_name());
-                fs::rename(&path, away).map_err(|error| StoreError::io(&path, error))?;
-            }
-        }
-        Ok(())
     }
 
     /// Keeps others from adding or removing something. Held for a moment.
@@ -423,21 +383,6 @@ fn new_name() -> String {
             u64::try_from(time.as_nanos() & u128::from(u64::MAX)).unwrap_or_default().to_le_bytes();
     }
     format!("{}-{}", std::process::id(), hex(&random))
-}
-
-/// Deletes a folder that is out of the way. A tool that was killed may write into it for a moment.
-fn remove_folder(folder: &Path) {
-    const TRIES: u32 = 5;
-    for attempt in 1..=TRIES {
-        match fs::remove_dir_all(folder) {
-            Ok(()) => return,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.exists() => return,
-            Err(error) if attempt == TRIES => {
-                tracing::warn!(%error, folder = %folder.display(), "a folder could not be deleted; the next start tries it again");
-            }
-            Err(_) => thread::sleep(Duration::from_millis(50)),
-        }
-    }
 }
 
 #[cfg(test)]

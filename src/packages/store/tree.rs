@@ -6,9 +6,10 @@ use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::thread;
 
+use isolator_pool::folders;
 use sha2::{Digest as _, Sha256};
 
 use super::StoreError;
@@ -260,17 +261,13 @@ pub(crate) fn difference(was: &str, is: &str) -> Option<String> {
 /// Bytes on disk below a folder, without those that `seen` has, by device and inode.
 pub(crate) fn disk_bytes(root: &Path, seen: &mut std::collections::HashSet<(u64, u64)>) -> u64 {
     let mut bytes = 0;
-    let mut folders: Vec<PathBuf> = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        // What vanishes meanwhile has no bytes.
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            } else if seen.insert((metadata.dev(), metadata.ino())) {
-                bytes += metadata.len();
-            }
+    let looked = folders::look(root, &mut |found| {
+        if seen.insert((found.st_dev, found.st_ino)) {
+            bytes += found.st_size.cast_unsigned();
         }
+    });
+    if let Err(error) = looked {
+        tracing::warn!(%error, folder = %root.display(), "not all files were counted");
     }
     bytes
 }

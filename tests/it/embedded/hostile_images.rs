@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use isolator_pool::engine::store::{Store, Stored};
+use isolator_pool::folders;
 use rmcp::model::CallToolRequestParams;
 use rmcp::service::RunningService;
 use rmcp::{RoleClient, ServiceExt};
@@ -343,7 +344,7 @@ async fn images_that_reach_for_the_host_are_refused_or_reach_nothing() {
     for place in ["proc", "dev", "sys", "tmp", "etc", "workspace"] {
         let language = format!("old-{place}");
         let change = |root: &Path| {
-            let _ = fs::remove_dir_all(root.join(place));
+            folders::remove(&root.join(place)).expect("ours");
             symlink(bait.0.path(), root.join(place)).expect("ours");
         };
         home.import_changed(&language, change).await;

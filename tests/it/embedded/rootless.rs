@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isolator_pool::folders;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -52,7 +53,7 @@ impl Home {
         // make in an image of root's.
         let root = run_command(isolator(path).args(["run", "--language", "python", "-"]), "");
         assert_eq!(root.code, Some(0), "{root:?}");
-        fs::remove_dir_all(path.join("state")).expect("root's");
+        folders::remove(&path.join("state")).expect("root's");
 
         fs::create_dir_all(path.join("data/isolator")).expect("writable");
         let grant = if granted { format!("{USER}:2000000000:65536\n") } else { String::new() };

@@ -1,8 +1,8 @@
 //! How sets come and go, and what happens if one is not where it should be.
 
-use std::fs;
 use std::sync::Arc;
 
+use isolator_pool::folders;
 use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::run::RunError;
 
@@ -38,7 +38,7 @@ async fn a_set_that_was_taken_back_can_come_again() {
 async fn a_set_that_is_gone_is_an_error_that_says_so() {
     let world = World::python().await;
     let set = world.module("parcel", "");
-    fs::remove_dir_all(&set.folder).expect("ours");
+    folders::remove(&set.folder).expect("ours");
     let error = world.try_run(&[("main.py", "import parcel")], Some(&set)).await.err();
     let error = error.expect("there is no such set");
     assert!(

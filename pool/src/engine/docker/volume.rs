@@ -140,17 +140,18 @@ pub(super) async fn sweep(
     let filters = HashMap::from([("label", vec![LABEL])]);
     let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
     let listed = engine.docker().await?.list_volumes(Some(options)).await;
-    let mut removed = 0;
+    let mut removed = Ok(0);
     for volume in listed.map_err(|e| translate.error(e))?.volumes.unwrap_or_default() {
         if !dead(&volume.labels.into_iter().collect()) {
             continue;
         }
         let options = RemoveVolumeOptionsBuilder::new().build();
         match engine.docker().await?.remove_volume(&volume.name, Some(options)).await {
-            Ok(()) => removed += 1,
+            Ok(()) => removed = removed.map(|removed| removed + 1),
             Err(error) if error::status(&error) == Some(404) => {}
-            Err(error) => return Err(translate.error(error)),
+            // The others go all the same.
+            Err(error) => removed = Err(translate.error(error)),
         }
     }
-    Ok(removed)
+    removed
 }

@@ -51,6 +51,7 @@ use crate::engine::{
     Call, Channel, Engine, EngineError, Image, LabelFilter, Labels, ListedSandbox, Progress,
     SandboxName, SandboxSpec, SandboxState, ToolGroup, Unsupported, WaitingMemory, Warning,
 };
+use crate::folders;
 use crate::lock::lock;
 use crate::packages::PackageSet;
 
@@ -436,21 +437,18 @@ impl Engine for EmbeddedEngine {
                 groups.remove_instance(instance).map_err(failed)?;
             }
         }
-        let mut swept = 0;
+        let mut swept = Ok(0);
         for entry in fs::read_dir(&self.settings.state).into_iter().flatten() {
-            let entry = entry.map_err(failed)?;
-            if is_dead(&entry.file_name().to_string_lossy()) {
-                match fs::remove_dir_all(entry.path()) {
-                    // Another instance may start and sweep at the same time.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    removed => {
-                        removed.map_err(failed)?;
-                        swept += 1;
-                    }
+            let path = entry.map_err(failed)?.path();
+            if path.file_name().is_some_and(|name| is_dead(&name.to_string_lossy())) {
+                match folders::remove(&path) {
+                    Ok(_) => swept = swept.map(|swept| swept + 1),
+                    // The others go all the same.
+                    Err(error) => swept = Err(failed(in_folder(&path, &error))),
                 }
             }
         }
-        Ok(swept)
+        swept
     }
 }
 
@@ -458,6 +456,11 @@ impl Engine for EmbeddedEngine {
 /// which not every user can have.
 pub fn shows_sandboxes() -> bool {
     Host::find().is_ok_and(|host| host.groups.is_some())
+}
+
+/// An error with the folder that it is about.
+fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
 }
 
 fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {

@@ -7,8 +7,9 @@ use super::blocking_job::BlockingJob;
 use super::digest::Digest;
 use super::error::{IoContext, StoreError};
 use super::limits::Limits;
-use super::tree::{self, Root};
+use super::tree::Root;
 use super::unpack::Unpacker;
+use crate::folders;
 
 /// Unpacks layers, one over the other, into a directory that is empty. Returns the size of the files. What
 /// the digests of the layers should be, nobody has said.
@@ -38,9 +39,5 @@ pub fn unpack(directory: &Path, layers: &[Vec<u8>], limits: Limits) -> Result<u6
 ///
 /// [`StoreError::Io`].
 pub fn clear(directory: &Path) -> Result<u64, StoreError> {
-    let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
-        return Ok(0);
-    };
-    let parent = Root::open(parent).at("open", parent)?;
-    tree::remove(parent.fd(), name).at("remove", directory)
+    folders::remove(directory).at("remove", directory)
 }

@@ -44,11 +44,11 @@ impl Store {
             (Ok(None), None) => self.build_new(self.stage_now()?, blobs, parts, names, job),
             (Ok(Some(stored)), staged) => {
                 job.report(format!("image {} is already in the store", stored.digest));
-                staged.map_or(Ok(0), Staged::discard_now)?;
+                staged.into_iter().for_each(Staged::discard_now);
                 Ok(stored)
             }
             (Err(error), staged) => {
-                staged.map_or(Ok(0), Staged::discard_now)?;
+                staged.into_iter().for_each(Staged::discard_now);
                 Err(error)
             }
         }

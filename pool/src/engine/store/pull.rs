@@ -43,8 +43,8 @@ impl Store {
             }
             Err(error) => {
                 // What it left is removed before the caller gets the error.
-                let removed = staged.discard().await;
-                removed.and(Err(error))
+                staged.discard().await;
+                Err(error)
             }
         }
     }

@@ -35,7 +35,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Io`].
+    /// [`StoreError::Io`] if something can't be removed. Everything else is; the next call tries again what is left.
     pub async fn prune(&self) -> Result<Pruned, StoreError> {
         let store = self.clone();
         run_blocking(move || store.prune_now()).await
@@ -65,7 +65,7 @@ impl Store {
         names::write(&self.directory, &names)?;
         let gone = held.map(|held| self.move_to_staging(&digest, held)).transpose()?;
         drop(lock);
-        gone.map_or(Ok(0), Staged::discard_now).map(drop)
+        gone.map_or(Ok(0), Staged::remove_now).map(drop)
     }
 
     fn prune_now(&self) -> Result<Pruned, StoreError> {
@@ -86,10 +86,19 @@ impl Store {
                 }
             }
         }
+        let mut failed = Ok(pruned);
         for staged in garbage {
-            pruned.bytes += staged.discard_now()?;
+            match staged.remove_now() {
+                Ok(bytes) => pruned.bytes += bytes,
+                Err(error) => {
+                    tracing::warn!(
+                        "what is left of an image could not be removed; the next prune tries it again: {error}"
+                    );
+                    failed = Err(error);
+                }
+            }
         }
-        Ok(pruned)
+        failed.map(|_| pruned)
     }
 
     /// Staging directories that nobody holds.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,7 @@ use super::error::{IoContext, StoreError};
 use super::stored::{DESCRIPTION, ROOT, Stored};
 use super::tree::{self, Root};
 use super::{Store, check, content, copy, mountpoints, names};
+use crate::folders;
 
 /// The directory that becomes the image's.
 const IMAGE: &str = "image";
@@ -97,9 +99,9 @@ impl Store {
         let staged = stage().at("make", &directory)?;
         let dead = self.dead()?;
         drop(lock);
-        // Whoever was killed in the middle of a build has left hundreds of megabytes.
+        // A process that was killed in the middle of a build has left hundreds of megabytes.
         for left in dead {
-            left.discard_now()?;
+            left.discard_now();
         }
         Ok(staged)
     }
@@ -220,7 +222,7 @@ impl Staged {
     fn make_build_directory(&self, name: &str) -> Result<(), StoreError> {
         let root = self.open()?;
         mountpoints::prepare(&root, "what the build starts from", Description::default())?;
-        let made = tree::remove(root.fd(), name.as_ref())
+        let made = folders::remove_at(root.fd().as_fd(), name.as_ref())
             .and_then(|_| Ok(tree::make_directory(root.fd(), name.as_ref())?));
         made.map(drop).at("make", &self.root().join(name))
     }
@@ -234,56 +236,54 @@ impl Staged {
         self.guard.as_ref().map_or(Path::new(""), |guard| &guard.directory)
     }
 
-    /// Calls `last`, then removes what is left in `staging`, and returns the result.
+    /// Calls `last`, then removes what is left in `staging`, and returns the result. It is what `last` has done, even if
+    /// something stays.
     pub(super) fn finish<T>(
-        mut self,
+        self,
         last: impl FnOnce(&Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let done = last(&self);
-        let removed = self.guard.take().map_or(Ok(0), |guard| guard.remove());
-        let done = done?;
-        removed?;
-        Ok(done)
+        self.discard_now();
+        done
     }
 
-    /// Gives up the image and removes what is there of it.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`].
-    pub async fn discard(self) -> Result<(), StoreError> {
-        run_blocking(move || self.discard_now().map(drop)).await
+    /// Gives up the image and removes what is there of it. What stays is removed by the next prune.
+    pub async fn discard(self) {
+        // It fails only if the process ends, and then the next prune does it.
+        let _ = run_blocking(move || Ok(self.discard_now())).await;
+    }
+
+    /// The same, on a thread that may block.
+    pub(super) fn discard_now(mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.remove_or_warn();
+        }
     }
 
     /// Removes it, and returns how many bytes that freed.
-    pub(super) fn discard_now(mut self) -> Result<u64, StoreError> {
+    pub(super) fn remove_now(mut self) -> Result<u64, StoreError> {
         self.guard.take().map_or(Ok(0), |guard| guard.remove())
     }
 }
 
 impl Guard {
     fn remove(self) -> Result<u64, StoreError> {
-        let remove = || -> io::Result<u64> {
-            let (Some(parent), Some(name)) = (self.directory.parent(), self.directory.file_name())
-            else {
-                return Ok(0);
-            };
-            tree::remove(&File::open(parent)?.into(), name)
-        };
-        remove().at("remove", &self.directory)
+        folders::remove(&self.directory).at("remove", &self.directory)
+    }
+
+    fn remove_or_warn(self) {
+        if let Err(error) = self.remove() {
+            tracing::warn!(
+                "an unfinished image could not be removed; the next prune tries it again: {error}"
+            );
+        }
     }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
-        let remove = move || {
-            if let Err(error) = guard.remove() {
-                tracing::warn!(
-                    "an unfinished image could not be removed; the next prune removes it: {error}"
-                );
-            }
-        };
+        let remove = move || guard.remove_or_warn();
         // A tree may be large. If the runtime ends first, `prune` removes it later.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),

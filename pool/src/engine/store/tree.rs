@@ -8,8 +8,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, chmodat, fchmod, fstat,
-    mkdirat, openat2, readlinkat, statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, fchmod, fstat, mkdirat,
+    openat2, readlinkat, statat,
 };
 use rustix::io::Errno;
 
@@ -197,28 +197,6 @@ pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     }
     names.sort_unstable();
     Ok(names)
-}
-
-/// Removes what is at a name, a whole tree if it is one, and returns how many bytes its files had. Nothing
-/// there is fine.
-pub(super) fn remove(directory: &OwnedFd, name: &OsStr) -> io::Result<u64> {
-    let Some(found) = stat(directory, name)? else { return Ok(0) };
-    if kind(&found) != FileType::Directory {
-        unlinkat(directory, name, AtFlags::empty())?;
-        let last = kind(&found) == FileType::RegularFile && found.st_nlink == 1;
-        return Ok(if last { found.st_size as u64 } else { 0 });
-    }
-    if found.st_mode & 0o700 != 0o700 {
-        // Nobody but root gets into such a directory, or takes something out of it.
-        chmodat(directory, name, Mode::RWXU, AtFlags::empty())?;
-    }
-    let inside = enter(directory, name)?;
-    let mut bytes = 0;
-    for name in names(&inside)? {
-        bytes += remove(&inside, &name)?;
-    }
-    unlinkat(directory, name, AtFlags::REMOVEDIR)?;
-    Ok(bytes)
 }
 
 /// One step of a walk through a tree.

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use isolator_pool::engine::store::{Description, StoreError, Stored};
+use isolator_pool::folders;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 use tar::EntryType;
@@ -49,7 +50,7 @@ fn put(root: &Path, place: &str, thing: Thing, outside: &Path) {
     let path = root.join(place);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     match fs::symlink_metadata(&path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(&path).unwrap(),
+        Ok(found) if found.is_dir() => drop(folders::remove(&path).unwrap()),
         Ok(_) => fs::remove_file(&path).unwrap(),
         Err(_) => {}
     }

@@ -127,7 +127,7 @@ impl EmbeddedEngine {
         };
         if let Err(error) = ended {
             // Here, and not when it is dropped: the process may end before that is done.
-            staged.discard().await.map_err(|error| failed(&error))?;
+            staged.discard().await;
             return Err(failed(&error));
         }
         progress(&format!("storing {name}"));

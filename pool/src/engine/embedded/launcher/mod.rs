@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 
@@ -51,6 +51,7 @@ use super::layout::{BUILDING, EMPTY, FIRST_PID, IMAGES, PACKAGES, ROOTS, SHARED}
 use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Part, ReceiveError, Request};
 use crate::engine::seccomp::{self, Filtered};
 use crate::error_chain::error_chain;
+use crate::folders;
 use crate::quote::escaped;
 
 /// The hidden subcommand that makes the binary a launcher.
@@ -454,7 +455,7 @@ impl Launcher {
 /// Removes the files that the launcher keeps of a sandbox, in a tmpfs.
 fn remove_files(name: &str) {
     for directory in [STATE, BUNDLES] {
-        let _ = fs::remove_dir_all(PathBuf::from(directory).join(name));
+        let _ = folders::remove(&Path::new(directory).join(name));
     }
 }
 

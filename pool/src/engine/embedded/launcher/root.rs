@@ -17,6 +17,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::engine::embedded::layout::{self, SHARED};
 use crate::engine::embedded::protocol::Layer;
+use crate::folders;
 
 /// The launcher's device nodes. `libcontainer` uses them for sandboxes.
 const DEVICES: &str = "/dev";
@@ -106,6 +107,6 @@ impl Drop for Mounted {
             // A mount that stays is removed with this process.
             let _ = unmount(point, UnmountFlags::DETACH);
         }
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = folders::remove(&self.folder);
     }
 }

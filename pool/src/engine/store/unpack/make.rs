@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
@@ -15,6 +15,7 @@ use crate::engine::store::check::{ALLOWED_MODE, times};
 use crate::engine::store::path;
 use crate::engine::store::tar_reader::{Header, Kind};
 use crate::engine::store::tree::{self, OpenDirectory};
+use crate::folders;
 
 impl Unpacker<'_> {
     /// Creates what an entry describes. Returns whether the directories on the way are still the same.
@@ -155,7 +156,7 @@ const BUFFER: usize = 128 * 1024;
 /// one.
 fn clear(place: &OpenDirectory, name: &OsStr) -> Result<bool, EntryError> {
     let Some(existing) = tree::stat(&place.fd, name)? else { return Ok(true) };
-    tree::remove(&place.fd, name)?;
+    folders::remove_at(place.fd.as_fd(), name)?;
     Ok(tree::kind(&existing) == FileType::RegularFile)
 }
 

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, RawMode, fchmod, futimens};
@@ -23,6 +24,7 @@ use super::mountpoints;
 use super::path::{self, Meaning};
 use super::tar_reader::{self, Header, Kind};
 use super::tree::{self, DIRECTORY_MODE, Missing, OpenDirectory, Root};
+use crate::folders;
 
 /// The mode and times that a directory gets when its contents are complete. Until then this process must be
 /// able to write to it, and its time would change.
@@ -207,7 +209,7 @@ impl<'a> Unpacker<'a> {
     ) -> Result<(), EntryError> {
         let path = place.path.join(name);
         if !layer.own.contains(&self.hasher.hash_one(&path)) {
-            tree::remove(&place.fd, name)?;
+            folders::remove_at(place.fd.as_fd(), name)?;
             return Ok(());
         }
         let found = tree::stat(&place.fd, name)?;

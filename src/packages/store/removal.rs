@@ -1,0 +1,96 @@
+//! Removing: one rename takes something out of the way, and then its files are deleted, which can take a while. Those that
+//! can't be deleted stay in `removed` until the next sweep.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use isolator_pool::folders;
+use isolator_pool::lock::lock;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::{Store, StoreError, building, new_name};
+
+impl Store {
+    /// Removes a set. Tells whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::InUse`] if this process or another holds it, and [`StoreError::Left`] if it is gone, but its files are not.
+    pub(crate) fn remove(&self, hash: &str) -> Result<bool, StoreError> {
+        let folder = self.set_folder(hash)?;
+        let all = self.lock_all()?;
+        let held = match self.take(hash, FlockOperation::NonBlockingLockExclusive) {
+            // A folder without its file is not a set anymore, and has nobody who uses it.
+            Err(StoreError::NoSuchSet(_)) if folder.exists() => None,
+            Err(StoreError::NoSuchSet(_)) => return Ok(false),
+            taken => Some(taken?),
+        };
+        let away = self.folder.join("removed").join(new_name());
+        fs::rename(&folder, &away).map_err(|error| StoreError::io(&folder, error))?;
+        drop((held, all));
+        lock(&self.verified).retain(|(known, _), _| known != hash);
+        remove_folder(&away)?;
+        Ok(true)
+    }
+
+    /// Removes what processes left that were killed while they built or removed a set, and what could not be removed before.
+    ///
+    /// # Errors
+    ///
+    /// The first one. Everything that can be removed is.
+    pub(crate) fn sweep(&self) -> Result<(), StoreError> {
+        let mut swept = self.move_leftovers();
+        let removed = self.folder.join("removed");
+        for entry in fs::read_dir(&removed).map_err(|error| StoreError::io(&removed, error))? {
+            let path = entry.map_err(|error| StoreError::io(&removed, error))?.path();
+            swept = swept.and(remove_folder(&path));
+        }
+        swept
+    }
+
+    /// Moves away what dead processes were building.
+    fn move_leftovers(&self) -> Result<(), StoreError> {
+        let _all = self.lock_all()?;
+        let mut moved = Ok(());
+        let building = self.folder.join("building");
+        for entry in fs::read_dir(&building).map_err(|error| StoreError::io(&building, error))? {
+            let path = entry.map_err(|error| StoreError::io(&building, error))?.path();
+            // Whoever makes such a folder holds the lock of all until it has its own.
+            let is_alive = File::open(path.join(building::LOCK)).is_ok_and(|own| {
+                flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+            });
+            if !is_alive {
+                let away = self.folder.join("removed").join(new_name());
+                moved = moved
+                    .and(fs::rename(&path, away).map_err(|error| StoreError::io(&path, error)));
+            }
+        }
+        moved
+    }
+}
+
+/// Deletes a folder that is out of the way. A tool that was killed may write into it for a moment.
+pub(super) fn remove_folder(folder: &Path) -> Result<(), StoreError> {
+    const TRIES: u32 = 5;
+    let mut attempt = 1;
+    loop {
+        match folders::remove(folder) {
+            Ok(_) => return Ok(()),
+            Err(error) if attempt == TRIES => {
+                return Err(StoreError::Left { folder: folder.to_owned(), error });
+            }
+            Err(_) => thread::sleep(Duration::from_millis(50)),
+        }
+        attempt += 1;
+    }
+}
+
+/// The same where nobody waits for what comes of it.
+pub(super) fn remove_or_warn(folder: &Path) {
+    if let Err(error) = remove_folder(folder) {
+        tracing::warn!(%error, "what is left of a build was not removed");
+    }
+}
