@@ -1,192 +1,147 @@
-//! The task that sends spans to the collector. No call waits for it: what it can't send in time is dropped and counted.
+//! The way of spans to the collector: the SDK's batch processor, with a bound that counts what is lost. No call waits for it.
 
-use std::env;
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use isolator_pool::lock::lock;
 use opentelemetry::Context;
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter as _, SpanProcessor};
+use opentelemetry_sdk::trace::{
+    BatchSpanProcessor, Span, SpanData, SpanExporter as Exporter, SpanProcessor,
+};
+use reqwest::blocking::Client;
 use reqwest::redirect::Policy;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
 
-use super::TraceCounts;
-
-/// How many spans wait at most, how many are sent together, how long the first of them waits, and how long sending may take;
-/// each with the variable that sets another value.
-const QUEUE: (&str, u64) = ("OTEL_BSP_MAX_QUEUE_SIZE", 2048);
-const BATCH: (&str, u64) = ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512);
-const DELAY_MS: (&str, u64) = ("OTEL_BSP_SCHEDULE_DELAY", 5000);
-const TIMEOUT_MS: (&str, u64) = ("OTEL_BSP_EXPORT_TIMEOUT", 30_000);
-
-/// The largest queue, whatever the variable says.
-const LONGEST_QUEUE: u64 = 1 << 16;
-
-/// How long the last spans can take when the server stops.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+use super::{TraceCounts, environment};
 
 /// Shortest time between two lines in the log about spans that were lost.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
-/// Puts spans that have ended into the queue.
-#[derive(Debug)]
-pub(super) struct Queue {
-    spans: mpsc::Sender<SpanData>,
-    counts: Arc<TraceCounts>,
+/// The processor that sends to the collector of the environment.
+///
+/// # Errors
+///
+/// When the environment names no address, or there are no certificates to trust.
+pub(super) fn to_collector(counts: Arc<TraceCounts>) -> Result<impl SpanProcessor, String> {
+    let timeout = environment::timeout();
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(client(timeout)?)
+        .with_protocol(Protocol::HttpBinary)
+        .with_timeout(timeout)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let (config, most) = environment::batches();
+    let waiting = Waiting::new(most, counts);
+    let exporter = Counted { exporter, waiting: Arc::clone(&waiting) };
+    let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+    Ok(Bounded { processor, waiting })
 }
 
-impl Queue {
-    pub(super) fn new(most: usize, counts: Arc<TraceCounts>) -> (Self, mpsc::Receiver<SpanData>) {
-        let (spans, received) = mpsc::channel(most);
-        (Self { spans, counts }, received)
+/// The SDK's thread sends with it. It has a runtime of its own, so it can't be made on a thread of another.
+fn client(timeout: Duration) -> Result<Client, String> {
+    // Fails if it was installed before, which is fine: this program has only one provider.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let build = || Client::builder().redirect(Policy::none()).timeout(timeout).build();
+    let built = thread::scope(|scope| scope.spawn(build).join());
+    built.map_err(|_| "the HTTP client panicked".to_owned())?.map_err(|error| error.to_string())
+}
+
+/// The spans that wait, and those that were lost.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    spans: AtomicUsize,
+    most: usize,
+    counts: Arc<TraceCounts>,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Waiting {
+    pub(super) fn new(most: usize, counts: Arc<TraceCounts>) -> Arc<Self> {
+        Arc::new(Self { spans: AtomicUsize::new(0), most, counts, told: Mutex::default() })
+    }
+
+    fn lost(&self, count: u64, why: &str) {
+        self.counts.dropped.add(count);
+        let mut told = lock(&self.told);
+        if told.is_none_or(|told| told.elapsed() >= BETWEEN_LINES) {
+            *told = Some(Instant::now());
+            tracing::warn!(
+                why,
+                lost = count,
+                "spans for the collector are lost; check it and OTEL_EXPORTER_OTLP_ENDPOINT"
+            );
+        }
     }
 }
 
-impl SpanProcessor for Queue {
-    fn on_start(&self, _span: &mut Span, _context: &Context) {}
+/// A processor that gets no more spans than may wait. The SDK's own bound does not tell how many it drops.
+#[derive(Debug)]
+pub(super) struct Bounded<P> {
+    pub(super) processor: P,
+    pub(super) waiting: Arc<Waiting>,
+}
+
+impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        self.processor.on_start(span, context);
+    }
 
     fn on_end(&self, span: SpanData) {
-        if span.span_context.is_sampled() && self.spans.try_send(span).is_err() {
-            self.counts.dropped.add(1);
+        if self.waiting.spans.fetch_add(1, Ordering::Relaxed) < self.waiting.most {
+            self.processor.on_end(span);
+        } else {
+            self.waiting.spans.fetch_sub(1, Ordering::Relaxed);
+            self.waiting.lost(1, "too many wait for it");
         }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        Ok(())
+        self.processor.force_flush()
     }
 
-    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
-        Ok(())
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.processor.shutdown_with_timeout(timeout)
     }
-}
 
-/// The task.
-#[derive(Debug, Default)]
-pub(super) struct Exporting {
-    tasks: TaskTracker,
-    ending: CancellationToken,
-}
-
-impl Exporting {
-    /// Lets the task send what waits, for a moment.
-    pub(super) async fn close(&self) {
-        self.ending.cancel();
-        self.tasks.close();
-        if tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
-            tracing::warn!("the last spans could not be sent to the collector in time");
-        }
+    fn set_resource(&mut self, resource: &Resource) {
+        self.processor.set_resource(resource);
     }
 }
 
-/// Starts it, with the collector that the environment names.
-pub(super) fn start(
-    resource: &Resource,
-    counts: Arc<TraceCounts>,
-) -> Result<(Exporting, Queue), String> {
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
-        if let Ok(protocol) = env::var(name)
-            && !["", "http/protobuf"].contains(&protocol.as_str())
-        {
-            tracing::warn!(
-                protocol,
-                "{name}: traces are sent as http/protobuf, which collectors take at port 4318"
-            );
-        }
-    }
-    // Fails if it was installed before, which is fine: this program has only one provider.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().redirect(Policy::none()).build();
-    let exporter = SpanExporter::builder()
-        .with_http()
-        .with_http_client(client.map_err(|error| error.to_string())?)
-        .with_protocol(Protocol::HttpBinary)
-        .build();
-    let mut exporter = exporter.map_err(|error| error.to_string())?;
-    exporter.set_resource(resource);
-    let most = number(QUEUE).clamp(1, LONGEST_QUEUE);
-    let (queue, spans) =
-        Queue::new(usize::try_from(most).unwrap_or(usize::MAX), Arc::clone(&counts));
-    let exporting = Exporting::default();
-    let sending = Sending {
-        exporter,
-        counts,
-        batch: usize::try_from(number(BATCH).clamp(1, most)).unwrap_or(usize::MAX),
-        delay: Duration::from_millis(number(DELAY_MS)),
-        timeout: Duration::from_millis(number(TIMEOUT_MS).max(1)),
-        told: None,
-    };
-    exporting.tasks.spawn(sending.run(spans, exporting.ending.clone()));
-    Ok((exporting, queue))
-}
-
-/// A number of the environment.
-fn number((name, usual): (&str, u64)) -> u64 {
-    env::var(name).ok().and_then(|value| value.trim().parse().ok()).unwrap_or(usual)
-}
-
-struct Sending {
+/// An exporter whose spans are counted.
+#[derive(Debug)]
+struct Counted {
     exporter: SpanExporter,
-    counts: Arc<TraceCounts>,
-    batch: usize,
-    delay: Duration,
-    timeout: Duration,
-    told: Option<Instant>,
+    waiting: Arc<Waiting>,
 }
 
-impl Sending {
-    /// Sends what comes, until all that came before the end is sent.
-    async fn run(mut self, mut spans: mpsc::Receiver<SpanData>, ending: CancellationToken) {
-        loop {
-            let mut batch = Vec::new();
-            tokio::select! {
-                biased;
-                () = ending.cancelled() => break,
-                received = spans.recv() => match received {
-                    Some(span) => batch.push(span),
-                    None => return,
-                },
-            }
-            let fill = async {
-                while batch.len() < self.batch {
-                    let room = self.batch - batch.len();
-                    if spans.recv_many(&mut batch, room).await == 0 {
-                        break;
-                    }
-                }
-            };
-            tokio::select! {
-                () = ending.cancelled() => {}
-                _ = tokio::time::timeout(self.delay, fill) => {}
-            }
-            self.send(batch).await;
+impl Exporter for Counted {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let count = batch.len();
+        self.waiting.spans.fetch_sub(count, Ordering::Relaxed);
+        // The exporter would log each batch that is lost.
+        let sent = self.exporter.export(batch).with_subscriber(NoSubscriber::default()).await;
+        match sent {
+            Ok(()) => self.waiting.counts.exported.add(count as u64),
+            Err(error) => self.waiting.lost(count as u64, &error.to_string()),
         }
-        spans.close();
-        let mut rest = Vec::new();
-        while spans.recv_many(&mut rest, self.batch).await > 0 {
-            self.send(std::mem::take(&mut rest)).await;
-        }
+        // The processor could only log it again.
+        Ok(())
     }
 
-    async fn send(&mut self, batch: Vec<SpanData>) {
-        let count = batch.len() as u64;
-        let sent = tokio::time::timeout(self.timeout, self.exporter.export(batch)).await;
-        let error = match sent {
-            Ok(Ok(())) => {
-                self.counts.exported.add(count);
-                self.told = None;
-                return;
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {:?}", self.timeout),
-        };
-        self.counts.dropped.add(count);
-        if self.told.is_none_or(|told| told.elapsed() >= BETWEEN_LINES) {
-            self.told = Some(Instant::now());
-            tracing::warn!(error, lost = count, "the collector takes no spans, so they are lost");
-        }
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
     }
 }

@@ -4,10 +4,10 @@
 //! tracing costs a call some microseconds after its end, and nothing without the variables. Code, files and output are in no
 //! span.
 
+mod environment;
 mod exporting;
 
 use std::collections::HashMap;
-use std::env;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -18,11 +18,12 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanProcessor};
 use serde_json::Value;
+use tracing::subscriber::{NoSubscriber, with_default};
 
-use self::exporting::{Exporting, Queue};
 use crate::hex::short_digest;
 
 /// The longest text of a client in a span, in characters.
@@ -30,6 +31,9 @@ const MAX_TEXT: usize = 128;
 
 /// The longest `tracestate` that is passed on. The standard asks for at least this.
 const MAX_STATE: usize = 512;
+
+/// How long the last spans can take when the server stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The stages of a receipt that come one after the other, and those of a run, which is the last of them.
 const STAGES: [&str; 6] = ["packages", "queue", "checkout", "limit", "bind", "run"];
@@ -42,8 +46,7 @@ pub(crate) struct Traces(Option<Arc<Inner>>);
 #[derive(Debug)]
 struct Inner {
     tracer: SdkTracer,
-    _provider: SdkTracerProvider,
-    exporting: Exporting,
+    provider: SdkTracerProvider,
     counts: Arc<TraceCounts>,
     transport: &'static str,
 }
@@ -87,16 +90,16 @@ pub(crate) struct CallTrace {
 }
 
 impl Traces {
-    /// Those that the environment asks for; `transport` is `pipe` or `tcp`. Must be called inside a Tokio runtime.
+    /// Those that the environment asks for; `transport` is `pipe` or `tcp`.
     pub(crate) fn from_environment(transport: &'static str) -> Self {
-        if !is_wanted(|name| env::var(name).ok()) {
+        if !environment::is_wanted() {
             return Self(None);
         }
-        let resource = resource(env::var("OTEL_SERVICE_NAME").is_ok_and(|name| !name.is_empty()));
+        environment::warn_unsupported();
         let counts = Arc::new(TraceCounts::default());
-        match exporting::start(&resource, Arc::clone(&counts)) {
-            Ok((exporting, queue)) => {
-                let inner = Inner::new(resource, exporting, queue, counts, transport);
+        match exporting::to_collector(Arc::clone(&counts)) {
+            Ok(processor) => {
+                let inner = Inner::new(environment::resource(), processor, counts, transport);
                 Self(Some(Arc::new(inner)))
             }
             Err(error) => {
@@ -140,48 +143,31 @@ impl Traces {
 
     /// Sends what waits, for a moment. Later spans are lost.
     pub(crate) async fn close(&self) {
-        if let Some(inner) = &self.0 {
-            inner.exporting.close().await;
+        let Some(inner) = &self.0 else { return };
+        let provider = inner.provider.clone();
+        // What the SDK logs of its end is said below.
+        let shut_down = move || {
+            with_default(NoSubscriber::default(), || provider.shutdown_with_timeout(CLOSE_TIMEOUT))
+        };
+        match tokio::task::spawn_blocking(shut_down).await {
+            Ok(Ok(()) | Err(OTelSdkError::AlreadyShutdown)) => {}
+            _ => tracing::warn!("the last spans could not be sent to the collector in time"),
         }
     }
-}
-
-/// Whether traces are asked for: nothing is sent to a collector that nobody has named.
-fn is_wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
-    let set = |name| variable(name).filter(|value| !value.trim().is_empty());
-    let is_disabled =
-        set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    let exporter = set("OTEL_TRACES_EXPORTER");
-    let has_endpoint = set("OTEL_EXPORTER_OTLP_ENDPOINT").is_some()
-        || set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").is_some();
-    !is_disabled
-        && match exporter.as_deref() {
-            Some("otlp") => true,
-            Some(_) => false,
-            None => has_endpoint,
-        }
-}
-
-/// What the spans are of. `OTEL_RESOURCE_ATTRIBUTES` adds to it.
-fn resource(is_named: bool) -> Resource {
-    let builder = Resource::builder()
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    if is_named { builder.build() } else { builder.with_service_name("isolator").build() }
 }
 
 impl Inner {
     fn new(
         resource: Resource,
-        exporting: Exporting,
-        queue: Queue,
+        processor: impl SpanProcessor + 'static,
         counts: Arc<TraceCounts>,
         transport: &'static str,
     ) -> Self {
         // The sampler is that of OTEL_TRACES_SAMPLER.
         let builder = SdkTracerProvider::builder().with_resource(resource);
-        let provider = builder.with_span_processor(queue).build();
+        let provider = builder.with_span_processor(processor).build();
         let tracer = provider.tracer("isolator");
-        Self { tracer, _provider: provider, exporting, counts, transport }
+        Self { tracer, provider, counts, transport }
     }
 }
 
@@ -265,19 +251,43 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use opentelemetry_sdk::trace::SpanData;
-    use serde_json::json;
-    use tokio::sync::mpsc;
+    use std::sync::mpsc;
 
+    use opentelemetry_sdk::error::OTelSdkResult;
+    use opentelemetry_sdk::trace::{Span, SpanData};
+    use serde_json::json;
+
+    use super::exporting::{Bounded, Waiting};
     use super::*;
+
+    /// Nobody takes the spans out of the queue before the test looks.
+    #[derive(Debug)]
+    struct Ended(mpsc::Sender<SpanData>);
+
+    impl SpanProcessor for Ended {
+        fn on_start(&self, _span: &mut Span, _context: &Context) {}
+
+        fn on_end(&self, span: SpanData) {
+            drop(self.0.send(span));
+        }
+
+        fn force_flush(&self) -> OTelSdkResult {
+            Ok(())
+        }
+
+        fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+            Ok(())
+        }
+    }
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn traces(most: usize) -> (Traces, mpsc::Receiver<SpanData>) {
         let counts = Arc::new(TraceCounts::default());
-        let (queue, spans) = Queue::new(most, Arc::clone(&counts));
-        let exporting = Exporting::default();
-        let inner = Inner::new(resource(false), exporting, queue, counts, "pipe");
+        let (ended, spans) = mpsc::channel();
+        let waiting = Waiting::new(most, Arc::clone(&counts));
+        let processor = Bounded { processor: Ended(ended), waiting };
+        let inner = Inner::new(environment::resource(), processor, counts, "pipe");
         (Traces(Some(Arc::new(inner))), spans)
     }
 
@@ -303,7 +313,7 @@ mod tests {
 
     #[test]
     fn stages_are_children_of_a_call_and_the_call_of_its_client() {
-        let (traces, mut spans) = traces(100);
+        let (traces, spans) = traces(100);
         let trace = traces.begin(|| origin(Some(PARENT))).unwrap();
         trace.end(Some("tool_error"), Some("error"), Some(&receipt()));
         let found: Vec<_> = std::iter::from_fn(|| spans.try_recv().ok()).collect();
@@ -340,7 +350,7 @@ mod tests {
 
     #[test]
     fn what_is_no_traceparent_is_ignored() {
-        let (traces, mut spans) = traces(100);
+        let (traces, spans) = traces(100);
         for wrong in ["", "00-x-y-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
             traces.begin(|| origin(Some(wrong))).unwrap().end(None, None, None);
             let span = spans.try_recv().unwrap();
@@ -355,27 +365,10 @@ mod tests {
 
     #[test]
     fn spans_that_nobody_takes_are_counted_and_dropped() {
-        let (traces, _spans) = traces(3);
+        let (traces, spans) = traces(3);
         for _ in 0..5 {
             traces.begin(|| origin(None)).unwrap().end(None, None, None);
         }
-        assert_eq!(traces.counts().unwrap().dropped.get(), 2);
-    }
-
-    #[test]
-    fn traces_are_wanted_only_where_a_collector_is_named() {
-        let wanted = |set: &[(&str, &str)]| {
-            let set = set.to_vec();
-            is_wanted(|name| {
-                set.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned())
-            })
-        };
-        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318");
-        assert!(!wanted(&[]) && wanted(&[endpoint]));
-        assert!(wanted(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://x")]));
-        assert!(wanted(&[("OTEL_TRACES_EXPORTER", "otlp")]));
-        assert!(!wanted(&[endpoint, ("OTEL_SDK_DISABLED", "True")]));
-        assert!(!wanted(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]));
-        assert!(!wanted(&[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]));
+        assert_eq!((traces.counts().unwrap().dropped.get(), spans.try_iter().count()), (2, 3));
     }
 }

@@ -170,8 +170,7 @@ async def _http(command, environment, log):
         with anyio.fail_after(30):
             while not (url := re.search(r'url="([^"]+)"', said)):
                 said += await stream.receive()
-        # More may have come together with the address.
-        log.write(said[url.end() :])
+        log.write(said)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_pass_on, stream, log)
             try:

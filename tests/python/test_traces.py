@@ -1,6 +1,8 @@
 """Traces of calls, as a collector receives them."""
 
+import gzip
 import json
+import re
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
@@ -38,6 +40,8 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
     def take(self, path, headers, body):
+        if headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
         request = ExportTraceServiceRequest.FromString(body)
         self.paths.add(path)
         self.headers.append(dict(headers))
@@ -115,8 +119,11 @@ async def test_a_call_continues_the_trace_of_its_client(tmp_path):
     with collecting() as collector:
         variables = {
             "OTEL_SERVICE_NAME": "sandboxes",
-            "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
+            "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test,service.name=another",
             "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret",
+            "OTEL_TRACES_EXPORTER": "otlp,none",
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "gzip",
+            "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
         }
         async with traced(tmp_path, collector.url, variables) as (url, admin, _):
             meta = {"traceparent": PARENT, "tracestate": "vendor=1", "baggage": "who=me"}
@@ -167,6 +174,7 @@ async def test_a_call_continues_the_trace_of_its_client(tmp_path):
             assert values(get(f"{admin}/metrics")[2])["isolator_trace_spans_dropped_total"] == 0
         assert len(collector.named("tools/call execute_code")) == 2
         assert collector.paths == {"/v1/traces"} and collector.headers[0]["authorization"] == "secret"
+        assert all({name.lower(): value for name, value in found.items()}["content-encoding"] == "gzip" for found in collector.headers)
         (resource,) = {tuple(sorted(found.items())) for found in collector.resources}
         resource = dict(resource)
         assert resource["service.name"] == "sandboxes" and resource["deployment.environment.name"] == "test"
@@ -175,8 +183,13 @@ async def test_a_call_continues_the_trace_of_its_client(tmp_path):
 
 async def test_a_host_s_calls_are_traced_and_the_last_spans_are_sent(tmp_path, monkeypatch):
     with collecting() as collector:
-        monkeypatch.setattr(servers, "_PASSED_ON", [*servers._PASSED_ON, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/v1/traces")
+        variables = {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.name=from-attributes",
+        }
+        monkeypatch.setattr(servers, "_PASSED_ON", [*servers._PASSED_ON, *variables])
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
         config = configuration(tmp_path, pool=NO_POOL)
         with (tmp_path / "log").open("w") as log:
             async with by_hand(tmp_path, config, log) as server:
@@ -190,7 +203,7 @@ async def test_a_host_s_calls_are_traced_and_the_last_spans_are_sent(tmp_path, m
         found = attributes(span)
         assert (found["network.transport"], found["mcp.protocol.version"]) == ("pipe", "2025-11-25")
         assert span.trace_id.hex() == TRACE and len(found["jsonrpc.request.id"]) <= 128
-        assert collector.named("program") and collector.resources[0]["service.name"] == "isolator"
+        assert collector.named("program") and collector.resources[0]["service.name"] == "from-attributes"
 
 
 @pytest.mark.parametrize("how", ["away", "slow", "refuses"])
@@ -206,19 +219,55 @@ async def test_no_call_waits_for_a_collector(tmp_path, how):
                 assert time.monotonic() - began < 5
             dropped = "isolator_trace_spans_dropped_total"
             await until(lambda: values(get(f"{admin}/metrics")[2])[dropped] > 20, 30, "spans that are counted")
-            if how != "slow":
-                # It tries again for a while before it gives up.
-                await until(lambda: "the collector takes no spans" in said(), 30, "a line in the log")
+            await until(lambda: "spans for the collector are lost" in said(), 30, "a line in the log")
+            assert said().count("spans for the collector are lost") == 1 and "opentelemetry" not in said(), said()
             began = time.monotonic()
         # It has ended: the removal of sandboxes, and two seconds for the collector.
         assert time.monotonic() - began < 12
 
 
+# Variables that are not right, and what the log says: each with its value and what is used in its place.
+WRONG = {
+    ("OTEL_TRACES_EXPORTER", "console,otlp"): 'value="console,otlp" used="otlp"',
+    ("OTEL_TRACES_SAMPLER", "sometimes"): "'sometimes' in OTEL_TRACES_SAMPLER .* Using fallback sampler: ParentBased\\(AlwaysOn\\)",
+    ("OTEL_TRACES_SAMPLER_ARG", "7"): "OTEL_TRACES_SAMPLER_ARG must be from 0 to 1 value=7.0 used=1",
+    ("OTEL_EXPORTER_OTLP_COMPRESSION", "lz4"): "Ignoring value 'lz4' for OTEL_EXPORTER_OTLP_COMPRESSION",
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "9999999999"): 'OTEL_BSP_MAX_QUEUE_SIZE must be a whole number .* value="9999999999" used=65536',
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many"): 'value="many" used=512',
+    ("OTEL_BSP_EXPORT_TIMEOUT", "-1"): 'value="-1" used=30000',
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"): 'value="grpc" used="http/protobuf"',
+    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca.pem"): "OTEL_EXPORTER_OTLP_CERTIFICATE has no effect",
+    ("OTEL_SDK_DISABLED", "yes"): "OTEL_SDK_DISABLED must be true or false",
+}
+
+
+async def test_a_variable_that_is_not_right_is_told_at_the_start_with_what_is_used(tmp_path):
+    with collecting() as collector:
+        async with traced(tmp_path, collector.url, dict(WRONG.keys())) as (url, _, said):
+            log = said()
+            for (name, _), told in WRONG.items():
+                assert any("WARN" in line and re.search(told, line) for line in log.splitlines()), (name, told, log)
+            await run(url, 1, "print(1)")
+            await until(lambda: collector.named("program"), 10, "spans, by what is used instead")
+            assert collector.resources[0]["service.name"] == "isolator"
+            assert said().count("WARN") == log.count("WARN"), said()
+        ratio = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "half"}
+        async with traced(tmp_path, collector.url, ratio) as (_, _, said):
+            assert "Falling back to default ratio: 1.0" in said() and "half" in said(), said()
+
+
 async def test_without_a_collector_there_is_nothing(tmp_path):
     with collecting() as collector:
-        for variables in ({"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_TRACES_SAMPLER": "always_off"}):
-            async with traced(tmp_path, collector.url, variables) as (url, admin, _):
+        for name, value, told in (
+            ("OTEL_SDK_DISABLED", "True", None),
+            ("OTEL_TRACES_EXPORTER", "none", None),
+            ("OTEL_TRACES_EXPORTER", "console", 'value="console" used="none"'),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", " ", None),
+            ("OTEL_TRACES_SAMPLER", "always_off", None),
+        ):
+            async with traced(tmp_path, collector.url, {name: value}) as (url, admin, said):
                 await run(url, 1, "print(1)")
                 has_metrics = "isolator_trace_spans" in get(f"{admin}/metrics")[2]
-                assert has_metrics == ("OTEL_TRACES_SAMPLER" in variables)
+                assert has_metrics == (name == "OTEL_TRACES_SAMPLER")
+                assert told in said() if told else "WARN" not in said(), said()
         assert not collector.spans
