@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use isolator_pool::engine::embedded::{self, EmbeddedEngine};
 use isolator_pool::engine::images::{ImageProvider, ImageStore};
 use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::process_limits;
-use isolator_pool::engine::{Engine, Unsupported};
+use isolator_pool::engine::{Call, Engine, EngineError, Unsupported, bounded};
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::pools::{PoolSpec, Pools};
 use isolator_pool::pool::sizing::Size;
@@ -92,7 +92,21 @@ impl App {
         }
         let directory = state_directory()
             .context("no directory for this user's state is known: set XDG_STATE_HOME to one")?;
-        let instance = Instance::register(&directory).with_context(|| {
+        Self::in_state(&directory, kind, config, program).await
+    }
+
+    /// The same with another directory for this process's state.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub(crate) async fn in_state(
+        directory: &Path,
+        kind: EngineKind,
+        config: &Config,
+        program: impl Into<PathBuf>,
+    ) -> anyhow::Result<Self> {
+        let instance = Instance::register(directory).with_context(|| {
             let directory = directory.display();
             format!("{directory} can't be written: set XDG_STATE_HOME to another directory")
         })?;
@@ -140,18 +154,41 @@ impl App {
         }
     }
 
+    /// Ends and removes what this process has begun on the engine without pools and given up, such as the build of an image.
+    ///
+    /// # Errors
+    ///
+    /// The engine's.
+    pub async fn give_up(&self) -> Result<(), EngineError> {
+        sweep::sweep_own(&*self.engine, &self.instance).await?;
+        let settled = async {
+            self.store.settle().await;
+            Ok(())
+        };
+        bounded(Call::RemoveImage, settled).await
+    }
+
     /// Starts the pools of a configuration.
     ///
     /// # Errors
     ///
     /// When the engine can't do what is configured.
     pub fn start_pools(&self, config: &Config, fill: PoolFill) -> Result<Pools, Unsupported> {
+        self.start_some(config, pool_specs(config, fill))
+    }
+
+    /// Starts these pools of a configuration.
+    pub(crate) fn start_some(
+        &self,
+        config: &Config,
+        specs: BTreeMap<String, PoolSpec>,
+    ) -> Result<Pools, Unsupported> {
         Pools::start(
             Arc::clone(&self.engine),
             self.images.clone(),
             Arc::clone(&self.instance),
             config.pools,
-            pool_specs(config, fill),
+            specs,
         )
     }
 }

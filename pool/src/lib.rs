@@ -10,7 +10,7 @@
 //!
 //! use async_trait::async_trait;
 //! use isolator_pool::engine::embedded::{EmbeddedEngine, Settings, launcher};
-//! use isolator_pool::engine::images::{ImageBuilder, ImageProvider, PullPolicy};
+//! use isolator_pool::engine::images::{Former, ImageBuilder, ImageProvider, PullPolicy};
 //! use isolator_pool::engine::instance::Instance;
 //! use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, Resources};
 //! use isolator_pool::engine::{EngineError, Image, Progress, SandboxSpec};
@@ -30,7 +30,7 @@
 //!     fn makes(&self, _: &str) -> bool {
 //!         false
 //!     }
-//!     async fn build(&self, name: &str, _: Progress<'_>) -> Result<(), EngineError> {
+//!     async fn build(&self, name: &str, _: Former, _: Progress<'_>) -> Result<(), EngineError> {
 //!         Err(EngineError::NoSuchImage(name.to_owned()))
 //!     }
 //! }

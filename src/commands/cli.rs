@@ -307,16 +307,25 @@ pub struct InstallArguments {
 pub enum ImageCommand {
     /// List the images of the languages, whether they are there, and Isolator's other images
     Ls,
-    /// Build the images that come with Isolator
+    /// Build the images that come with Isolator, unless they are there and nothing has changed
     Build {
         /// The languages; if none is given, all with such an image
         languages: Vec<String>,
+        /// Build what is unchanged, too, from a new base image: for updates of Debian's packages
+        #[arg(long)]
+        force: bool,
+        /// Print all lines of the builds
+        #[arg(long, short)]
+        verbose: bool,
     },
     /// Pull images from a registry
     Pull {
         /// The languages, or names of images; if none is given, all languages whose image is pulled
         #[arg(value_name = "LANGUAGE|IMAGE")]
         names: Vec<String>,
+        /// Print all lines of the pulls
+        #[arg(long, short)]
+        verbose: bool,
     },
     /// Import images from a file: the output of docker save, an OCI layout, or a root file system
     Import {

@@ -5,29 +5,54 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
+use isolator_pool::engine::images::{Fetched, Former, ListedImage};
 use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::{Call, bounded};
 
 use crate::app::App;
 use crate::commands::cli::ImageCommand;
+use crate::commands::signals::{stop_signal, stopped_by};
+use crate::commands::steps::Steps;
 use crate::commands::{Work, complain, isolator, say};
-use crate::config::{Config, Language};
+use crate::config::{Config, EngineKind, Language};
 
-/// Runs the command.
+/// Runs the command. A signal that asks to stop ends what it does, and removes what is unfinished.
 pub fn image(config: Config, command: ImageCommand) -> Work {
     Box::pin(async move {
         let app = App::new(&config).await?;
-        match command {
-            ImageCommand::Ls => list(&config, &app).await,
-            ImageCommand::Build { languages } => {
-                fetch(&config, &app, languages, Origin::Built).await
+        let stop_signal = stop_signal()?;
+        let signal = tokio::select! {
+            ended = run(&config, &app, command) => return ended,
+            signal = stop_signal => signal,
+        };
+        let left = match (app.give_up().await, app.kind) {
+            (Ok(()), EngineKind::Docker) => {
+                "the engine keeps the steps and layers that are done, and the same command goes on from there"
+                    .to_owned()
             }
-            ImageCommand::Pull { names } => pull(&config, &app, names).await,
-            ImageCommand::Import { file, name } => import(&app, &file, name.as_deref()).await,
-            ImageCommand::Rm { names } => remove(&app, names).await,
-            ImageCommand::Prune => prune(&app).await,
-        }
+            (Ok(()), _) => "nothing unfinished is left, and the same command begins it again".to_owned(),
+            (Err(error), _) => format!(
+                "what is unfinished could not be removed: {error}; `{} gc` tries again",
+                isolator(&config, app.kind)
+            ),
+        };
+        complain(&format!("isolator: stopped; {left}"));
+        Ok(stopped_by(signal))
     })
+}
+
+async fn run(config: &Config, app: &App, command: ImageCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        ImageCommand::Ls => list(config, app).await,
+        ImageCommand::Build { languages, force, verbose } => {
+            let former = if force { Former::Ignored } else { Former::Used };
+            fetch(config, app, languages, How { origin: Origin::Built, former, verbose }).await
+        }
+        ImageCommand::Pull { names, verbose } => pull(config, app, names, verbose).await,
+        ImageCommand::Import { file, name } => import(app, &file, name.as_deref()).await,
+        ImageCommand::Rm { names } => remove(app, names).await,
+        ImageCommand::Prune => prune(app).await,
+    }
 }
 
 /// Where an image comes from.
@@ -35,6 +60,29 @@ pub fn image(config: Config, command: ImageCommand) -> Work {
 enum Origin {
     Built,
     Pulled,
+}
+
+/// How images are built or pulled.
+struct How {
+    origin: Origin,
+    former: Former,
+    verbose: bool,
+}
+
+/// The command that gets the image of a language.
+///
+/// # Errors
+///
+/// What is missing for that on this machine, and what to do about it.
+pub(super) async fn how_to_fetch(
+    config: &Config,
+    app: &App,
+    language: &Language,
+) -> Result<String, String> {
+    let name = &language.sandbox.image.name;
+    app.images.can_fetch(name).await.map_err(|error| error.to_string())?;
+    let how = if app.images.is_built(name) { "build" } else { "pull" };
+    Ok(format!("{} image {how} {}", isolator(config, app.kind), language.name))
 }
 
 async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
@@ -48,21 +96,37 @@ async fn list(config: &Config, app: &App) -> anyhow::Result<ExitCode> {
         row(&language.name, name, &size, &digest)?;
     }
     let others = bounded(Call::FindImage, app.store.list()).await?;
-    for image in others {
+    for image in &others {
         let (size, digest) = in_short(image.size, &image.digest);
+        if image.names.is_empty() {
+            row("-", "(unused)", &size, &digest)?;
+        }
         let is_language = |name: &String| {
             config.languages.values().any(|language| is_same(&language.sandbox.image.name, name))
         };
-        let nameless = image.names.is_empty().then(|| "-".to_owned());
-        for name in image.names.iter().filter(|name| !is_language(name)).chain(&nameless) {
+        for name in image.names.iter().filter(|name| !is_language(name)) {
             row("-", name, &size, &digest)?;
         }
     }
+    tell_unused(config, app, &others);
     Ok(ExitCode::SUCCESS)
 }
 
 fn row(language: &str, image: &str, size: &str, digest: &str) -> anyhow::Result<()> {
     say(&format!("{language:<14}{image:<31} {size:<9} {digest}"))
+}
+
+/// Says what to do about images that have no name anymore, if there are any.
+fn tell_unused(config: &Config, app: &App, listed: &[ListedImage]) {
+    let sizes: Vec<_> =
+        listed.iter().filter(|image| image.names.is_empty()).map(|image| image.size).collect();
+    if !sizes.is_empty() {
+        let (count, size) = (sizes.len(), ByteSize::mib(sizes.iter().sum::<u64>() >> 20));
+        let isolator = isolator(config, app.kind);
+        complain(&format!(
+            "isolator: {count} unused image(s) of former builds take {size}; `{isolator} image prune` removes them"
+        ));
+    }
 }
 
 /// A size in MiB, and a digest shortened so that it still differs from others.
@@ -78,22 +142,32 @@ fn is_same(short: &str, full: &str) -> bool {
 }
 
 /// Pulls the images of languages, or, if no name is a language, images by their names.
-async fn pull(config: &Config, app: &App, names: Vec<String>) -> anyhow::Result<ExitCode> {
+async fn pull(
+    config: &Config,
+    app: &App,
+    names: Vec<String>,
+    verbose: bool,
+) -> anyhow::Result<ExitCode> {
     if !names.is_empty() && !names.iter().any(|name| config.languages.contains_key(name)) {
         for name in names {
-            let pulling = app.engine.pull_image(&name, &|line| complain(line));
-            bounded(Call::FetchImage, pulling).await?;
+            let steps = Steps::of_image(&app.images, &name).verbose(verbose);
+            let show = |line: &str| steps.show(line);
+            let pulling = bounded(Call::FetchImage, app.engine.pull_image(&name, &show));
+            steps.follow(pulling).await?;
             say_what_is_there(app, &name).await?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    fetch(config, app, names, Origin::Pulled).await
+    let how = How { origin: Origin::Pulled, former: Former::Used, verbose };
+    fetch(config, app, names, how).await
 }
 
 async fn import(app: &App, file: &Path, name: Option<&str>) -> anyhow::Result<ExitCode> {
     let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
-    let importing = app.store.import(file, name, &|line| complain(line));
-    for name in bounded(Call::FetchImage, importing).await? {
+    let steps = Steps::new(file.display().to_string(), "is imported");
+    let show = |line: &str| steps.show(line);
+    let importing = bounded(Call::FetchImage, app.store.import(file, name, &show));
+    for name in steps.follow(importing).await? {
         say_what_is_there(app, &name).await?;
     }
     Ok(ExitCode::SUCCESS)
@@ -124,12 +198,21 @@ async fn fetch(
     config: &Config,
     app: &App,
     names: Vec<String>,
-    origin: Origin,
+    how: How,
 ) -> anyhow::Result<ExitCode> {
-    for language in choose(config, app, names, origin)? {
+    let mut is_any_new = false;
+    for language in choose(config, app, names, how.origin)? {
         let name = &language.sandbox.image.name;
-        let image = app.images.fetch(name, &|line| complain(line)).await?;
-        say(&format!("{name} {}", image.digest))?;
+        let steps = Steps::of_image(&app.images, name).verbose(how.verbose);
+        let show = |line: &str| steps.show(line);
+        let fetched = steps.follow(app.images.fetch(name, how.former, &show)).await?;
+        let Fetched { image, is_unchanged } = fetched;
+        is_any_new |= !is_unchanged;
+        let note = if is_unchanged { " (unchanged; --force builds it again)" } else { "" };
+        say(&format!("{name} {}{note}", image.digest))?;
+    }
+    if is_any_new {
+        tell_unused(config, app, &bounded(Call::FindImage, app.store.list()).await?);
     }
     Ok(ExitCode::SUCCESS)
 }

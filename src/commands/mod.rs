@@ -41,10 +41,7 @@ pub type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 /// How advice calls this program: with the engine that is used, unless the configuration names it, and with the
 /// configuration that was given on the command line. `used` is never [`EngineKind::Auto`].
 pub(crate) fn isolator(config: &Config, used: EngineKind) -> String {
-    let mut call = "isolator".to_owned();
-    if let Some(file) = config.file.as_ref().filter(|_| config.is_file_chosen_on_command_line) {
-        call.push_str(&format!(" --config {}", file.display()));
-    }
+    let mut call = isolator_with_file(config);
     let is_named = config.engine.kind == used && !config.engine.is_chosen_on_command_line;
     match used {
         EngineKind::Embedded if !is_named => call.push_str(" --engine embedded"),
@@ -52,6 +49,14 @@ pub(crate) fn isolator(config: &Config, used: EngineKind) -> String {
         _ => {}
     }
     call
+}
+
+/// How advice calls this program for what needs no engine.
+pub(crate) fn isolator_with_file(config: &Config) -> String {
+    match config.file.as_ref().filter(|_| config.is_file_chosen_on_command_line) {
+        Some(file) => format!("isolator --config {}", file.display()),
+        None => "isolator".to_owned(),
+    }
 }
 
 /// An error with its causes, in plain words where the operating system has others.

@@ -1,11 +1,12 @@
 //! Shows an operator how far a long step is: as one line that changes on a terminal, and as a few lines elsewhere.
 
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use isolator_pool::engine::images::ImageProvider;
+use isolator_pool::engine::images::{ImageProvider, STEP};
 use isolator_pool::engine::{EngineError, Image};
 use isolator_pool::lock::lock;
 use isolator_pool::quote::escaped;
@@ -17,6 +18,9 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Shortest time between two lines elsewhere.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
+
+/// How many of the last lines are shown if the step fails and they were not. The reason is usually among them.
+const LAST_LINES: usize = 20;
 
 /// Finds an image, or has it built or pulled. Says nothing if it is there.
 ///
@@ -31,31 +35,70 @@ pub(super) async fn ensure_image(
     if is_quiet {
         return images.ensure(name, &|_| ()).await;
     }
-    let steps = Steps::new(match images.is_built(name) {
-        true => format!("the image {name} is built, which is done once and takes some minutes"),
-        false => format!("the image {name} is pulled, which is done once"),
-    });
-    images.ensure(name, &|line| steps.show(line)).await
+    let steps = Steps::of_image(images, name);
+    steps.follow(images.ensure(name, &|line| steps.show(line))).await
 }
 
 /// What is shown of a long step. Dropping it takes its line off the terminal.
 pub(super) struct Steps {
     began: Instant,
-    /// Said before the first step.
-    title: String,
+    /// What is made.
+    what: String,
+    /// What is said of it before the first step.
+    how: &'static str,
     shown: Mutex<Shown>,
+    /// The last lines, if they are shown when it fails.
+    last: Option<Mutex<VecDeque<String>>>,
 }
 
 enum Shown {
     Nothing,
     OnTerminal(ProgressBar),
-    Lines { last: Instant },
+    Lines {
+        last: Instant,
+    },
+    /// All lines, as they are.
+    All,
 }
 
 impl Steps {
     /// Nothing is said before the first step.
-    pub(super) fn new(title: String) -> Self {
-        Self { began: Instant::now(), title, shown: Mutex::new(Shown::Nothing) }
+    pub(super) fn new(what: String, how: &'static str) -> Self {
+        Self { began: Instant::now(), what, how, shown: Mutex::new(Shown::Nothing), last: None }
+    }
+
+    /// The same for an image.
+    pub(super) fn of_image(images: &ImageProvider, name: &str) -> Self {
+        let how = match images.is_built(name) {
+            true => "is built, which is done once and takes some minutes",
+            false => "is pulled, which is done once",
+        };
+        let mut steps = Self::new(format!("the image {name}"), how);
+        steps.last = Some(Mutex::default());
+        steps
+    }
+
+    /// The same with all lines, if they are wanted.
+    pub(super) fn verbose(mut self, is_verbose: bool) -> Self {
+        if is_verbose {
+            (self.shown, self.last) = (Mutex::new(Shown::All), None);
+        }
+        self
+    }
+
+    /// Waits for the work whose steps are shown. If it fails, the last lines are shown, and if nobody waits for it anymore, that it
+    /// was ended.
+    pub(super) async fn follow<T, E>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let mut unfinished = Unfinished(Some(self));
+        let ended = work.await;
+        unfinished.0 = None;
+        if ended.is_err() {
+            self.tell_last_lines();
+        }
+        ended
     }
 
     /// Shows what is being done now. It is a stranger's text: a package manager's or a registry's.
@@ -66,10 +109,17 @@ impl Steps {
         }
         let mut shown = lock(&self.shown);
         if matches!(*shown, Shown::Nothing) {
-            complain(&format!("isolator: {}; Ctrl-C stops it", self.title));
+            complain(&format!("isolator: {} {}; Ctrl-C stops it", self.what, self.how));
             *shown = Self::begin();
         }
-        let is_step = line.starts_with("step ");
+        if let Some(last) = &self.last {
+            let mut last = lock(last);
+            last.push_back(line.clone());
+            if last.len() > LAST_LINES {
+                last.pop_front();
+            }
+        }
+        let is_step = line.starts_with(STEP);
         match &mut *shown {
             Shown::OnTerminal(bar) if is_step => bar.println(self.timed(&line)),
             Shown::OnTerminal(bar) => bar.set_message(line),
@@ -77,6 +127,7 @@ impl Steps {
                 *last = Instant::now();
                 complain(&self.timed(&line));
             }
+            Shown::All => complain(&line),
             Shown::Lines { .. } | Shown::Nothing => {}
         }
     }
@@ -97,13 +148,42 @@ impl Steps {
     fn timed(&self, line: &str) -> String {
         format!("isolator: {:>4} s: {line}", self.began.elapsed().as_secs())
     }
+
+    /// Takes the line off the terminal. Returns whether anything was shown.
+    fn clear(&self) -> bool {
+        match &*lock(&self.shown) {
+            Shown::OnTerminal(bar) => bar.finish_and_clear(),
+            Shown::Lines { .. } | Shown::All => {}
+            Shown::Nothing => return false,
+        }
+        true
+    }
+
+    fn tell_unfinished(&self) {
+        if self.clear() {
+            complain(&format!("isolator: stopped: {} is not finished", self.what));
+        }
+    }
+
+    fn tell_last_lines(&self) {
+        let Some(last) = self.last.as_ref().filter(|_| self.clear()) else { return };
+        lock(last).drain(..).for_each(|line| complain(&format!("  {line}")));
+    }
+}
+
+/// Says when it is dropped that the steps have not come to their end.
+struct Unfinished<'a>(Option<&'a Steps>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(steps) = self.0 {
+            steps.tell_unfinished();
+        }
+    }
 }
 
 impl Drop for Steps {
     fn drop(&mut self) {
-        match &*lock(&self.shown) {
-            Shown::OnTerminal(bar) => bar.finish_and_clear(),
-            Shown::Lines { .. } | Shown::Nothing => {}
-        }
+        self.clear();
     }
 }

@@ -121,7 +121,8 @@ impl WantedSets {
     }
 
     async fn get(&self, language: &Arc<Language>, names: Vec<String>) -> anyhow::Result<Given> {
-        let steps = Steps::new("packages are installed, which is done once".to_owned());
+        let what = format!("the set of packages for {}", names.join(", "));
+        let steps = Steps::new(what, "is built, which is done once");
         let say = |line: &str| {
             if !self.is_quiet {
                 steps.show(line);
@@ -129,7 +130,8 @@ impl WantedSets {
         };
         let asked = Asked { names_or_requirements: names.clone() };
         let began = Instant::now();
-        let set = self.packages.get(language, &asked, &Client::Host, Some(&say)).await?;
+        let client = Client::Host;
+        let set = steps.follow(self.packages.get(language, &asked, &client, Some(&say))).await?;
         Ok(Given { asked: names, set, waited: began.elapsed() })
     }
 

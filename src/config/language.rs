@@ -12,6 +12,7 @@ use regex::Regex;
 use super::check::Check;
 use super::common::Common;
 use super::defaults::{MAX_PIDS, MIN_PIDS, PIDS};
+use super::load::language_like;
 use super::raw::{RawConfig, RawInterpreter, RawLanguage, RawPreload};
 use super::{CommandPart, Hint, Language, RequestLimits, command_line, pool, syntax};
 
@@ -158,7 +159,10 @@ fn language(name: &str, raw: RawLanguage, common: &Common, check: &mut Check) ->
         );
     }
     let Some(image) = raw.image.as_ref().filter(|image| !image.trim().is_empty()) else {
-        check.problem(at("image"), "is required: the name of an image, such as \"debian:stable\"");
+        let near = language_like(name).map(|near| format!("; did you mean the language `{near}`?"));
+        let near = near.unwrap_or_default();
+        let message = format!("is required: the name of an image, such as \"debian:stable\"{near}");
+        check.problem(at("image"), message);
         return None;
     };
     let image = Image { name: image.clone(), ..Image::default() };

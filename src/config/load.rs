@@ -10,11 +10,14 @@ use serde_json::Value;
 
 use super::environment::{self, Override};
 use super::raw::{RawConfig, RawLanguage};
-use super::shape::configuration;
+use super::shape::{configuration, nearest};
 use super::{Config, FILE_NAME, document, index, validate};
 
 /// The languages that need no configuration, in the form of `languageSettings`.
 const BUILT_IN_LANGUAGES: &str = include_str!("languages.json");
+
+/// How similar the name of a built-in language must be to be suggested, from 0 to 1. TypeScript is not meant to be JavaScript.
+const SIMILAR_LANGUAGE: f64 = 0.7;
 
 /// Largest file. A larger one is another file, or no file but a device.
 const MAX_FILE: u64 = 4 << 20;
@@ -164,6 +167,12 @@ pub(super) fn assemble(
     index::hide_credentials(&mut document);
     config.settings = Settings { document, variables };
     Ok(config)
+}
+
+/// The built-in language that a name was probably meant to be.
+pub(crate) fn language_like(name: &str) -> Option<String> {
+    let known = built_in().unwrap_or_default();
+    nearest(name, known.keys(), SIMILAR_LANGUAGE).filter(|near| *near != name).cloned()
 }
 
 /// A document whose shape was checked.

@@ -35,6 +35,7 @@ use regex::Regex;
 
 pub use effective::{Effective, Origin};
 pub use index::Index;
+pub(crate) use load::language_like;
 pub use load::{ConfigError, NamedBy, Problem, Settings, user_directory};
 pub use operators::{AdminConfig, AuditConfig, LogLevel};
 pub use packages::{OnDemandConfig, PackagesConfig, SetConfig, ToolsConfig, index_key};

@@ -4,16 +4,31 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use isolator_pool::engine::docker::{DockerEngine, ImageBuild};
-use isolator_pool::engine::{EngineError, Progress};
+use isolator_pool::engine::images::BuiltFrom;
+use isolator_pool::engine::{Call, Engine as _, EngineError, Progress, bounded};
 
 use super::{BuildEngine, Recipe};
 
 #[async_trait]
 impl BuildEngine for DockerEngine {
+    async fn can_build(&self) -> Result<(), EngineError> {
+        bounded(Call::Check, self.check()).await.map(drop)
+    }
+
+    async fn built_from(&self, name: &str) -> Result<Option<BuiltFrom>, EngineError> {
+        self.built_from(name).await
+    }
+
     async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError> {
-        let Recipe { name, base, context, .. } = recipe;
+        let Recipe { name, base, context, built_from, former, .. } = recipe;
         let arguments = HashMap::from([("BASE".to_owned(), base.to_owned())]);
-        let image = |context| ImageBuild { name, context, arguments: arguments.clone() };
+        let image = |context| ImageBuild {
+            name,
+            context,
+            arguments: arguments.clone(),
+            built_from: built_from.clone(),
+            former,
+        };
         match self.build_image(image(context.clone()), progress).await {
             Err(EngineError::Refused { message, .. }) if lost_a_file(&message) => {
                 progress("the engine lost a file while it copied; building again");

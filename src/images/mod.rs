@@ -10,10 +10,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use include_dir::{Dir, include_dir};
-use isolator_pool::engine::images::{ImageBuilder, ImageStore};
-use isolator_pool::engine::{Call, Engine, EngineError, Progress};
+use isolator_pool::engine::images::{BuiltFrom, Former, ImageBuilder, ImageStore};
+use isolator_pool::engine::{Call, Engine, EngineError, Image, Progress};
+use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
+
+use crate::hex::hex;
 
 static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/images");
 
@@ -29,11 +32,24 @@ const PUBLIC_BASE: &str = "debian:trixie-slim";
 /// Certificates of this machine, because builds may reach the package registries through its proxy.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
+/// How images are built. Raise it when the same folder and the same base give another image than before.
+const BUILDER: &str = "1";
+
 /// An engine on which images can be built.
 #[async_trait]
 pub(crate) trait BuildEngine: Engine + ImageStore {
+    /// Whether this machine lets this user build images.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, and what to do about it.
+    async fn can_build(&self) -> Result<(), EngineError>;
+
     /// Builds an image of ours.
     async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError>;
+
+    /// What an image was built from, if it is there and says so.
+    async fn built_from(&self, name: &str) -> Result<Option<BuiltFrom>, EngineError>;
 }
 
 /// What an image of ours is built from.
@@ -45,6 +61,9 @@ pub(crate) struct Recipe<'a> {
     folder: &'static Dir<'static>,
     /// The build context, as a tar.
     context: Vec<u8>,
+    /// What it is recognized by later.
+    built_from: BuiltFrom,
+    former: Former,
 }
 
 /// Builds the language images on an engine.
@@ -52,35 +71,47 @@ pub(crate) struct LanguageImages {
     engine: Arc<dyn BuildEngine>,
     /// The only image that they may start from, if the operator has chosen one.
     chosen_base: Option<String>,
-    /// Held during a build, because two at once would both build the base.
-    building: tokio::sync::Mutex<()>,
+    /// Held during a build, because two at once would both build the base. Whether a new base was got since the start.
+    building: tokio::sync::Mutex<bool>,
 }
 
 impl LanguageImages {
     /// A builder that uses the engine, and the base image if the operator has chosen one.
     pub(crate) fn new(engine: Arc<dyn BuildEngine>, chosen_base: Option<String>) -> Self {
-        Self { engine, chosen_base, building: tokio::sync::Mutex::new(()) }
+        Self { engine, chosen_base, building: tokio::sync::Mutex::default() }
     }
 
-    /// The base image: the chosen one and no other, or else the one built before, a public one, or one built now.
-    async fn base(&self, progress: Progress<'_>) -> Result<&str, EngineError> {
+    /// The base image that is there: the chosen one and no other, or else the one built before, or a public one.
+    async fn present_base(&self) -> Result<Option<Image>, EngineError> {
         let accepted = match &self.chosen_base {
             Some(chosen) => vec![chosen.as_str()],
             None => vec![BASE, PUBLIC_BASE],
         };
         for name in accepted {
-            if self.engine.find_image(name).await?.is_some() {
-                return Ok(name);
+            if let Some(image) = self.engine.find_image(name).await? {
+                return Ok(Some(image));
             }
         }
-        match self.chosen_base.as_deref() {
-            Some(BASE) => self.build_base(progress).await,
+        Ok(None)
+    }
+
+    /// The base image: the one that is there, or else one that is pulled or built now.
+    async fn base(&self, former: Former, progress: Progress<'_>) -> Result<Image, EngineError> {
+        if former == Former::Used
+            && let Some(image) = self.present_base().await?
+        {
+            return Ok(image);
+        }
+        let name = match self.chosen_base.as_deref() {
+            Some(BASE) => self.build_base(progress).await?,
             Some(chosen) => {
                 progress(&format!("pulling {chosen}"));
-                self.engine.pull_image(chosen, progress).await.map(|()| chosen)
+                self.engine.pull_image(chosen, progress).await.map(|()| chosen)?
             }
-            None => self.public_base(progress).await,
-        }
+            None => self.public_base(progress).await?,
+        };
+        let image = self.engine.find_image(name).await?;
+        image.ok_or_else(|| EngineError::NoSuchImage(name.to_owned()))
     }
 
     /// Pulls the public base image. Where that fails, one is built.
@@ -112,17 +143,61 @@ impl ImageBuilder for LanguageImages {
         folder(name).is_some()
     }
 
-    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+    async fn build(
+        &self,
+        name: &str,
+        former: Former,
+        progress: Progress<'_>,
+    ) -> Result<(), EngineError> {
         let Some(folder) = folder(name) else {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         };
-        let _building = self.building.lock().await;
+        self.engine.can_build().await?;
+        let mut is_base_new = self.building.lock().await;
         progress("step 1 of 2: the base image");
-        let base = self.base(progress).await?;
-        progress(&format!("step 2 of 2: building {name} from {base}"));
+        // One new base is enough for all images.
+        let of_base = if *is_base_new { Former::Used } else { former };
+        let base = self.base(of_base, progress).await?;
+        *is_base_new |= of_base == Former::Ignored;
+        progress(&format!("step 2 of 2: building {name} from {}", base.name));
         let context = context(folder).map_err(failed)?;
-        self.engine.build(Recipe { name, base, folder, context }, progress).await
+        let built_from = BuiltFrom { recipe: recipe(folder), base: Some(base.digest) };
+        let recipe = Recipe { name, base: &base.name, folder, context, built_from, former };
+        self.engine.build(recipe, progress).await
     }
+
+    async fn is_current(&self, name: &str) -> Result<bool, EngineError> {
+        let (Some(folder), Some(built_from)) = (folder(name), self.engine.built_from(name).await?)
+        else {
+            return Ok(false);
+        };
+        // A base that is gone is no reason to build: nobody knows whether the next one is another.
+        let is_other = |was: String, is: Image| was != is.digest;
+        let base = built_from.base.zip(self.present_base().await?);
+        Ok(built_from.recipe == recipe(folder) && !base.is_some_and(|(was, is)| is_other(was, is)))
+    }
+
+    async fn can_build(&self) -> Result<(), EngineError> {
+        self.engine.can_build().await
+    }
+}
+
+/// The digest of all that decides what a build makes, besides its base. The certificates of this machine only let it reach the
+/// registries, which hold nothing but what the locks name.
+fn recipe(folder: &Dir<'_>) -> String {
+    let mut digest = Sha256::new_with_prefix(BUILDER);
+    let mut add = |field: &[u8]| {
+        digest.update((field.len() as u64).to_le_bytes());
+        digest.update(field);
+    };
+    let mut files: Vec<_> = folder.files().map(|file| (file.path(), file.contents())).collect();
+    files.push((Path::new("common.sh"), content("common.sh")));
+    files.sort_unstable();
+    for (path, content) in files {
+        add(path.as_os_str().as_encoded_bytes());
+        add(content);
+    }
+    hex(&digest.finalize())
 }
 
 /// The folder of an image of ours.

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use include_dir::Dir;
 use isolator_pool::engine::embedded::{EmbeddedEngine, ImageBuild};
+use isolator_pool::engine::images::BuiltFrom;
 use isolator_pool::engine::store::Description;
 use isolator_pool::engine::{EngineError, Progress};
 
@@ -10,11 +11,22 @@ use super::{BuildEngine, Recipe, refused};
 
 #[async_trait]
 impl BuildEngine for EmbeddedEngine {
+    async fn can_build(&self) -> Result<(), EngineError> {
+        self.can_build_images()
+    }
+
+    async fn built_from(&self, name: &str) -> Result<Option<BuiltFrom>, EngineError> {
+        let found = self.store().find(name).map_err(|error| refused(error.to_string()))?;
+        Ok(found.and_then(|stored| stored.description.built_from))
+    }
+
     async fn build(&self, recipe: Recipe<'_>, progress: Progress<'_>) -> Result<(), EngineError> {
-        let Recipe { name, base, folder, context } = recipe;
+        let Recipe { name, base, folder, context, built_from, .. } = recipe;
         let found = self.store().find(base).map_err(|error| refused(error.to_string()))?;
         let base = &found.ok_or_else(|| EngineError::NoSuchImage(base.to_owned()))?;
-        let description = Description { env: environment(folder), ..Description::default() };
+        let built_from = Some(built_from);
+        let description =
+            Description { env: environment(folder), built_from, ..Description::default() };
         self.build_image(ImageBuild { name, base, context, description }, progress).await
     }
 }

@@ -244,3 +244,62 @@ def test_what_fails_once_is_flaky_in_continuous_integration_only(tmp_path, ci, a
     assert re.search(r"^some +0\.\d$", ending, re.MULTILINE), done
     is_listed = "flaky" in ending and "test_some.py::test_first_time (docker)" in ending
     assert is_listed == passes and "test_always" not in ending, done
+
+
+# An `isolator` that notes how it is called, and a Docker that notes what it imports and remembers its recipe.
+FAKES = {
+    "isolator": 'echo "$*" >>"$NOTES/calls"',
+    "docker": """
+        for word; do case $word in *isolator.recipe=*) recipe=${word#*isolator.recipe=} ;; esac; done
+        case $1 in
+        image) cat "$NOTES/$(basename "$word")" ;;
+        import) cat >/dev/null; echo "$recipe" >"$NOTES/$(basename "$word")"; echo "$word" >>"$NOTES/copies" ;;
+        esac""",
+    "slirp4netns": "",
+}
+
+
+@pytest.fixture
+def build_images(tmp_path):
+    """Runs `scripts/images` with these programs, and returns the calls of `isolator` so far."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, script in FAKES.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+
+    def run(*engines):
+        done = sh(
+            f"{shlex.quote(str(ROOT / 'scripts/images'))} {' '.join(engines)}",
+            PATH=f"{programs}:{os.environ['PATH']}",
+            ISOLATOR_BIN=str(programs / "isolator"),
+            NOTES=str(tmp_path),
+            XDG_DATA_HOME=str(tmp_path / "data"),
+            ISOLATOR_TEST_ALL="",
+        )
+        assert done.returncode == 0, done
+        return (tmp_path / "calls").read_text().splitlines()
+
+    return run
+
+
+def test_the_server_s_command_decides_each_time_which_images_are_built(tmp_path, build_images):
+    """Which engine `auto` is can change at any time, so nothing that one of them said is kept."""
+    call = "--config isolator_config.json --engine auto image build"
+    assert build_images() == [call]
+    assert build_images() == [call, call]
+    assert not (tmp_path / "data").exists()
+
+
+def test_docker_gets_one_copy_of_what_the_embedded_engine_has_built(tmp_path, build_images):
+    store, digest = tmp_path / "data/isolator", "ab" * 32
+    image = store / "images" / digest
+    (image / "root/etc").mkdir(parents=True)
+    built_from = {"recipe": "01", "base": "sha256:02"}
+    (image / "image.json").write_text(json.dumps({"built_from": built_from}, indent=2))
+    (store / "names.json").write_text(json.dumps({"docker.io/isolator/python:latest": f"sha256:{digest}"}, indent=2))
+    call = "--config isolator_config.json --engine docker image build"
+    assert build_images("docker") == [call]
+    assert build_images("docker") == [call, call]
+    assert (tmp_path / "copies").read_text() == "isolator/python:latest\n"
+    assert (tmp_path / "python:latest").read_text() == "01\n"

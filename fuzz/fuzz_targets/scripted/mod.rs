@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use isolator_fuzz_inputs::seeds::KNOBS;
-use isolator_pool::engine::images::ImageBuilder;
+use isolator_pool::engine::images::{Former, ImageBuilder};
 use isolator_pool::engine::limits::{ByteSize, CpuShare, FixedLimits, LimitKind, Resources};
 use isolator_pool::engine::preload::{Interpreter, Preload};
 use isolator_pool::engine::{
@@ -167,7 +167,7 @@ impl ImageBuilder for Scripted {
         false
     }
 
-    async fn build(&self, _: &str, _: Progress<'_>) -> Result<(), EngineError> {
+    async fn build(&self, _: &str, _: Former, _: Progress<'_>) -> Result<(), EngineError> {
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 pub use crate::engine::fetches::FetchStatus;
 use crate::engine::fetches::Fetches;
@@ -22,6 +23,28 @@ pub enum PullPolicy {
     Always,
 }
 
+/// What an image was built from. By it an image is recognized that a build would only make once more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuiltFrom {
+    /// The digest of the description of the build.
+    pub recipe: String,
+    /// The digest of the image that it started from. A copy of another engine's image has none, because its base is not on this
+    /// one.
+    pub base: Option<String>,
+}
+
+/// Whether a build takes what builds before it have left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Former {
+    /// The image itself, if nothing has changed, its base, and what the engine keeps of steps.
+    Used,
+    /// Nothing: all is made anew.
+    Ignored,
+}
+
+/// What a line of progress begins with that says what comes next, among the lines of whatever does it.
+pub const STEP: &str = "step ";
+
 /// Builds some images that would otherwise be pulled.
 #[async_trait]
 pub trait ImageBuilder: Send + Sync + 'static {
@@ -29,7 +52,35 @@ pub trait ImageBuilder: Send + Sync + 'static {
     fn makes(&self, name: &str) -> bool;
 
     /// Builds the image on the engine.
-    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError>;
+    async fn build(
+        &self,
+        name: &str,
+        former: Former,
+        progress: Progress<'_>,
+    ) -> Result<(), EngineError>;
+
+    /// Whether the image is on the engine and is what a build would make now.
+    async fn is_current(&self, _: &str) -> Result<bool, EngineError> {
+        Ok(false)
+    }
+
+    /// Whether images can be built here.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, and what to do about it.
+    async fn can_build(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+/// An image that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// The image.
+    pub image: Image,
+    /// Whether it was there already, and nothing was done.
+    pub is_unchanged: bool,
 }
 
 /// An image and its names.
@@ -72,6 +123,9 @@ pub trait ImageStore: Send + Sync + 'static {
 
     /// Removes images that were replaced by later ones of the same name.
     async fn prune(&self) -> Result<Pruned, EngineError>;
+
+    /// Waits until nothing is left of what was begun here and given up.
+    async fn settle(&self) {}
 }
 
 /// Gets images onto an engine, as the policy says.
@@ -117,7 +171,7 @@ impl ImageProvider {
             fetching.step(line);
             progress(line);
         };
-        self.fetch(name, &progress).await
+        self.fetch(name, Former::Used, &progress).await.map(|fetched| fetched.image)
     }
 
     /// Lets an image that waits to be fetched come before those that no request waits for.
@@ -130,25 +184,37 @@ impl ImageProvider {
         self.fetches.status(name)
     }
 
-    /// Builds or pulls the image, whether it is there or not.
+    /// Builds or pulls the image, whether it is there or not. An image that a build would only make once more is taken as it is,
+    /// unless what is there is ignored.
     ///
     /// # Errors
     ///
     /// The engine's.
-    pub async fn fetch(&self, name: &str, progress: Progress<'_>) -> Result<Image, EngineError> {
-        if self.builder.makes(name) {
-            bounded(Call::FetchImage, self.builder.build(name, progress)).await?;
+    pub async fn fetch(
+        &self,
+        name: &str,
+        former: Former,
+        progress: Progress<'_>,
+    ) -> Result<Fetched, EngineError> {
+        let is_built = self.builder.makes(name);
+        let is_unchanged = is_built
+            && former == Former::Used
+            && bounded(Call::FindImage, self.builder.is_current(name)).await?;
+        if is_unchanged {
+            tracing::debug!(name, "the image is what would be built");
+        } else if is_built {
+            bounded(Call::FetchImage, self.builder.build(name, former, progress)).await?;
         } else {
             bounded(Call::FetchImage, self.engine.pull_image(name, progress)).await?;
         }
         let image = self.find(name).await?;
         let image = image.ok_or_else(|| EngineError::NoSuchImage(name.to_owned()))?;
         lock(&self.fetched).insert(name.to_owned());
-        Ok(image)
+        Ok(Fetched { image, is_unchanged })
     }
 
     /// The image, if it is there and the policy does not ask for a newer one.
-    async fn find_if_enough(&self, name: &str) -> Result<Option<Image>, EngineError> {
+    pub(crate) async fn find_if_enough(&self, name: &str) -> Result<Option<Image>, EngineError> {
         if self.policy == PullPolicy::Always && !self.was_fetched(name) {
             return Ok(None);
         }
@@ -157,6 +223,15 @@ impl ImageProvider {
 
     fn was_fetched(&self, name: &str) -> bool {
         lock(&self.fetched).contains(name)
+    }
+
+    /// Whether a missing image can be built here, if it is one that is built.
+    ///
+    /// # Errors
+    ///
+    /// What is missing for that, and what to do about it.
+    pub async fn can_fetch(&self, name: &str) -> Result<(), EngineError> {
+        if self.is_built(name) { self.builder.can_build().await } else { Ok(()) }
     }
 
     /// Whether the image is built here and not pulled.

@@ -8,6 +8,10 @@ use tokio::time::Instant;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// The same after an image could not be built or pulled. Somebody has to do something about that, and a pool sees without a try
+/// when the image is there.
+const LONGEST_PAUSE_WITHOUT_IMAGE: Duration = Duration::from_secs(10 * 60);
+
 /// After this long without a failure the next one counts as the first again.
 const RESET_AFTER: Duration = Duration::from_secs(60);
 
@@ -24,7 +28,8 @@ pub(super) struct Backoff {
 impl Backoff {
     /// Doubles the pause, unless the last failure was long ago. A success in between does not count:
     /// what is made may fail at its next step. Returns whether this is news: the first failure, or another error.
-    pub(super) fn failed(&mut self, error: String) -> bool {
+    pub(super) fn failed(&mut self, error: String, is_without_image: bool) -> bool {
+        let longest = if is_without_image { LONGEST_PAUSE_WITHOUT_IMAGE } else { LONGEST_PAUSE };
         let now = Instant::now();
         if self.until.is_some_and(|until| now > until + RESET_AFTER) {
             self.failures = 0;
@@ -32,7 +37,7 @@ impl Backoff {
         let is_news = self.failures == 0 || self.last_error.as_ref() != Some(&error);
         let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(16));
         self.failures += 1;
-        self.until = Some(now + pause.min(LONGEST_PAUSE));
+        self.until = Some(now + pause.min(longest));
         self.last_error = Some(error);
         is_news
     }
@@ -64,26 +69,29 @@ mod tests {
     async fn the_pause_doubles_up_to_a_bound_and_starts_again_after_a_minute_without_failures() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.remaining(), None);
-        assert!(backoff.failed("no".to_owned()));
+        assert!(backoff.failed("no".to_owned(), false));
         assert_eq!(backoff.remaining(), Some(FIRST_PAUSE));
-        assert!(!backoff.failed("no".to_owned()) && backoff.failed("another".to_owned()));
+        assert!(!backoff.failed("no".to_owned(), false));
+        assert!(backoff.failed("another".to_owned(), false));
         assert_eq!(backoff.remaining(), Some(FIRST_PAUSE * 4));
         for _ in 0..20 {
-            backoff.failed("no".to_owned());
+            backoff.failed("no".to_owned(), false);
         }
         assert_eq!(backoff.remaining(), Some(LONGEST_PAUSE));
-        tokio::time::advance(LONGEST_PAUSE + RESET_AFTER + FIRST_PAUSE).await;
-        backoff.failed("again".to_owned());
+        backoff.failed("no image".to_owned(), true);
+        assert_eq!(backoff.remaining(), Some(LONGEST_PAUSE_WITHOUT_IMAGE));
+        tokio::time::advance(LONGEST_PAUSE_WITHOUT_IMAGE + RESET_AFTER + FIRST_PAUSE).await;
+        backoff.failed("again".to_owned(), false);
         assert_eq!(backoff.remaining(), Some(FIRST_PAUSE));
     }
 
     #[tokio::test(start_paused = true)]
     async fn after_a_success_nothing_waits_and_the_next_pause_is_still_longer() {
         let mut backoff = Backoff::default();
-        backoff.failed("no".to_owned());
+        backoff.failed("no".to_owned(), false);
         backoff.succeeded();
         assert_eq!((backoff.remaining(), backoff.last_error()), (None, None));
-        backoff.failed("again".to_owned());
+        backoff.failed("again".to_owned(), false);
         assert_eq!(backoff.remaining(), Some(FIRST_PAUSE * 2));
     }
 }

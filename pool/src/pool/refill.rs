@@ -128,7 +128,11 @@ impl Pool {
         }
         let (hot, paused) = self.idle.len();
         let coming = self.coming.load(Ordering::Relaxed);
-        let missing = hot + paused + coming..self.idle.size();
+        let mut missing = hot + paused + coming..self.idle.size();
+        if !self.template.is_resolved() && lock(&self.backoff).last_error().is_some() {
+            // One shows whether there is an image now.
+            missing.end = missing.end.min(missing.start + 1);
+        }
         if !missing.is_empty() {
             lock(&self.lead).delay.add(delay);
         }
@@ -229,7 +233,7 @@ impl Pool {
             Err(error) => {
                 self.counts.not_made.add(1);
                 self.template.forget();
-                self.note_failure(error);
+                self.note(error, error.is_without_image());
             }
         }
         made
@@ -312,8 +316,12 @@ impl Pool {
     }
 
     fn note_failure(&self, error: &dyn fmt::Display) {
+        self.note(error, false);
+    }
+
+    fn note(&self, error: &dyn fmt::Display, is_without_image: bool) {
         let image = self.template.image();
-        if lock(&self.backoff).failed(error.to_string()) {
+        if lock(&self.backoff).failed(error.to_string(), is_without_image) {
             tracing::warn!(%image, %error, "a sandbox could not be made");
         } else {
             tracing::debug!(%image, %error, "a sandbox could not be made for the same reason");

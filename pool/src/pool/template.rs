@@ -1,8 +1,10 @@
 //! What the sandboxes of a pool are made from.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Shared;
+use crate::engine::images::STEP;
 use crate::engine::preload::Preload;
 use crate::engine::{Call, EngineError, Image, SandboxSpec, bounded};
 use crate::lock::lock;
@@ -16,6 +18,8 @@ pub(super) struct Template {
     resolved: Mutex<Option<Arc<SandboxSpec>>>,
     resolving: tokio::sync::Mutex<()>,
     digests: Mutex<Digests>,
+    /// Whether the image was not there at the last try, and could not be fetched.
+    has_failed: AtomicBool,
 }
 
 /// The digests of the images that sandboxes were made from.
@@ -29,8 +33,8 @@ struct Digests {
 
 impl Template {
     pub(super) fn new(spec: SandboxSpec) -> Self {
-        let (resolved, resolving, digests) = Default::default();
-        Self { spec, resolved, resolving, digests }
+        let (resolved, resolving, digests, has_failed) = Default::default();
+        Self { spec, resolved, resolving, digests, has_failed }
     }
 
     /// The description, without the digest of the image.
@@ -81,13 +85,19 @@ impl Template {
         if let Some(spec) = resolved {
             return Ok(spec);
         }
-        let log = |line: &str| tracing::info!(image = self.image(), "{line}");
+        // A build prints hundreds of lines, and each further try the same ones.
+        let is_first = !self.has_failed.load(Ordering::Relaxed);
+        let log = |line: &str| match is_first && line.starts_with(STEP) {
+            true => tracing::info!(image = self.image(), "{line}"),
+            false => tracing::debug!(image = self.image(), "{line}"),
+        };
         // Fetching may take minutes, and nobody waits for it when the server stops.
-        let image = tokio::select! {
-            image = shared.images.ensure(self.image(), &log) => image?,
+        let found = tokio::select! {
+            found = shared.images.ensure(self.image(), &log) => found,
             () = shared.stop.cancelled() => return Err(SandboxError::Closed),
         };
-        Ok(self.accept(image, shared).await?)
+        self.has_failed.store(found.is_err(), Ordering::Relaxed);
+        Ok(self.accept(found?, shared).await?)
     }
 
     /// Looks whether another image has the name now, and makes sandboxes from that from then on. Returns whether there is one.
@@ -95,8 +105,12 @@ impl Template {
     /// If the name is gone, sandboxes are made from the image that had it, as long as the engine can.
     pub(super) async fn renew(&self, shared: &Shared) -> Result<bool, EngineError> {
         if !self.is_resolved() {
-            // The next sandbox looks.
-            return Ok(false);
+            // The next sandbox looks, which comes late if the image could not be fetched.
+            let is_awaited = self.has_failed.load(Ordering::Relaxed);
+            let is_there =
+                is_awaited && shared.images.find_if_enough(self.image()).await?.is_some();
+            self.has_failed.store(is_awaited && !is_there, Ordering::Relaxed);
+            return Ok(is_there);
         }
         let Some(image) = shared.images.find(self.image()).await? else { return Ok(false) };
         let _resolving = self.resolving.lock().await;

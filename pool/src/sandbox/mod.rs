@@ -86,6 +86,15 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
+    /// Whether there is no image that a sandbox could be made from, and it could not be built or pulled.
+    pub(crate) fn is_without_image(&self) -> bool {
+        match self {
+            Self::Engine(EngineError::Refused { call, .. }) => *call == Call::FetchImage,
+            Self::Engine(EngineError::NoSuchImage(_)) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the engine may have failed because something that all sandboxes are made from has been removed.
     pub(crate) fn may_be_outdated(&self) -> bool {
         matches!(self, Self::Engine(EngineError::Refused { .. } | EngineError::NoSuchImage(_)))

@@ -12,8 +12,10 @@ use isolator_pool::engine::{Call, SandboxSpec, bounded};
 
 use crate::app::App;
 use crate::audit;
-use crate::commands::{complain, isolator, say};
-use crate::config::{Config, ConfigError, Index, Language, Problem, index_key};
+use crate::commands::doctor::missing_tools;
+use crate::commands::image::how_to_fetch;
+use crate::commands::{complain, isolator, isolator_with_file, say};
+use crate::config::{Config, ConfigError, Index, Language, Problem, index_key, language_like};
 use crate::request::snippets::Snippets;
 use crate::transport::http;
 
@@ -60,6 +62,10 @@ pub(super) async fn check(config: &Config) -> anyhow::Result<ExitCode> {
     }
     snippets(config, &mut report);
     packages(config, &mut report);
+    for (tool, what, fix) in missing_tools(config).await {
+        report.warning(format!("packages.tools.{tool}"), format!("{what}; {fix}"));
+    }
+    languages(config, &mut report);
     extensions(config, &mut report);
     memory(config, ByteSize::bytes(Machine::here([]).memory_bytes), &mut report);
     if tokio::time::timeout(ENGINE_TIMEOUT, engine(config, &mut report)).await.is_err() {
@@ -95,8 +101,9 @@ fn snippets(config: &Config, report: &mut Report) {
         }
         Err(error) if !config.settings.document[KEY].is_null() => {
             let folder = config.prompts.display();
+            let init = isolator_with_file(config);
             let message = format!(
-                "{folder} can't be read, so there are no snippets: {error}; `isolator config init` writes some"
+                "{folder} can't be read, so there are no snippets: {error}; `{init} config init` writes some"
             );
             report.warning(KEY, message);
         }
@@ -117,6 +124,22 @@ fn packages(config: &Config, report: &mut Report) {
     }
     for (key, message) in config.packages.warnings() {
         report.warning(key, message);
+    }
+}
+
+/// A language that is only switched off has to be one that there is.
+fn languages(config: &Config, report: &mut Report) {
+    let settings = config.settings.document["languageSettings"].as_object();
+    for (name, settings) in settings.into_iter().flatten() {
+        let path = format!("languageSettings.{name}");
+        match language_like(name) {
+            Some(near) if settings["enabled"] == false && settings["image"].is_null() => {
+                let message =
+                    format!("there is no such language to switch off; did you mean `{near}`?");
+                report.warning(path, message);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -205,15 +228,23 @@ async fn image(config: &Config, app: &App, language: &Language, report: &mut Rep
     match app.images.find(image).await {
         Ok(Some(_)) => {}
         Ok(None) => {
-            let how = if app.images.is_built(image) { "build" } else { "pull" };
-            let fix = format!("`{} image {how} {}`", isolator(config, app.kind), language.name);
-            if config.pull_policy == PullPolicy::Never {
-                let message =
-                    format!("{image} is missing, and images.policy is \"never\"; run {fix}");
-                return report.error(path, message);
+            let fix = how_to_fetch(config, app, language).await;
+            let how = if app.images.is_built(image) { "builds" } else { "pulls" };
+            match (fix, config.pull_policy) {
+                (Ok(fix), PullPolicy::Never) => report.error(
+                    path,
+                    format!("{image} is missing, and images.policy is \"never\"; run `{fix}`"),
+                ),
+                (Ok(fix), _) => {
+                    let message =
+                        format!("{image} is missing; run `{fix}`, or the server {how} it");
+                    report.warning(path, message);
+                }
+                (Err(why), PullPolicy::Never) => {
+                    report.error(path, format!("{image} is missing: {why}"))
+                }
+                (Err(why), _) => report.warning(path, format!("{image} is missing: {why}")),
             }
-            let message = format!("{image} is missing; run {fix}, or the server {how}s it");
-            report.warning(path, message);
         }
         Err(error) => report.warning(path, format!("{image} can't be looked up: {error}")),
     }

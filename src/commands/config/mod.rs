@@ -15,6 +15,7 @@ pub fn config(file: Option<PathBuf>, engine: Option<EngineKind>, command: Config
     Box::pin(async move {
         let load = || -> Result<Config, ConfigError> {
             let mut config = Config::load(file.as_deref())?;
+            config.is_file_chosen_on_command_line = file.is_some();
             config.choose_engine(engine);
             Ok(config)
         };

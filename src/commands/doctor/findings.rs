@@ -11,6 +11,7 @@ pub(super) struct Findings {
     /// Why a line could not be printed. No more lines are.
     unprinted: Option<anyhow::Error>,
     missing: usize,
+    warnings: usize,
     /// Findings about the host that the operator did not accept.
     unaccepted: usize,
 }
@@ -32,17 +33,13 @@ impl Findings {
     }
 
     pub(super) fn warn(&mut self, what: &str, fix: &str) {
+        self.warnings += 1;
         self.say(&format!("  warning  {what}\n           {fix}"));
     }
 
     pub(super) fn missing(&mut self, what: &str, fix: &str) {
         self.missing += 1;
         self.say(&format!("  MISSING  {what}\n           {fix}"));
-    }
-
-    /// Whether nothing is missing so far.
-    pub(super) fn is_complete(&self) -> bool {
-        self.missing == 0
     }
 
     /// Prints what a check of the host found, and counts it unless it is fine or accepted.
@@ -65,11 +62,15 @@ impl Findings {
     ///
     /// When a line could not be printed.
     pub(super) fn conclude(mut self) -> anyhow::Result<ExitCode> {
-        if self.missing > 0 {
-            self.say(&format!("{} thing(s) missing", self.missing));
-        } else {
-            self.say("everything is there");
-        }
+        let what = match self.missing {
+            0 => "everything is there".to_owned(),
+            missing => format!("{missing} thing(s) missing"),
+        };
+        let besides = match self.warnings {
+            0 => String::new(),
+            warnings => format!(", {warnings} warning(s)"),
+        };
+        self.say(&format!("{what}{besides}"));
         if self.unaccepted > 0 {
             self.say(&format!(
                 "{} thing(s) about the host to fix, or to accept with --accept NAME",

@@ -13,6 +13,8 @@ mod runc;
 mod tests;
 
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_pool::engine::docker::EngineAddress;
@@ -23,13 +25,17 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Status;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
+use tempfile::TempDir;
 
 use self::findings::Findings;
 use self::host::Surroundings;
 pub use self::host::names_of_checks;
-use crate::app::{App, PoolFill};
+pub(super) use self::packages::missing_tools;
+use crate::app::{App, PoolFill, pool_specs};
 use crate::commands::cli::DoctorArguments;
-use crate::commands::{Work, isolator};
+use crate::commands::image::how_to_fetch;
+use crate::commands::signals::{stop_signal, stopped_by};
+use crate::commands::{Work, complain, isolator, isolator_with_file, told};
 use crate::config::{Config, EngineKind, Language};
 use crate::descriptors::Plan;
 
@@ -38,27 +44,29 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Checks everything that a request needs, and runs one in each language. Also checks the host, if it is to run
-/// hostile programs.
+/// hostile programs. What one check finds keeps no other from being made.
 pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
     Box::pin(async move {
+        let mut stop_signal = pin!(stop_signal()?);
         let mut findings = Findings::default();
         findings.part("configuration");
-        match &config.file {
-            Some(file) => findings.fine(&format!("{} is valid", file.display())),
-            None => {
-                findings.fine("no file, so the defaults apply (isolator config init writes one)")
-            }
+        configuration(&config, &mut findings);
+        findings.part("engine");
+        let begun = begin(&config, &mut findings).await;
+        let is_embedded =
+            begun.as_ref().is_some_and(|begun| begun.app.kind == EngineKind::Embedded);
+        let mut surroundings = Surroundings::new(&config, is_embedded);
+        if let Some(Begun { app, .. }) = &begun
+            && let Err(signal) =
+                engine(&config, app, &mut surroundings, stop_signal.as_mut(), &mut findings).await
+        {
+            complain("isolator: stopped; the sandboxes of the checks are removed");
+            return Ok(stopped_by(signal));
         }
-        if !config.prompts.is_dir() {
-            let what =
-                format!("{} does not exist, so there are no snippets", config.prompts.display());
-            findings.warn(&what, "isolator config init writes some to start with");
+        tokio::select! {
+            () = packages::packages(&config, &mut findings) => {}
+            signal = stop_signal => return Ok(stopped_by(signal)),
         }
-
-        let app = App::new(&config).await?;
-        let mut surroundings = Surroundings::new(&config, app.kind == EngineKind::Embedded);
-        engine(&config, &app, &mut surroundings, &mut findings).await;
-        packages::packages(&config, &mut findings).await;
         findings.part("host");
         descriptors(&config, &mut findings);
         if arguments.production {
@@ -68,6 +76,41 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
         }
         findings.conclude()
     })
+}
+
+fn configuration(config: &Config, findings: &mut Findings) {
+    let init = format!("{} config init", isolator_with_file(config));
+    match &config.file {
+        Some(file) => findings.fine(&format!("{} is valid", file.display())),
+        None => findings.fine(&format!("no file, so the defaults apply ({init} writes one)")),
+    }
+    if !config.prompts.is_dir() {
+        let what = format!("{} does not exist, so there are no snippets", config.prompts.display());
+        findings.warn(&what, &format!("{init} writes some to start with"));
+    }
+}
+
+/// The engine, and a directory for the state of the checks if the usual one can't be written.
+struct Begun {
+    app: App,
+    _state: Option<TempDir>,
+}
+
+/// Finds the engine.
+async fn begin(config: &Config, findings: &mut Findings) -> Option<Begun> {
+    let error = match App::new(config).await {
+        Ok(app) => return Some(Begun { app, _state: None }),
+        Err(error) => error,
+    };
+    findings.missing(&told(&error), "fix what the error says");
+    let elsewhere = async {
+        let state = tempfile::tempdir()?;
+        let program = std::env::current_exe()?;
+        let app = App::in_state(state.path(), config.engine.kind, config, program).await?;
+        anyhow::Ok(Begun { app, _state: Some(state) })
+    };
+    // The error would be the same, or one more about files.
+    elsewhere.await.ok()
 }
 
 /// Says how many file descriptors there are, and for how many connections they suffice.
@@ -88,14 +131,14 @@ fn descriptors(config: &Config, findings: &mut Findings) {
     );
 }
 
-/// Checks the engine and, if it works, what is made with it.
+/// Checks the engine and, if it works, what is made with it. Returns the signal that has ended it, if one has.
 async fn engine(
     config: &Config,
     app: &App,
     surroundings: &mut Surroundings<'_>,
+    stop: Pin<&mut impl Future<Output = i32>>,
     findings: &mut Findings,
-) {
-    findings.part("engine");
+) -> Result<(), i32> {
     match described(app).await {
         Ok((engine, warnings, facts)) => {
             findings.fine(&engine);
@@ -109,15 +152,18 @@ async fn engine(
                 findings.warn(&format!("this user can't use Docker's socket {socket}"), NO_PERMISSION);
             }
             surroundings.engine_is(facts, warnings.len());
-            images(config, app, findings).await;
-            if findings.is_complete() {
-                sandboxes(config, app, findings).await;
+            let present = images(config, app, findings).await;
+            if !present.is_empty() {
+                return sandboxes(config, app, &present, stop, findings).await;
             }
         }
-        Err(error @ EngineError::Unusable(_)) => findings.missing(
-            &error.to_string(),
-            "fix that, or use a Docker engine instead: install and start one (Debian: apt-get install docker.io)",
-        ),
+        Err(error @ EngineError::Unusable(_)) => {
+            findings.missing(
+                &error.to_string(),
+                "fix that, or use a Docker engine instead: install and start one (Debian: apt-get install docker.io)",
+            );
+            images(config, app, findings).await;
+        }
         Err(_) if let Some(socket) = forbidden_socket(config) => findings.missing(
             &format!("Docker's socket {} is there, but this user can't use it", socket.display()),
             NO_PERMISSION,
@@ -128,6 +174,7 @@ async fn engine(
              set its address in engine.host or DOCKER_HOST",
         ),
     }
+    Ok(())
 }
 
 /// What to do if a user can't use Docker's socket.
@@ -155,52 +202,85 @@ async fn described(app: &App) -> Result<(String, Vec<Warning>, Facts), EngineErr
     Ok((line, warnings, facts))
 }
 
-async fn images(config: &Config, app: &App, findings: &mut Findings) {
+/// Looks for the images. Returns the languages whose image is there.
+async fn images<'a>(
+    config: &'a Config,
+    app: &App,
+    findings: &mut Findings,
+) -> Vec<&'a Arc<Language>> {
     findings.part("images");
+    let mut present = Vec::new();
     for language in config.languages.values() {
         let name = &language.sandbox.image.name;
-        let language = &language.name;
         match app.images.find(name).await {
-            Ok(Some(_)) => findings.fine(&format!("{language}: {name}")),
+            Ok(Some(_)) => {
+                findings.fine(&format!("{}: {name}", language.name));
+                present.push(language);
+            }
             Ok(None) => {
-                let how = if app.images.is_built(name) { "build" } else { "pull" };
-                let fix = format!("{} image {how} {language}", isolator(config, app.kind));
-                findings.missing(&format!("{language}: {name}"), &fix);
+                let fix = how_to_fetch(config, app, language).await.unwrap_or_else(|why| why);
+                findings.missing(&format!("{}: {name}", language.name), &fix);
             }
             Err(error) => {
-                findings.missing(&format!("{language}: {error}"), "fix what the error says")
+                let what = format!("{}: {error}", language.name);
+                findings.missing(&what, "fix what the error says");
             }
         }
     }
+    present
 }
 
-/// Runs each language's command in a sandbox, with an empty program.
-async fn sandboxes(config: &Config, app: &App, findings: &mut Findings) {
+/// Runs the command of each of the languages in a sandbox, with an empty program. Returns the signal that has ended it, if one has.
+async fn sandboxes(
+    config: &Config,
+    app: &App,
+    languages: &[&Arc<Language>],
+    stop: Pin<&mut impl Future<Output = i32>>,
+    findings: &mut Findings,
+) -> Result<(), i32> {
     findings.part("sandboxes");
-    let pools = match app.start_pools(config, PoolFill::Few(1)) {
+    let mut specs = pool_specs(config, PoolFill::Few(1));
+    specs.retain(|name, _| languages.iter().any(|language| language.name == *name));
+    let pools = match app.start_some(config, specs) {
         Ok(pools) => pools,
-        Err(error) => return findings.missing(&error.to_string(), "see docs/engines.md"),
+        Err(error) => {
+            findings.missing(&error.to_string(), "see docs/engines.md");
+            return Ok(());
+        }
     };
+    let ended = tokio::select! {
+        () = programs(config, languages, &pools, findings) => Ok(()),
+        signal = stop => Err(signal),
+    };
+    if let Err(error) = pools.close(Duration::ZERO).await {
+        let fix = format!("{} gc", isolator(config, app.kind));
+        findings.missing(&format!("sandboxes can't be removed: {error}"), &fix);
+    }
+    ended
+}
+
+async fn programs(
+    config: &Config,
+    languages: &[&Arc<Language>],
+    pools: &Pools,
+    findings: &mut Findings,
+) {
     let mut working = Vec::new();
-    for language in config.languages.values() {
-        if run_probe(language, config, &pools, Turn::First, findings).await {
+    for language in languages {
+        if run_probe(language, config, pools, Turn::First, findings).await {
             working.push(language);
         }
     }
     let mut ready = Vec::new();
     for language in working {
-        if waits(language, &pools, findings).await {
+        if waits(language, pools, findings).await {
             ready.push(language);
         }
     }
-    memory(&pools, findings).await;
+    memory(pools, findings).await;
     // These are as fast as those of a server that has been running for a while.
     for language in ready {
-        run_probe(language, config, &pools, Turn::Later, findings).await;
-    }
-    if let Err(error) = pools.close(Duration::ZERO).await {
-        let fix = format!("{} gc", isolator(config, app.kind));
-        findings.missing(&format!("sandboxes can't be removed: {error}"), &fix);
+        run_probe(language, config, pools, Turn::Later, findings).await;
     }
 }
 

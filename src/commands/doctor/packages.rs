@@ -32,15 +32,27 @@ pub(super) async fn packages(config: &Config, findings: &mut Findings) {
     for tool in tools(config) {
         match version(&tool.program).await {
             Ok(version) => findings.fine(&format!("{} is there: {version}", tool.name)),
-            Err(why) => findings.missing(
-                &format!(
-                    "{}, which installs packages: {}: {why}",
-                    tool.name,
-                    tool.program.display()
-                ),
-                tool.fix,
-            ),
+            Err(why) => findings.missing(&tool.missing(&why), tool.fix),
         }
+    }
+}
+
+/// The tools that are needed and not there: the name of each, what is wrong, and what to do about it.
+pub(in crate::commands) async fn missing_tools(
+    config: &Config,
+) -> Vec<(&'static str, String, &'static str)> {
+    let mut missing = Vec::new();
+    for tool in tools(config).into_iter().filter(|_| config.packages.is_used()) {
+        if let Err(why) = version(&tool.program).await {
+            missing.push((tool.name, tool.missing(&why), tool.fix));
+        }
+    }
+    missing
+}
+
+impl Tool {
+    fn missing(&self, why: &str) -> String {
+        format!("{}, which installs packages: {}: {why}", self.name, self.program.display())
     }
 }
 

@@ -60,9 +60,9 @@ async fn build_one(
     if let Some(language) = config.languages.get(language) {
         ensure_image(&app.images, &language.sandbox.image.name, false).await?;
     }
-    let steps = Steps::new(format!("the set of packages {name} is built, which is done once"));
+    let steps = Steps::new(format!("the set of packages {name}"), "is built, which is done once");
     // Whoever builds it next, on this machine or another, gets the same versions.
-    let locked = lock_new(config, builder, set, &steps).await;
+    let locked = steps.follow(lock_new(config, builder, set, &steps)).await;
     let locked = locked.with_context(|| format!("the set of packages {name} was not locked"))?;
     if let Some(folder) = locked {
         complain(&format!(
@@ -70,7 +70,7 @@ async fn build_one(
             folder.display()
         ));
     }
-    Ok(packages.build(name, &|line| steps.show(line)).await?)
+    Ok(steps.follow(packages.build(name, &|line| steps.show(line))).await?)
 }
 
 fn told(set: &SetConfig, built: &StoredSet) -> String {

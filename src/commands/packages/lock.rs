@@ -105,10 +105,11 @@ async fn lock_one(
     let lock = match before.as_ref().filter(fits) {
         Some(lock) => lock.clone(),
         None => {
-            let steps = Steps::new(format!("the set of packages {name} is resolved"));
+            let steps = Steps::new(format!("the lock of the set of packages {name}"), "is made");
             // Only what has to change does.
             let former = before.as_ref().filter(|_| !upgrade);
-            builder.lock_from(language, &recipe, former, &|line| steps.show(line)).await?
+            let show = |line: &str| steps.show(line);
+            steps.follow(builder.lock_from(language, &recipe, former, &show)).await?
         }
     };
     let is_unchanged = before.as_ref() == Some(&lock);

@@ -53,7 +53,10 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         let image = &request.language.sandbox.image.name;
         tokio::select! {
             image = ensure_image(&app.images, image, output.is_quiet()) => image?,
-            signal = &mut stop_signal => return Ok(stopped_by(signal)),
+            signal = &mut stop_signal => {
+                app.give_up().await?;
+                return Ok(stopped_by(signal));
+            }
         };
         let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
         let client = Client::Host;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use isolator_pool::engine::images::PullPolicy;
 use isolator_pool::engine::{Call, bounded};
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::sandbox::sweep::Swept;
@@ -21,10 +22,11 @@ use crate::address::ListenAddress;
 use crate::app::{App, PoolFill};
 use crate::audit::Audit;
 use crate::commands::cli::ServeArguments;
+use crate::commands::image::how_to_fetch;
 use crate::commands::notify::Service;
 use crate::commands::serve::reload::{Load, Reloading};
 use crate::commands::signals::{HangUps, stop_signal_but_hang_up};
-use crate::commands::{Work, complain, require_output};
+use crate::commands::{Work, complain, isolator, require_output};
 use crate::config::Config;
 use crate::log;
 use crate::mcp::calls::{Clients, Setup};
@@ -294,18 +296,40 @@ async fn write_out(server: &Server) {
     tokio::join!(audit.close(), traces.close());
 }
 
-/// Logs which engine is used, and removes what dead instances left behind. Never returns.
+/// Logs which engine is used and which images are missing, and removes what dead instances left behind. Never returns.
 async fn check_and_sweep(app: &App, server: &Server) -> Infallible {
+    let Setup { config, .. } = server.setup();
     match bounded(Call::Check, app.engine.check()).await {
         Ok(engine) => {
             tracing::info!(engine, "using the engine");
+            tell_missing_images(app, &config).await;
             let Swept { sandboxes, shared } = app.sweep().await;
             server.setup().pools.shared_counts().swept.add((sandboxes + shared) as u64);
         }
         // Calls are answered with this error until the engine is available.
-        Err(error) => tracing::error!(%error, "no engine yet; see `isolator doctor`"),
+        Err(error) => {
+            let doctor = format!("{} doctor", isolator(&config, app.kind));
+            tracing::error!(%error, "no engine yet; see `{doctor}`");
+        }
     }
     std::future::pending().await
+}
+
+/// Says once what to do about images that the server can't get by itself.
+async fn tell_missing_images(app: &App, config: &Config) {
+    for language in config.languages.values() {
+        let image = &language.sandbox.image.name;
+        if !matches!(app.images.find(image).await, Ok(None)) {
+            continue;
+        }
+        match how_to_fetch(config, app, language).await {
+            Ok(run) if config.pull_policy == PullPolicy::Never => {
+                tracing::warn!(image, "the image of {} is missing; run `{run}`", language.name);
+            }
+            Ok(_) => {}
+            Err(why) => tracing::warn!(image, "the image of {} is missing: {why}", language.name),
+        }
+    }
 }
 
 async fn session(server: Server, transport: Stdio) -> anyhow::Result<()> {

@@ -62,8 +62,14 @@ pub fn session(config: Config, command: SessionArguments) -> Work {
         let image = &setup.language.sandbox.image.name;
         tokio::select! {
             image = ensure_image(&app.images, image, command.quiet) => { image?; }
-            signal = &mut end_signal => return Ok(stopped_by(signal)),
-            () = interrupts.next() => return Ok(stopped_by(libc::SIGINT)),
+            signal = &mut end_signal => {
+                app.give_up().await?;
+                return Ok(stopped_by(signal));
+            }
+            () = interrupts.next() => {
+                app.give_up().await?;
+                return Ok(stopped_by(libc::SIGINT));
+            }
         };
         let pools = Arc::new(app.start_pools(&config, PoolFill::Nothing)?);
         let sets = WantedSets::new(&config, &pools, command.quiet)?;

@@ -19,7 +19,7 @@ use isolator::app::RUNNER;
 use isolator::config::{Config, Language};
 use isolator_pool::engine::docker::{DockerEngine, EngineAddress};
 use isolator_pool::engine::embedded::{EmbeddedEngine, Settings};
-use isolator_pool::engine::images::{ImageBuilder, ImageProvider, PullPolicy};
+use isolator_pool::engine::images::{Former, ImageBuilder, ImageProvider, PullPolicy};
 use isolator_pool::engine::instance::Instance;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::engine::{Engine, EngineError, Labels, Progress};
@@ -63,7 +63,7 @@ impl ImageBuilder for NoBuilder {
         false
     }
 
-    async fn build(&self, name: &str, _: Progress<'_>) -> Result<(), EngineError> {
+    async fn build(&self, name: &str, _: Former, _: Progress<'_>) -> Result<(), EngineError> {
         Err(EngineError::NoSuchImage(name.to_owned()))
     }
 }

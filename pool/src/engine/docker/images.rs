@@ -17,21 +17,25 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use tokio_util::io::ReaderStream;
 
 use super::{DockerEngine, error};
-use crate::engine::images::{ImageStore, ListedImage, Pruned};
+use crate::engine::images::{BuiltFrom, Former, ImageStore, ListedImage, Pruned};
 use crate::engine::{Call, EngineError, Image, Progress};
 
 /// Looks an image up.
 pub(super) async fn find(engine: &DockerEngine, name: &str) -> Result<Option<Image>, EngineError> {
-    let inspected = match engine.docker().await?.inspect_image(name).await {
-        Ok(inspected) => inspected,
-        Err(error) if error::status(&error) == Some(404) => return Ok(None),
-        Err(error) => return Err(engine.translate(Call::FindImage).error(error)),
-    };
+    let Some(inspected) = inspect(engine, name).await? else { return Ok(None) };
     let ImageInspect { id, size, config, .. } = inspected;
     let Some(digest) = id else { return Ok(None) };
     let volumes = config.and_then(|config| config.volumes).unwrap_or_default();
     let size = u64::try_from(size.unwrap_or(0)).unwrap_or(0);
     Ok(Some(Image { name: name.to_owned(), digest, size, volumes }))
+}
+
+async fn inspect(engine: &DockerEngine, name: &str) -> Result<Option<ImageInspect>, EngineError> {
+    match engine.docker().await?.inspect_image(name).await {
+        Ok(inspected) => Ok(Some(inspected)),
+        Err(error) if error::status(&error) == Some(404) => Ok(None),
+        Err(error) => Err(engine.translate(Call::FindImage).error(error)),
+    }
 }
 
 /// Pulls an image from its registry.
@@ -66,6 +70,10 @@ pub struct ImageBuild<'a> {
     pub context: Vec<u8>,
     /// Values of the `Dockerfile`'s arguments.
     pub arguments: HashMap<String, String>,
+    /// What it is built from, by which it is recognized later.
+    pub built_from: BuiltFrom,
+    /// Whether the engine may take what it has kept of former builds.
+    pub former: Former,
 }
 
 impl DockerEngine {
@@ -80,9 +88,15 @@ impl DockerEngine {
         build: ImageBuild<'_>,
         progress: Progress<'_>,
     ) -> Result<(), EngineError> {
+        let BuiltFrom { recipe, base } = build.built_from;
+        let labels = [(RECIPE, Some(recipe)), (BASE, base)];
+        let labels: HashMap<_, _> =
+            labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
         let options = BuildImageOptionsBuilder::new()
             .t(build.name)
             .buildargs(&build.arguments)
+            .labels(&labels)
+            .nocache(build.former == Former::Ignored)
             .networkmode("host")
             .rm(true)
             .forcerm(true)
@@ -98,6 +112,18 @@ impl DockerEngine {
             check_error(line.error_detail)?;
         }
         Ok(())
+    }
+
+    /// What an image was built from, if it says so.
+    ///
+    /// # Errors
+    ///
+    /// The engine's.
+    pub async fn built_from(&self, name: &str) -> Result<Option<BuiltFrom>, EngineError> {
+        let config = inspect(self, name).await?.and_then(|inspected| inspected.config);
+        let mut labels = config.and_then(|config| config.labels).unwrap_or_default();
+        let base = labels.remove(BASE);
+        Ok(labels.remove(RECIPE).map(|recipe| BuiltFrom { recipe, base }))
     }
 
     /// Makes an image from a tar of a root file system.
@@ -123,16 +149,21 @@ impl DockerEngine {
 /// The label of all images that Isolator has built, intermediate ones included.
 const LABEL: &str = "isolator.image";
 
+/// The labels with what an image was built from.
+const RECIPE: &str = "isolator.recipe";
+const BASE: &str = "isolator.base";
+
 #[async_trait]
 impl ImageStore for DockerEngine {
     async fn list(&self) -> Result<Vec<ListedImage>, EngineError> {
         let listed = labelled(self, &[]).await?;
         let listed = listed.into_iter().map(|image| ListedImage {
-            names: image.repo_tags,
+            // Older engines give this name to an image that has none.
+            names: image.repo_tags.into_iter().filter(|name| name != "<none>:<none>").collect(),
             digest: image.id,
             size: u64::try_from(image.size).unwrap_or(0),
         });
-        Ok(listed.filter(|image| !image.names.is_empty()).collect())
+        Ok(listed.collect())
     }
 
     async fn import(

@@ -43,4 +43,8 @@ impl ImageStore for EmbeddedEngine {
         let pruned = pruned.map_err(|error| store_refused(Call::RemoveImage, error))?;
         Ok(Pruned { images: pruned.images + pruned.staging, bytes: pruned.bytes })
     }
+
+    async fn settle(&self) {
+        self.store.settle().await;
+    }
 }

@@ -38,6 +38,12 @@ pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether a program can be started by its name.
+pub(super) fn is_on_path(program: &str) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+}
+
 impl Grant {
     /// Finds what this user was granted.
     pub(super) fn find() -> Result<Self, Missing> {
@@ -58,8 +64,7 @@ impl Grant {
         };
         let grant = Self { own: (uid, gid), uids: find(SUBUID)?, gids: find(SUBGID)? };
         for program in [NEWUIDMAP, NEWGIDMAP] {
-            let folders = std::env::var_os("PATH").unwrap_or_default();
-            if !std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()) {
+            if !is_on_path(program) {
                 return Err(Missing(format!(
                     "sandboxes without root need {program}, which is not installed; as root, run: \
                      apt-get install uidmap"

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::digest::Digest;
 use super::error::StoreError;
 use super::path;
+use crate::engine::images::BuiltFrom;
 
 /// The variables and volumes of an image, and when it was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,9 @@ pub struct Description {
     pub volumes: Vec<String>,
     /// When it was made, according to its maker.
     pub created: Option<String>,
+    /// What it was built from, if that was here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_from: Option<BuiltFrom>,
 }
 
 /// What is read from the configuration of an OCI or Docker image.
@@ -91,6 +95,7 @@ impl Configuration {
             env: env.unwrap_or_default(),
             volumes: volumes.unwrap_or_default().into_keys().collect(),
             created: raw.created,
+            built_from: None,
         };
         Ok(Self {
             description: description.check().map_err(|message| unusable(&message))?,

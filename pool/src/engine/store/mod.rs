@@ -69,6 +69,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
+use tokio_util::task::TaskTracker;
 
 pub use self::description::Description;
 pub(super) use self::digest::Digest;
@@ -93,6 +94,8 @@ const LOCK: &str = "lock";
 pub struct Store {
     directory: Arc<Path>,
     limits: Limits,
+    /// Counts what this process has in `staging`.
+    unfinished: TaskTracker,
 }
 
 /// An image and its names.
@@ -107,12 +110,20 @@ pub struct Listed {
 impl Store {
     /// The store in a directory, which need not exist yet.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into().into(), limits: Limits::default() }
+        let (directory, limits) = (directory.into().into(), Limits::default());
+        Self { directory, limits, unfinished: TaskTracker::new() }
     }
 
     /// The same store with other limits for new images.
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
+    }
+
+    /// Waits until nothing is in `staging` that this process and clones of this store have put there. What was given up is removed
+    /// in the background.
+    pub async fn settle(&self) {
+        self.unfinished.close();
+        self.unfinished.wait().await;
     }
 
     /// Directory of the images: each root is at [`Stored::relative_root`] in it.

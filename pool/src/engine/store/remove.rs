@@ -105,7 +105,7 @@ impl Store {
     pub(super) fn dead(&self) -> Result<Vec<Staged>, StoreError> {
         let mut dead = Vec::new();
         for path in listing(&self.staging())? {
-            match Staged::hold(path.clone()) {
+            match self.hold(path.clone()) {
                 // Its owner has just removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 staged => dead.extend(staged.at("lock", &path)?),
@@ -129,6 +129,6 @@ impl Store {
         let to = self.staging().join(uuid::Uuid::new_v4().to_string());
         fs::create_dir_all(self.staging()).at("make", &self.staging())?;
         fs::rename(&from, &to).at("move", &from)?;
-        Ok(Staged::with_lock(to, held))
+        Ok(self.staged(to, held))
     }
 }

@@ -1,18 +1,19 @@
 //! Staging: an image is built in its own directory and put into the store in one step.
 
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::blocking_job::{BlockingJob, run_blocking, run_job};
 use super::description::Description;
 use super::digest::Digest;
 use super::error::{IoContext, StoreError};
-use super::stored::{DESCRIPTION, ROOT, Stored};
+use super::stored::{ROOT, Stored};
 use super::tree::{self, Root};
 use super::{Store, check, content, copy, mountpoints, names};
 use crate::folders;
@@ -35,6 +36,7 @@ pub struct Staged {
 struct Guard {
     directory: PathBuf,
     _lock: File,
+    _unfinished: TaskTrackerToken,
 }
 
 impl Store {
@@ -85,7 +87,8 @@ impl Store {
             fs::create_dir_all(self.staging())?;
             // Nobody else may look into an unfinished image.
             DirBuilder::new().mode(0o700).create(&directory)?;
-            let staged = Staged::hold(directory.clone())?
+            let staged = self
+                .hold(directory.clone())?
                 .ok_or_else(|| io::Error::other("another process has locked it"))?;
             for path in [directory.join(IMAGE), staged.root()] {
                 fs::create_dir(&path)?;
@@ -118,7 +121,7 @@ impl Store {
     ) -> Result<Stored, StoreError> {
         let grown = staged.directory().join(IMAGE);
         let describe = || -> io::Result<()> {
-            File::create(grown.join(DESCRIPTION))?.write_all(&serde_json::to_vec_pretty(image)?)?;
+            image.write(&grown)?;
             // Otherwise a power failure could leave an image of empty files.
             Ok(syncfs(File::open(&grown)?)?)
         };
@@ -126,7 +129,15 @@ impl Store {
         let lock = self.lock()?;
         job.check_canceled()?;
         let directory = self.images().join(digest.hex());
-        if self.read(digest)?.is_none() {
+        let present = self.read(digest)?;
+        // The same files can come from another recipe, by which they must be known from now on.
+        if present
+            .as_ref()
+            .is_some_and(|it| it.description.built_from != image.description.built_from)
+        {
+            image.write(&directory).at("describe", &directory)?;
+        }
+        if present.is_none() {
             let appear = || -> io::Result<()> {
                 fs::create_dir_all(self.images())?;
                 match fs::rename(&directory, staged.directory().join(BROKEN)) {
@@ -159,6 +170,18 @@ impl Store {
         Ok(stored)
     }
 
+    /// Locks a directory of `staging`, unless somebody else has locked it.
+    pub(super) fn hold(&self, directory: PathBuf) -> io::Result<Option<Staged>> {
+        let lock = lock_directory(&directory)?;
+        Ok(lock.map(|lock| self.staged(directory, lock)))
+    }
+
+    /// A directory of `staging` with its lock.
+    pub(super) fn staged(&self, directory: PathBuf, lock: File) -> Staged {
+        let _unfinished = self.unfinished.token();
+        Staged { guard: Some(Guard { directory, _lock: lock, _unfinished }) }
+    }
+
     fn name_locked(&self, digest: &Digest, new: &[String]) -> Result<(), StoreError> {
         let mut names = names::read(&self.directory)?;
         let before = names.clone();
@@ -170,16 +193,6 @@ impl Store {
 }
 
 impl Staged {
-    /// Locks a directory of `staging`, unless somebody else has locked it.
-    pub(super) fn hold(directory: PathBuf) -> io::Result<Option<Self>> {
-        let lock = lock_directory(&directory)?;
-        Ok(lock.map(|lock| Self::with_lock(directory, lock)))
-    }
-
-    pub(super) fn with_lock(directory: PathBuf, lock: File) -> Self {
-        Self { guard: Some(Guard { directory, _lock: lock }) }
-    }
-
     /// The directory that becomes the image's root.
     pub fn root(&self) -> PathBuf {
         self.directory().join(IMAGE).join(ROOT)

@@ -17,6 +17,7 @@ use crate::lock::lock;
 
 pub(super) const ROOT: &str = "root";
 pub(super) const DESCRIPTION: &str = "image.json";
+const NEW_DESCRIPTION: &str = "image.json.new";
 
 /// An image of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +57,13 @@ impl Stored {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).at("read", &path),
         }
+    }
+
+    /// Writes the description into the image's directory, as a whole or not at all.
+    pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
+        let new = directory.join(NEW_DESCRIPTION);
+        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(new, directory.join(DESCRIPTION))
     }
 
     /// The image as an engine knows it.

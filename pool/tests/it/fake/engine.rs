@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use isolator_pool::engine::images::ImageBuilder;
+use isolator_pool::engine::images::{Former, ImageBuilder};
 use isolator_pool::engine::{
     Call, EngineError, Image, Labels, Progress, SandboxName, SandboxState,
 };
@@ -429,7 +429,12 @@ impl ImageBuilder for FakeEngine {
         name.starts_with("built/")
     }
 
-    async fn build(&self, name: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+    async fn build(
+        &self,
+        name: &str,
+        _: Former,
+        progress: Progress<'_>,
+    ) -> Result<(), EngineError> {
         self.books().builds += 1;
         progress("building");
         let flight = self.answer(Call::FetchImage, None).await?;

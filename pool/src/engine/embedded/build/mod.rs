@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 
 use self::network::BuildNetwork;
 use super::cgroups::{Cgroup, Hierarchies};
-use super::host::Host;
+use super::host::{Host, Ids};
 use super::launcher_client::{Created, LauncherClient};
 use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Building, Devices, Kind, LauncherPaths};
@@ -51,12 +51,40 @@ pub(super) fn is_leased_by_nobody(instance: &str) -> bool {
 }
 
 impl EmbeddedEngine {
+    /// Whether this user can build images on this machine: what sandboxes need, and what only builds need.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, and what to do about it.
+    pub fn can_build_images(&self) -> Result<(), EngineError> {
+        self.host()
+            .and_then(Self::ids_of_build)
+            .and_then(|_| network::is_installed().map_err(|error| refused(Call::FetchImage, error)))
+    }
+
+    /// The users of a build.
+    fn ids_of_build(host: &Host) -> Result<Ids, EngineError> {
+        let failed = |message: &str| refused(Call::FetchImage, message);
+        if host.grant.is_some() {
+            return Err(failed(
+                "only root can build images: run this as root, or build the image with Docker, save it \
+                 with `docker save`, and run `isolator image import FILE`",
+            ));
+        }
+        host.next_ids().ok_or_else(|| {
+            failed(
+                "builds need users of their own, and no user namespace can be made here; as root, run: \
+                 sysctl -w user.max_user_namespaces=15000",
+            )
+        })
+    }
+
     /// Builds an image and names it.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Refused`] without root, if the script fails or reaches a limit, and if the machine lacks what
-    /// separates builds from it. The script's output goes to `progress`.
+    /// What [`can_build_images`](Self::can_build_images) finds missing, and [`EngineError::Refused`] if the script fails or
+    /// reaches a limit, and if the machine lacks what separates builds from it. The script's output goes to `progress`.
     /// Dropping the future ends the script and leaves no image.
     pub async fn build_image(
         &self,
@@ -65,18 +93,7 @@ impl EmbeddedEngine {
     ) -> Result<(), EngineError> {
         let failed = |error: &dyn std::fmt::Display| refused(Call::FetchImage, error);
         let host = self.host()?;
-        if host.grant.is_some() {
-            return Err(failed(
-                &"only root can build images: run this as root, or build the image with Docker, save it \
-                  with `docker save`, and run `isolator image import FILE`",
-            ));
-        }
-        let ids = host.next_ids().ok_or_else(|| {
-            failed(
-                &"builds need users of their own, and no user namespace can be made here; as root, run: \
-                  sysctl -w user.max_user_namespaces=15000",
-            )
-        })?;
+        let ids = Self::ids_of_build(host)?;
         let resolv_conf = network::resolv_conf().map_err(|error| failed(&error))?;
         let staged = self.store.stage().await.map_err(|error| failed(&error))?;
         let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;

@@ -13,6 +13,8 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
+use crate::engine::embedded::rootless::is_on_path;
+
 const PROGRAM: &str = "slirp4netns";
 
 /// How long it may take to start.
@@ -62,6 +64,15 @@ impl BuildNetwork {
             Err(error) => Err(io::Error::other(format!("{PROGRAM} does not work: {error}"))),
         }
     }
+}
+
+/// Whether the program is there.
+///
+/// # Errors
+///
+/// How to install it.
+pub(super) fn is_installed() -> io::Result<()> {
+    if is_on_path(PROGRAM) { Ok(()) } else { Err(not_started(io::ErrorKind::NotFound.into())) }
 }
 
 fn not_started(error: io::Error) -> io::Error {
