@@ -17,7 +17,7 @@ use isolator_pool::run::outcome::{Captured, Outcome};
 use isolator_pool::run::output::Watch;
 use isolator_pool::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 use isolator_pool::{OutputLimits, WantedFiles, fuzzing};
-use isolator_runner::wire::{MAX_FILES, MAX_PATH};
+use isolator_runner::wire::{MAX_FILES, MAX_IN_TMP, MAX_PATH};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use tokio::time::Instant;
 
@@ -66,6 +66,7 @@ fn check(outcome: &Outcome, request: &RunRequest, watched: usize) {
 
     let asked = [WORKDIR, "/tmp", "/dev/shm"];
     assert!(outcome.full_disks.iter().all(|disk| asked.contains(&disk.as_str())));
+    assert!(outcome.in_tmp.len() <= MAX_IN_TMP);
 }
 
 /// The text that is made from a stream is not longer than the stream, apart from a note.

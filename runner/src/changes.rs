@@ -9,11 +9,11 @@ use std::io::{self, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use isolator_runner::wire::{ChangedFile, Kind, MAX_FILES, MAX_PATH, WantedFiles};
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
+use isolator_runner::wire::{ChangedFile, Kind, MAX_FILES, MAX_IN_TMP, MAX_PATH, WantedFiles};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 
 use crate::frame_writer::FrameWriter;
 
@@ -70,6 +70,34 @@ pub(crate) fn send<K: Known>(
         Err(_) => walk.is_complete = false,
     }
     Ok(walk.is_complete)
+}
+
+/// The names of files in `/tmp` that a program has written, which ran until now for a time. They do not come back, and it may not
+/// know that. Files that it needed only for a while have names by which they can be told.
+pub(crate) fn in_tmp(wall: Duration) -> Vec<String> {
+    // The clock of files goes in steps.
+    const STEP: Duration = Duration::from_millis(10);
+    const MOST_ENTRIES: usize = 100;
+    let began = SystemTime::now().checked_sub(wall + STEP);
+    let (Some(began), Ok(folder)) = (began, openat(CWD, "/tmp", FOLDER, Mode::empty())) else {
+        return Vec::new();
+    };
+    let entries = Dir::read_from(&folder).into_iter().flatten().take(MOST_ENTRIES).flatten();
+    let is_new = |name: &CStr| {
+        let file = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let changed = Duration::new(file.st_mtime.try_into().ok()?, file.st_mtime_nsec as u32);
+        Some(file.st_size > 0 && UNIX_EPOCH + changed >= began)
+    };
+    let mut names: Vec<_> = entries
+        .filter(|entry| entry.file_type() == FileType::RegularFile)
+        .map(|entry| entry.file_name().to_owned())
+        .filter(|name| !name.to_bytes().starts_with(b".") && !name.to_bytes().starts_with(b"tmp"))
+        .filter(|name| is_new(name).unwrap_or_default())
+        .map(|name| text(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))))
+        .collect();
+    names.sort_unstable();
+    names.truncate(MAX_IN_TMP);
+    names
 }
 
 /// A folder, and no link to one.

@@ -159,13 +159,17 @@ fn run(
     let program = Program::new(process, stdin, started, uncounted_cpu, spares);
     let ended = program.supervise(&job, to_server)?;
     let exit = ended.into_exit(before, &job.disks);
-    let more_files = match &job.files {
-        Some(wanted) => !changes::send(Path::new(&job.workdir), &mut given, wanted, to_server)?,
-        None => false,
+    let (more_files, in_tmp) = match &job.files {
+        Some(wanted) => {
+            let workdir = Path::new(&job.workdir);
+            (!changes::send(workdir, &mut given, wanted, to_server)?, changes::in_tmp(exit.wall))
+        }
+        None => (false, Vec::new()),
     };
     Ok(Ok(Exit {
         peak_memory: exit.peak_memory.map(|peak| peak.saturating_sub(preload_memory)),
         more_files,
+        in_tmp,
         unpack,
         spawn,
         preloaded,

@@ -65,6 +65,7 @@ impl Ended {
             stdout: self.stdout,
             stderr: self.stderr,
             more_files: false,
+            in_tmp: Vec::new(),
             unpack: Duration::ZERO,
             spawn: Duration::ZERO,
             preloaded: false,

@@ -46,7 +46,7 @@ pub mod session;
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -258,6 +258,9 @@ pub struct StreamCount {
     pub dropped: u64,
 }
 
+/// Most files in `/tmp` that are named.
+pub const MAX_IN_TMP: usize = 3;
+
 /// The program ran; the last frame of the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
@@ -285,6 +288,8 @@ pub struct Exit {
     /// Whether there are files that the program created or changed and that were not listed, because they
     /// were too many or could not be looked at.
     pub more_files: bool,
+    /// Names of files that it left in `/tmp`, at most [`MAX_IN_TMP`] of them. They do not come back.
+    pub in_tmp: Vec<String>,
     /// Time that unpacking the workspace took.
     pub unpack: Duration,
     /// Time that starting the program took.

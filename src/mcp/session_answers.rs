@@ -11,10 +11,10 @@ use isolator_pool::run::outcome::Outcome;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::tool_result::{self, block, failure};
+use super::tool_result::{self, Kept, block, failure};
 use crate::request::arguments::InvalidArgument;
 use crate::request::wanted_files::Wanted;
-use crate::result::cell;
+use crate::result::cell::{self, Shown};
 use crate::result::explain::Context;
 use crate::result::kept::Results;
 use crate::result::receipt::UsedPackages;
@@ -39,21 +39,25 @@ pub(super) async fn of_cell(
     let status = cell.outcome.status;
     let mut outcome = std::mem::replace(&mut cell.outcome, Outcome::of(status));
     let describe = |outcome: &Outcome| Report::new(outcome, unenforced, context);
-    let assembled =
-        tool_result::assemble(&mut outcome, describe, wanted, notes, keep, context.config);
-    let (mut report, attachments) = assembled.await;
     let things = std::mem::take(&mut cell.shown);
-    let (things, pictures) = match tokio::task::spawn_blocking(move || cell::shown(things)).await {
+    let shown = match tokio::task::spawn_blocking(move || cell::shown(things)).await {
         Ok(shown) => shown,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     };
+    let Shown { reports, pictures, items, room } = shown;
+    let not_shown: Vec<_> = items.keys().cloned().collect();
+    let kept = Kept { room, items };
+    let assembled =
+        tool_result::assemble(&mut outcome, describe, wanted, notes, keep, kept, context.config);
+    let (mut report, attachments, base) = assembled.await;
     if session.language.kernel == Some(Interpreter::Node)
         || context.config.sessions.checkpoints == 0
     {
         // There never is one, which is no news.
         cell.no_checkpoint = None;
     }
-    cell::complete(&mut report, &cell, things);
+    cell::complete(&mut report, &cell, reports);
+    report.notes.extend(cell::not_shown(&not_shown, base.as_deref()));
     report.expires_at = cell.is_alive.then(|| session.expires_at());
     let blocks: Vec<ContentBlock> = pictures.into_iter().map(block).chain(attachments).collect();
     let result = tool_result::of_report(&report, blocks);

@@ -21,8 +21,9 @@ use crate::packages::Refusal;
 use crate::request::arguments::InvalidArgument;
 use crate::request::syntax;
 use crate::request::wanted_files::Wanted;
-use crate::result::explain::Context;
+use crate::result::explain::{self, Context};
 use crate::result::files::{Attachment, LeftFiles};
+use crate::result::forms::Room;
 use crate::result::kept::{Item, Results};
 use crate::result::receipt::{ReceiptReport, UsedPackages};
 use crate::result::report::Report;
@@ -41,21 +42,35 @@ pub(crate) async fn of_run(
     let unenforced = &receipt.unenforced;
     let describe = |outcome: &Outcome| Report::new(outcome, unenforced, context);
     let keep = (results, client);
-    let (report, attachments) =
-        assemble(&mut outcome, describe, wanted, notes, keep, context.config).await;
+    let (mut report, attachments, _) =
+        assemble(&mut outcome, describe, wanted, notes, keep, Kept::default(), context.config).await;
+    if report.is_silent() {
+        report.notes.push(explain::silent(context));
+    }
     let result = of_report(&report, attachments);
     with_receipt(result, &ReceiptReport::new(&outcome, receipt, packages))
 }
 
-/// The report of a run, and what comes with it. What is too long for the answer is kept for the client.
+/// What was shown before the files of a run are looked at.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// How much more the answer can hold.
+    pub room: Room,
+    /// What is kept because there was no room for it.
+    pub items: BTreeMap<String, Item>,
+}
+
+/// The report of a run, what comes with it, and how the addresses of what is kept begin. What is too long for the answer is kept
+/// for the client.
 pub(super) async fn assemble(
     outcome: &mut Outcome,
     describe: impl FnOnce(&Outcome) -> Report,
     wanted: &Wanted,
     notes: Vec<String>,
     (results, client): (&Results, &Client),
+    shown: Kept,
     config: &Config,
-) -> (Report, Vec<ContentBlock>) {
+) -> (Report, Vec<ContentBlock>, Option<String>) {
     let mut long = BTreeMap::new();
     for (name, stream) in [(STDOUT, &mut outcome.stdout), (STDERR, &mut outcome.stderr)] {
         let limits = config.limits.output;
@@ -67,10 +82,11 @@ pub(super) async fn assemble(
         }
     }
     let (files, is_all) = (mem::take(&mut outcome.files), !outcome.more_files);
-    let mut left = sorted(files, is_all, wanted).await;
+    let mut left = sorted(files, is_all, wanted, shown.room).await;
     let is_long = [STDOUT, STDERR].map(|name| long.contains_key(name));
     let mut items = mem::take(&mut left.items);
     items.extend(long);
+    items.extend(shown.items);
     let kept = (!items.is_empty()).then(|| results.keep(client, items)).transpose();
     let base = kept.as_ref().ok().and_then(Option::as_deref);
     let returned = left.returned(base);
@@ -88,16 +104,23 @@ pub(super) async fn assemble(
         report.stdout_uri = stdout.then(|| format!("{base}{STDOUT}"));
         report.stderr_uri = stderr.then(|| format!("{base}{STDERR}"));
     }
-    (report, returned.attachments.into_iter().map(block).collect())
+    let base = base.map(ToOwned::to_owned);
+    (report, returned.attachments.into_iter().map(block).collect(), base)
 }
 
 /// The files that a program left. Pictures are decoded where that keeps nobody waiting.
-async fn sorted(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> LeftFiles {
+async fn sorted(
+    files: Vec<ChangedFile>,
+    is_all: bool,
+    wanted: &Wanted,
+    room: Room,
+) -> LeftFiles {
     if files.is_empty() {
-        return LeftFiles::new(files, is_all, wanted);
+        return LeftFiles::new(files, is_all, wanted, room);
     }
     let wanted = wanted.clone();
-    match tokio::task::spawn_blocking(move || LeftFiles::new(files, is_all, &wanted)).await {
+    let sort = move || LeftFiles::new(files, is_all, &wanted, room);
+    match tokio::task::spawn_blocking(sort).await {
         Ok(left) => left,
         Err(error) => panic::resume_unwind(error.into_panic()),
     }

@@ -139,7 +139,7 @@ pub(crate) struct GetResult {
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub(crate) struct AdditionalFile {
-    /// Path relative to the working directory; folders in it are created.
+    /// Path in the working directory; folders in it are created.
     pub filename: String,
     /// The file's content.
     pub content: String,

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::pool::session::{CellRequest, CellRun};
-use isolator_pool::run::workspace::WorkspaceBuilder;
+use isolator_pool::run::workspace::{WorkspaceBuilder, below};
 
 use crate::config::{Config, Language};
 use crate::duration;
@@ -40,7 +40,7 @@ pub(crate) struct Cell {
     /// The caller's sources, if a policy applies to them.
     pub unchecked: Vec<SourceFile>,
     /// What to say if the language's own tools can't read the source.
-    pub advice: Option<String>,
+    pub advice: Option<understand::Advice>,
 }
 
 impl Cell {
@@ -391,7 +391,7 @@ fn add_files(
         let (name, bytes) = content(file, &at)?;
         let copy = bytes.clone();
         let name = builder
-            .add(&name, bytes)
+            .add(below(&language.sandbox.workdir, &name), bytes)
             .map_err(|error| InvalidArgument::new(format!("{at}.filename"), error.to_string()))?;
         if append {
             cell.run.appended.push(name.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use isolator_pool::engine::limits::ByteSize;
-use isolator_pool::run::workspace::{FileError, Workspace, WorkspaceBuilder};
+use isolator_pool::run::workspace::{FileError, Workspace, WorkspaceBuilder, below};
 
 use crate::config::{Config, Language};
 use crate::policy::SourceFile;
@@ -47,12 +47,13 @@ pub(super) fn pack(
 ) -> Result<Packed, InvalidArgument> {
     let language = &entrypoint.language;
     let is_checked = config.policies.apply_to(&language.name);
+    let workdir = &language.sandbox.workdir;
     let mut unchecked = Vec::new();
     let mut builder = WorkspaceBuilder::new(config.limits.files);
     let code = entrypoint.code.into_bytes();
     let copy = (is_checked && !entrypoint.is_snippet).then(|| code.clone());
     let file_name = builder
-        .add(&entrypoint.file_name, code)
+        .add(below(workdir, &entrypoint.file_name), code)
         .map_err(|error| file_error(entrypoint.field, "entrypoint_code", &error))?;
     if let Some(content) = copy {
         unchecked.push(SourceFile { name: file_name.clone(), content, is_entrypoint: true });
@@ -69,7 +70,7 @@ pub(super) fn pack(
         let (name, content) = content(file, &at)?;
         let copy = is_checked.then(|| content.clone());
         let name = builder
-            .add(&name, content)
+            .add(below(workdir, &name), content)
             .map_err(|error| file_error(&format!("{at}.filename"), &content_field, &error))?;
         if let Some(content) = copy {
             unchecked.push(SourceFile { name: name.clone(), content, is_entrypoint: false });

@@ -35,7 +35,7 @@ pub(crate) struct Request {
     /// The caller's sources, if a policy applies to them. Snippets are the operator's and are not checked.
     pub unchecked: Vec<SourceFile>,
     /// What to say if the language's own tools can't read the source.
-    pub advice: Option<String>,
+    pub advice: Option<understand::Advice>,
     /// The packages that it needs.
     pub packages: WantedPackages,
 }

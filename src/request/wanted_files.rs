@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use globset::{GlobBuilder, GlobMatcher};
 use isolator_pool::WantedFiles;
 use isolator_pool::quote::quoted;
+use isolator_pool::run::workspace::below;
 
 use crate::request::arguments::InvalidArgument;
 
@@ -33,9 +34,7 @@ struct Pattern {
 impl Pattern {
     /// `None` if it leads out of the working directory.
     fn new(text: &str, workdir: &str) -> Option<Self> {
-        // People may write the working directory itself.
-        let below = text.strip_prefix(workdir).filter(|rest| rest.starts_with('/'));
-        let mut text = below.map_or(text, |rest| rest.trim_start_matches('/'));
+        let mut text = below(workdir, text);
         while let Some(rest) = text.strip_prefix("./") {
             text = rest.trim_start_matches('/');
         }

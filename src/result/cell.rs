@@ -1,12 +1,15 @@
 //! What the answer to a cell has that the answer to a program has not.
 
+use std::collections::BTreeMap;
+
 use isolator_pool::pool::session::{CellEnd, CellOutcome, Occasion, ShownThing};
 use isolator_pool::run::outcome::Status;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::result::files::{Attachment, FileReport};
-use crate::result::forms::{Form, Room};
+use crate::result::forms::{Form, Room, most_pictures};
+use crate::result::kept::Item;
 use crate::result::report::{Report, text};
 
 /// Longest text of one form in the data, in bytes. A model gets only plain text.
@@ -56,9 +59,22 @@ pub(crate) struct ShownReport {
     pub svg: Option<String>,
 }
 
-/// What a cell has shown: for the data, and the pictures. To decode them can take a second.
-pub(crate) fn shown(things: Vec<ShownThing>) -> (Vec<ShownReport>, Vec<Attachment>) {
-    let (mut reports, mut pictures, mut room) = (Vec::new(), Vec::new(), Room::default());
+/// What a cell has shown.
+#[derive(Default)]
+pub(crate) struct Shown {
+    /// For the data.
+    pub reports: Vec<ShownReport>,
+    /// The pictures.
+    pub pictures: Vec<Attachment>,
+    /// Pictures for which there is no room in the answer, by the names under which they are read.
+    pub items: BTreeMap<String, Item>,
+    /// How much more the answer can hold.
+    pub room: Room,
+}
+
+/// What a cell has shown. To decode its pictures can take a second.
+pub(crate) fn shown(things: Vec<ShownThing>) -> Shown {
+    let Shown { mut reports, mut pictures, mut items, mut room } = Shown::default();
     for (number, ShownThing { occasion, forms }) in things.into_iter().enumerate() {
         let mut report = ShownReport {
             is_result: occasion == Occasion::Result,
@@ -83,21 +99,44 @@ pub(crate) fn shown(things: Vec<ShownThing>) -> (Vec<ShownReport>, Vec<Attachmen
                     if !seen.is_picture() {
                         continue;
                     }
-                    let mut file =
-                        FileReport::named(format!("shown/{number}"), content.len() as u64);
-                    file.media_type = Some(media_type.clone());
-                    let form = room.form(&seen, &content);
-                    if !matches!(form, Form::Picture(_)) {
-                        continue;
+                    let name = format!("shown/{:03}", number + 1);
+                    match room.form(&seen, &content) {
+                        Form::Link => {
+                            let media_type = media_type.clone();
+                            items.insert(name, Item { content, media_type });
+                            continue;
+                        }
+                        form => {
+                            let mut file = FileReport::named(name, content.len() as u64);
+                            file.media_type = Some(media_type.clone());
+                            pictures.extend(form.attachment(&file));
+                        }
                     }
-                    pictures.extend(form.attachment(&file));
                 }
             }
             report.media_types.push(media_type);
         }
         reports.push(report);
     }
-    (reports, pictures)
+    Shown { reports, pictures, items, room }
+}
+
+/// What to say of the pictures that there was no room for. `base` is how their addresses begin, if they were kept.
+pub(crate) fn not_shown(names: &[String], base: Option<&str>) -> Option<String> {
+    let read = match base {
+        Some(base) => {
+            let uris: Vec<_> = names.iter().map(|name| format!("{base}{name}")).collect();
+            format!("read them at {}, or show", uris.join(", "))
+        }
+        None => "show".to_owned(),
+    };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} of the pictures that the cell showed are not in the answer: {}; {read} fewer in a cell",
+            names.len(),
+            most_pictures()
+        )
+    })
 }
 
 /// Adds to the report of a program what only cells have.
@@ -113,7 +152,8 @@ pub(crate) fn complete(report: &mut Report, cell: &CellOutcome, things: Vec<Show
     report.message = message(cause(report.message.take(), cell), cell);
     if cell.shown_dropped > 0 {
         let note = format!(
-            "of what the cell showed, {} things are missing, in one form or in all: they are too many or too large",
+            "of what the cell showed, {} things are missing, in one form or in all: they are too many or too large; show less \
+             in a cell, or write it to a file",
             cell.shown_dropped
         );
         report.notes.push(note);
@@ -205,7 +245,7 @@ mod tests {
 
     #[test]
     fn tables_are_text_for_the_model_and_html_in_the_data() {
-        let (reports, pictures) =
+        let Shown { reports, pictures, .. } =
             shown(vec![thing(true, &[("text/plain", b"   a"), ("text/html", b"<table>")])]);
         assert!(pictures.is_empty());
         assert_eq!(reports[0].html.as_deref(), Some("<table>"));
@@ -216,9 +256,10 @@ mod tests {
     fn pictures_come_as_pictures_if_they_are_some() {
         let png = picture();
         let forms: [(&str, &[u8]); 2] = [("text/plain", b"<Figure>"), ("image/png", &png)];
-        let (reports, pictures) =
-            shown(vec![thing(false, &forms), thing(false, &[("image/png", b"no")])]);
-        assert_eq!(pictures.len(), 1);
+        let again = thing(false, &forms);
+        let Shown { reports, pictures, items, .. } =
+            shown(vec![thing(false, &forms), thing(false, &[("image/png", b"no")]), again]);
+        assert!(pictures.len() == 1 && items.is_empty(), "the same picture is there once");
         assert_eq!(reports[0].media_types, ["text/plain", "image/png"]);
         assert!(reports[1].media_types.is_empty());
         assert!(as_text(&reports).is_empty());
@@ -227,7 +268,7 @@ mod tests {
     #[test]
     fn a_long_value_is_cut_for_the_model() {
         let long = "ü".repeat(MAX_TEXT);
-        let (reports, _) = shown(vec![thing(true, &[("text/plain", long.as_bytes())])]);
+        let reports = shown(vec![thing(true, &[("text/plain", long.as_bytes())])]).reports;
         let text = as_text(&reports).remove(0);
         assert!(text.len() < MAX_TEXT + 100 && text.ends_with("is in the data ...]"));
         assert_eq!(reports[0].text.as_ref().map(String::len), Some(2 * MAX_TEXT));

@@ -3,18 +3,36 @@
 use std::time::Duration;
 
 use isolator_pool::engine::limits::{LimitKind, Resources};
+use isolator_pool::quote::quoted;
 use isolator_pool::run::outcome::{End, Outcome, Status};
 use memchr::memmem;
 
 use crate::config::{Config, Language};
 use crate::duration;
-pub(crate) use crate::result::missing::{Caller, PackagesAdvice};
+use crate::request::understand::Advice;
+use crate::result::absent;
+pub(crate) use crate::result::missing::PackagesAdvice;
 
 /// Only the end of standard error is searched for known messages: errors come last.
 const SEARCHED: usize = 16 * 1024;
 
 /// Longest name that is quoted from a known message, in bytes.
 const LONGEST_NAME: usize = 200;
+
+/// Who asked for a program to be run, which tells what can be done another time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// A call of a tool.
+    Call,
+    /// A cell of a session.
+    Cell,
+    /// A shell command in a session.
+    ShellCommand,
+    /// The command `isolator run`.
+    CommandLine,
+    /// A cell of the command `isolator session`.
+    Prompt,
+}
 
 /// What was asked of the run that failed.
 pub(crate) struct Context<'a> {
@@ -27,7 +45,11 @@ pub(crate) struct Context<'a> {
     /// The program's limits.
     pub resources: Resources,
     /// What to say if the language's own tools can't read the program.
-    pub advice: Option<&'a str>,
+    pub advice: Option<&'a Advice>,
+    /// Who asked for it.
+    pub caller: Caller,
+    /// The names of the files that came with it.
+    pub sent: &'a [String],
     /// The packages that it could have had, if the server knows.
     pub packages: Option<PackagesAdvice<'a>>,
 }
@@ -57,9 +79,13 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
     let mut causes = vec![end(outcome, context)?];
     causes.extend(touched_limits(outcome, context));
     if outcome.status == Status::Error {
-        let advice = context.advice.filter(|_| is_unreadable(outcome)).map(str::to_owned);
-        let packages = || packages_hint(outcome, context);
-        causes.extend(advice.or_else(packages).or_else(|| hint(outcome, context.language)));
+        let printed = outcome.stderr.shortened(0, SEARCHED).to_bytes();
+        let printed = String::from_utf8_lossy(&printed);
+        let unreadable = || context.advice.filter(|_| is_unreadable(outcome));
+        let packages = || context.packages.as_ref()?.help(&printed, context);
+        let advice = unreadable().map(|advice| advised(advice, context)).or_else(packages);
+        let known = || hint(&printed, context.language);
+        causes.extend(advice.or_else(known).or_else(|| absent::help(&printed, context)));
     }
     Some(causes.join("; "))
 }
@@ -99,8 +125,21 @@ pub(crate) fn without_limits(unenforced: &[LimitKind]) -> Option<String> {
 }
 
 /// What the author of a program should know, besides why it failed.
-pub(crate) fn notes(outcome: &Outcome, unenforced: &[LimitKind]) -> Vec<String> {
+pub(crate) fn notes(
+    outcome: &Outcome,
+    unenforced: &[LimitKind],
+    context: &Context<'_>,
+) -> Vec<String> {
     let mut notes: Vec<_> = without_limits(unenforced).into_iter().collect();
+    if !outcome.in_tmp.is_empty() {
+        let names: Vec<_> =
+            outcome.in_tmp.iter().map(|name| quoted(&format!("/tmp/{name}"))).collect();
+        notes.push(format!(
+            "{} can't come back: only files in the working directory, {}, do; write there what should come back",
+            names.join(", "),
+            context.language.sandbox.workdir
+        ));
+    }
     if outcome.status == Status::Success && outcome.oom_kills > 0 {
         notes.push(format!(
             "{} process(es) of the program were killed because the memory limit was reached",
@@ -113,6 +152,15 @@ pub(crate) fn notes(outcome: &Outcome, unenforced: &[LimitKind]) -> Vec<String> 
         );
     }
     notes
+}
+
+/// What to say of a program that succeeded and left nothing that could be read.
+pub(crate) fn silent(context: &Context<'_>) -> String {
+    let more = match (context.language.kernel, context.config.sessions.max) {
+        (Some(_), 1..) => "; the value of a last expression is returned only in a session (open_session)",
+        _ => "",
+    };
+    format!("the program printed nothing: print what you want to know{more}")
 }
 
 fn timeout(context: &Context<'_>) -> String {
@@ -193,19 +241,21 @@ fn is_unreadable(outcome: &Outcome) -> bool {
     UNREADABLE.iter().any(|words| memmem::find(&printed, words).is_some())
 }
 
-/// What packages can do about the last message on standard error.
-fn packages_hint(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
-    let packages = context.packages.as_ref()?;
-    let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
-    packages.help(&String::from_utf8_lossy(&end), context.language, context.config)
+/// What to say of a source that the language's own tools can't read.
+fn advised(advice: &Advice, context: &Context<'_>) -> String {
+    const NOTHING: &str = "nothing can be installed while the program runs: use what the image has, send modules as files, or ask \
+                           the operator for an image that has them";
+    if !advice.installs {
+        return advice.text.clone();
+    }
+    let packages = context.packages.as_ref().and_then(|it| it.instead_of_installing(context));
+    format!("{}; {}", advice.text, packages.unwrap_or_else(|| NOTHING.to_owned()))
 }
 
-/// The explanation of the last known message on standard error.
-fn hint(outcome: &Outcome, language: &Language) -> Option<String> {
-    let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
-    let text = String::from_utf8_lossy(&end);
+/// The explanation of the last known message.
+fn hint(printed: &str, language: &Language) -> Option<String> {
     language.hints.iter().find_map(|hint| {
-        let found = hint.pattern.captures_iter(&text).last()?;
+        let found = hint.pattern.captures_iter(printed).last()?;
         // A program can print anything in the form of a known message. Only what looks like a name is quoted.
         let is_name = |found: regex::Match<'_>| {
             found.len() <= LONGEST_NAME && !found.as_str().chars().any(char::is_control)
@@ -264,6 +314,8 @@ mod tests {
                 timeout,
                 resources,
                 advice: None,
+                caller: Caller::Call,
+                sent: &[],
                 packages: None,
             },
         )

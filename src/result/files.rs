@@ -1,6 +1,7 @@
 //! The files that come back from a run: pictures are shown, short texts attached, and everything else is linked to
 //! and can be read for a while.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -10,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::request::wanted_files::Wanted;
-use crate::result::forms::{Form, LINK, Room, Seen};
+use crate::result::forms::{Form, LINK, Room, Seen, most_pictures};
 use crate::result::kept::{Item, encoded};
 use crate::result::media_type;
 use crate::result::pictures::{Format, MAX_PIXELS, MAX_SIDE};
@@ -107,7 +108,13 @@ pub(crate) struct LeftFiles {
 
 impl LeftFiles {
     /// Sorts the files. To decode pictures can take a second.
-    pub(crate) fn new(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted) -> Self {
+    pub(crate) fn new(
+        mut files: Vec<ChangedFile>,
+        is_all: bool,
+        wanted: &Wanted,
+        mut room: Room,
+    ) -> Self {
+        files.sort_by(|a, b| as_counted(&a.path, &b.path));
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let (named, mut notes) = wanted.named(&paths);
         let is_named: Vec<bool> = paths.iter().map(|path| named.contains(path)).collect();
@@ -115,7 +122,7 @@ impl LeftFiles {
         if !is_all {
             notes.push("not all files that the program left could be listed".to_owned());
         }
-        let (mut forms, mut room) = (Vec::new(), Room::default());
+        let mut forms = Vec::new();
         let (mut unshown, mut items) = (Unshown::default(), BTreeMap::new());
         let mut reports = Vec::with_capacity(files.len());
         for (ChangedFile { path, size, content }, is_named) in files.into_iter().zip(is_named) {
@@ -134,7 +141,9 @@ impl LeftFiles {
                     Seen::Broken(_) | Seen::Other => media_type::of(&report.path, &content),
                 };
                 report.media_type = Some(media_type.to_owned());
-                forms.push((reports.len(), room.form(&seen, &content)));
+                let form = room.form(&seen, &content);
+                unshown.add_form(&report.path, &seen, &form);
+                forms.push((reports.len(), form));
                 items.insert(
                     name(&report.path),
                     Item { content, media_type: media_type.to_owned() },
@@ -193,6 +202,9 @@ struct Unshown {
     first_broken: String,
     large: usize,
     first_large: String,
+    /// Those for which there is no room, and those that are shown already.
+    too_many: Vec<String>,
+    same: Vec<String>,
 }
 
 impl Unshown {
@@ -218,7 +230,28 @@ impl Unshown {
         }
     }
 
+    fn add_form(&mut self, path: &str, seen: &Seen, form: &Form) {
+        match form {
+            Form::Same => self.same.push(quoted(path)),
+            Form::Link if matches!(seen, Seen::Picture(_) | Seen::Unchecked(_)) => {
+                self.too_many.push(quoted(path));
+            }
+            _ => {}
+        }
+    }
+
     fn into_notes(self) -> impl Iterator<Item = String> {
+        let too_many = (!self.too_many.is_empty()).then(|| {
+            format!(
+                "{} of the pictures are not shown ({}): {}; read them at their addresses, or make fewer in a call",
+                self.too_many.len(),
+                listed(&self.too_many),
+                most_pictures()
+            )
+        });
+        let same = (!self.same.is_empty()).then(|| {
+            format!("the same picture is shown once: {} is the same as another", listed(&self.same))
+        });
         let broken = (self.broken > 0).then(|| {
             format!(
                 "{} of the files are named like pictures, but can't be decoded, and are not shown, among them {}",
@@ -234,8 +267,31 @@ impl Unshown {
                 MAX_PIXELS / 1_000_000
             )
         });
-        broken.into_iter().chain(large)
+        broken.into_iter().chain(large).chain(too_many).chain(same)
     }
+}
+
+/// The first of these names.
+fn listed(names: &[String]) -> String {
+    let more = if names.len() > MAX_NAMED { " and others" } else { "" };
+    format!("{}{more}", names[..names.len().min(MAX_NAMED)].join(", "))
+}
+
+/// The order of paths in which people count: 2 comes before 10.
+fn as_counted(a: &str, b: &str) -> Ordering {
+    fn parts(path: &str) -> impl Iterator<Item = &[u8]> {
+        path.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit())
+    }
+    let number = |part: &[u8]| {
+        let zeros = part.iter().take_while(|digit| **digit == b'0').count();
+        part[0].is_ascii_digit().then(|| (part.len() - zeros, part[zeros..].to_vec()))
+    };
+    let differ = parts(a).zip(parts(b)).map(|(a, b)| match (number(a), number(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        _ => a.cmp(b),
+    });
+    let lengths = || parts(a).count().cmp(&parts(b).count());
+    differ.into_iter().find(|order| order.is_ne()).unwrap_or_else(lengths).then_with(|| a.cmp(b))
 }
 
 /// The text that tells a model of the files.
@@ -285,7 +341,7 @@ mod tests {
     }
 
     fn words(files: Vec<ChangedFile>, globs: &[&str]) -> Returned {
-        let left = LeftFiles::new(files, true, &wanted(globs));
+        let left = LeftFiles::new(files, true, &wanted(globs), Room::default());
         let base = (!left.items.is_empty()).then_some("isolator://runs/1/");
         left.returned(base)
     }
@@ -377,13 +433,20 @@ mod tests {
 
     #[test]
     fn an_answer_holds_only_so_much() {
-        let png = picture();
-        let files = (0..20).map(|at| file(&format!("{at:02}.png"), Some(&png))).collect();
+        // What comes after the end of a picture is not looked at.
+        let png = |at: u8, size: usize| {
+            let png = picture();
+            [&png[..], &vec![at; size - png.len()]].concat()
+        };
+        let files = (0..12).map(|at| file(&format!("{at}.png"), Some(&png(at, 1000)))).collect();
         let pictures = words(files, &[]);
         assert_eq!(hows(&pictures)[MAX_PICTURES - 1..=MAX_PICTURES], [Some("image"), Some("link")]);
-        // What comes after the end is not looked at.
-        let large = [&png[..], &vec![0; MAX_PICTURE - png.len()]].concat();
-        let files = (0..4).map(|at| file(&format!("{at}.png"), Some(&large))).collect();
+        let names: Vec<_> = pictures.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!((names[2], names[10]), ("2.png", "10.png"), "they are in the order in which people count");
+        let [note] = &pictures.notes[..] else { panic!("{:?}", pictures.notes) };
+        assert!(note.contains("2 of the pictures") && note.contains("\"10.png\", \"11.png\""), "{note}");
+        let files =
+            (0..4).map(|at| file(&format!("{at}.png"), Some(&png(at, MAX_PICTURE)))).collect();
         assert_eq!(hows(&words(files, &[]))[2..], [Some("image"), Some("link")]);
         let text = vec![b'x'; MAX_TEXT];
         let files = (0..5).map(|at| file(&format!("{at}.txt"), Some(&text))).collect();
@@ -391,6 +454,21 @@ mod tests {
         let many = words((0..200).map(|at| file(&at.to_string(), Some(b"x"))).collect(), &["*"]);
         assert_eq!(many.attachments.len(), MAX_ATTACHED + MAX_LINKS);
         assert!(many.files.iter().all(|file| file.uri.is_some()));
+    }
+
+    #[test]
+    fn the_same_picture_is_shown_once() {
+        let all = words(vec![file("a.png", Some(&picture())), file("b.png", Some(&picture()))], &[]);
+        assert_eq!(hows(&all), [Some("image"), Some("link")]);
+        assert_eq!(all.attachments.len(), 1);
+        assert!(all.notes[0].contains("\"b.png\" is the same as another"), "{:?}", all.notes);
+    }
+
+    #[test]
+    fn files_are_in_the_order_in_which_people_count() {
+        let mut paths = ["a10", "a9/b", "b", "a010", "a2", "a", "a10b", "a9"];
+        paths.sort_by(|a, b| as_counted(a, b));
+        assert_eq!(paths, ["a", "a2", "a9", "a9/b", "a010", "a10", "a10b", "b"]);
     }
 
     #[test]
@@ -402,7 +480,7 @@ mod tests {
         let picture = words(vec![file("big.png", None), file("other", None)], &[]);
         assert!(picture.notes.len() == 1 && picture.notes[0].contains("big.png"), "{picture:?}");
         let files = vec![file("a", Some(b"\0"))];
-        let unkept = LeftFiles::new(files, false, &wanted(&["a"])).returned(None);
+        let unkept = LeftFiles::new(files, false, &wanted(&["a"]), Room::default()).returned(None);
         assert_eq!(hows(&unkept), [None]);
         assert!(unkept.attachments.is_empty() && unkept.notes.len() == 1, "{unkept:?}");
     }

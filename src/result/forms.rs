@@ -1,5 +1,8 @@
 //! How the files of a run come back, and how much an answer can hold of each kind.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
@@ -50,6 +53,8 @@ pub(super) enum Form {
     Picture(String),
     /// A text.
     Text(String),
+    /// A picture that is in the answer already.
+    Same,
     /// Something to be read.
     Link,
 }
@@ -64,7 +69,7 @@ impl Form {
         match self {
             Self::Picture(_) => Some(IMAGE),
             Self::Text(_) => Some(TEXT),
-            Self::Link => is_kept.then_some(LINK),
+            Self::Same | Self::Link => is_kept.then_some(LINK),
         }
     }
 
@@ -81,6 +86,7 @@ impl Form {
                 let uri = uri.clone().unwrap_or_else(|| format!("file:{}", encoded(path)));
                 Some(Attachment::Text { text, uri, media_type })
             }
+            Self::Same => None,
             Self::Link => {
                 let (uri, path) = (uri.clone()?, path.clone());
                 Some(Attachment::Link { uri, path, size: *size, media_type })
@@ -90,9 +96,12 @@ impl Form {
 }
 
 /// How much more an answer can hold.
-pub(super) struct Room {
+pub(crate) struct Room {
     pictures: usize,
     shown: usize,
+    /// What the pictures in the answer are.
+    seen: HashSet<u64>,
+    hasher: RandomState,
     decoding: Decoding,
     texts: usize,
     text: usize,
@@ -103,11 +112,22 @@ impl Default for Room {
         Self {
             pictures: MAX_PICTURES,
             shown: MAX_SHOWN,
+            seen: HashSet::new(),
+            hasher: RandomState::new(),
             decoding: Decoding::default(),
             texts: MAX_ATTACHED,
             text: MAX_TEXTS,
         }
     }
+}
+
+/// How many pictures an answer has, for a note.
+pub(super) fn most_pictures() -> String {
+    format!(
+        "an answer has up to {MAX_PICTURES} of them, of {} MiB each and {} MiB together",
+        MAX_PICTURE >> 20,
+        MAX_SHOWN >> 20
+    )
 }
 
 impl Room {
@@ -128,9 +148,13 @@ impl Room {
     /// How it comes back, if it does.
     pub(super) fn form(&mut self, seen: &Seen, content: &[u8]) -> Form {
         match seen {
+            Seen::Picture(_) if self.seen.contains(&self.hasher.hash_one(content)) => {
+                return Form::Same;
+            }
             Seen::Picture(_)
                 if self.pictures > 0 && content.len() <= MAX_PICTURE.min(self.shown) =>
             {
+                self.seen.insert(self.hasher.hash_one(content));
                 self.pictures -= 1;
                 self.shown -= content.len();
                 return Form::Picture(BASE64.encode(content));

@@ -6,8 +6,8 @@ use isolator_pool::engine::preload::Interpreter;
 use regex::Regex;
 use serde_json::json;
 
-use crate::config::{Config, Language};
 use crate::packages::Packages;
+use crate::result::explain::{Caller, Context};
 
 /// Longest name of a module that is repeated, in bytes.
 const LONGEST_NAME: usize = 200;
@@ -21,19 +21,6 @@ pub(crate) struct PackagesAdvice<'a> {
     pub packages: &'a Packages,
     /// What its call asked for.
     pub asked: &'a [String],
-    /// Who asked for it to be run.
-    pub caller: Caller,
-}
-
-/// Who asks for packages, which tells how to do it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// A call of a tool.
-    Call,
-    /// A cell of a session.
-    Cell,
-    /// A command such as `isolator run`.
-    CommandLine,
 }
 
 /// What Python prints at the end of a program that lacks a module, or a package that another module would use.
@@ -58,9 +45,13 @@ static NODE_CELL: LazyLock<Option<Regex>> = LazyLock::new(|| {
         .ok()
 });
 
-/// What is printed if a program wants to install something.
+/// What is printed if a program wants to install something. The last of these are the words of a session's kernel.
 static INSTALLER: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"(?m)^\S*python\S*: No module named (?:pip|ensurepip|venv)\b|^ .*\nModuleNotFoundError: No module named '(?:pip|ensurepip)'").ok()
+    const TOOLS: &str = r"(?:pip[\d.]*|uv|conda|mamba|npm|npx|pnpm|yarn|apt|apt-get)";
+    Regex::new(&format!(
+        r"(?m)^\S*python\S*: No module named (?:pip|ensurepip|venv)\b|^ .*\nModuleNotFoundError: No module named '(?:pip|ensurepip)'|^\S*: (?:line )?\d+: {TOOLS}: (?:command )?not found$|in _execute_child\n(?: +.*\n)+FileNotFoundError: \[Errno 2\] No such file or directory: '{TOOLS}'|spawn {TOOLS} ENOENT|^UsageError: .* can't be installed: "
+    ))
+    .ok()
 });
 
 /// Modules whose package has another name, where many programs use them.
@@ -116,20 +107,14 @@ fn package(interpreter: Interpreter, module: &str) -> &str {
 
 impl PackagesAdvice<'_> {
     /// What helps, if the end of standard error tells of a module that packages can bring.
-    pub(super) fn help(
-        &self,
-        printed: &str,
-        language: &Language,
-        config: &Config,
-    ) -> Option<String> {
+    pub(super) fn help(&self, printed: &str, context: &Context<'_>) -> Option<String> {
+        let Context { language, config, caller, .. } = context;
         let interpreter = language.kernel?;
         let on_demand = config.packages.on_demand.as_ref();
-        if interpreter == Interpreter::Python
-            && INSTALLER.as_ref().is_some_and(|pattern| pattern.is_match(printed))
-        {
-            return self.instead_of_installing(language, on_demand.is_some());
+        if INSTALLER.as_ref().is_some_and(|pattern| pattern.is_match(printed)) {
+            return self.instead_of_installing(context);
         }
-        let module = module(interpreter, self.caller == Caller::Cell, printed)?;
+        let module = module(interpreter, *caller == Caller::Cell, printed)?;
         let mut sets = self.packages.sets_with(&language.name, &module);
         if sets.iter().any(|set| self.asked.contains(set)) {
             return None;
@@ -137,7 +122,7 @@ impl PackagesAdvice<'_> {
         sets.truncate(MOST_SETS);
         if let [first, others @ ..] = &*sets {
             let others = others.iter().map(|set| format!(" and in {set:?}")).collect::<String>();
-            let how = self.how(first);
+            let how = self.how(first, *caller);
             return Some(format!(
                 "the module '{module}' is in the set of packages {first:?}{others}: {how}"
             ));
@@ -150,41 +135,43 @@ impl PackagesAdvice<'_> {
         if !can_be_asked || is_there || NO_PACKAGE.contains(&package) {
             return None;
         }
-        let how = self.how(package);
+        let how = self.how(package, *caller);
         Some(format!(
             "the module '{module}' is not in the image, but packages can be asked for: {how}, or with another name if its package \
              has one"
         ))
     }
 
-    fn how(&self, set: &str) -> String {
+    fn how(&self, set: &str, caller: Caller) -> String {
         let mut all = self.asked.to_vec();
         all.push(set.to_owned());
-        match self.caller {
+        match caller {
             Caller::Call => format!("call again with packages {}", json!(all)),
-            Caller::Cell => format!("open a session with packages {}", json!(all)),
-            Caller::CommandLine => {
+            Caller::Cell | Caller::ShellCommand => format!("open a session with packages {}", json!(all)),
+            Caller::CommandLine | Caller::Prompt => {
                 let flags = all.iter().map(|set| format!(" --packages {set}")).collect::<String>();
                 format!("run it with{flags}")
             }
         }
     }
 
-    fn instead_of_installing(&self, language: &Language, on_demand: bool) -> Option<String> {
-        let sets = self.packages.names(&language.name);
-        let argument = match self.caller {
-            Caller::Call | Caller::Cell => "the argument packages",
-            Caller::CommandLine => "--packages",
+    /// What a program can do that wants to install something, if it could have packages.
+    pub(super) fn instead_of_installing(&self, context: &Context<'_>) -> Option<String> {
+        let on_demand = context.config.packages.on_demand.is_some();
+        let sets = self.packages.names(&context.language.name);
+        let argument = match context.caller {
+            Caller::Call | Caller::Cell | Caller::ShellCommand => "the argument packages",
+            Caller::CommandLine | Caller::Prompt => "--packages",
         };
         let what = match (on_demand, sets.is_empty()) {
             (true, _) => format!("name the packages in {argument}"),
             (false, false) => format!("{argument} takes the sets {}", sets.join(", ")),
             (false, true) => return None,
         };
-        let call = match self.caller {
+        let call = match context.caller {
             Caller::Call => "the call",
-            Caller::Cell => "open_session",
-            Caller::CommandLine => "the command",
+            Caller::Cell | Caller::ShellCommand => "open_session",
+            Caller::CommandLine | Caller::Prompt => "the command",
         };
         Some(format!(
             "nothing can be installed while the program runs, but {call} can bring packages: {what}"

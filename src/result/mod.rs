@@ -1,10 +1,11 @@
 //! Turns the outcome of a run into its answer, and keeps what callers read later.
 
+mod absent;
 pub(crate) mod cell;
 pub(crate) mod detached;
 pub(crate) mod explain;
 pub(crate) mod files;
-mod forms;
+pub(crate) mod forms;
 pub(crate) mod handles;
 pub(crate) mod kept;
 pub(crate) mod media_type;

@@ -158,7 +158,7 @@ impl Report {
             exit_code,
             signal,
             message: explain::cause(outcome, context),
-            notes: explain::notes(outcome, unenforced),
+            notes: explain::notes(outcome, unenforced, context),
             stdout: text(&outcome.stdout.to_bytes()),
             stderr: text(&outcome.stderr.to_bytes()),
             stdout_missing_bytes: outcome.stdout.dropped,
@@ -251,6 +251,12 @@ impl Report {
     /// Whether the program failed.
     pub(crate) fn is_failure(&self) -> bool {
         !matches!(self.status, ReportStatus::Success | ReportStatus::Running)
+    }
+
+    /// Whether the program succeeded and left nothing that could be read.
+    pub(crate) fn is_silent(&self) -> bool {
+        let is_empty = self.stdout.is_empty() && self.stderr.is_empty() && self.files.is_empty();
+        self.status == ReportStatus::Success && is_empty
     }
 
     /// The text for the model. The form of its beginning must not change, because callers parse it.

@@ -191,7 +191,7 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
         ),
         (
             &["a.py", "--file", "/x=a.py"],
-            "--file /x=a.py: \"/x\" is absolute; file names are relative to the workspace",
+            "--file /x=a.py: \"/x\" is absolute; file names are relative to the working directory",
         ),
         (&["a.py", "--env", "A"], "--env A: write it as NAME=VALUE"),
         (&["a.py", "--env", "=1"], "--env : this is not the name of a variable"),

@@ -188,7 +188,7 @@ SLIPS = [
     Slip(
         "a command of notebooks in test_code",
         {"code": "import x\n%pip install y"},
-        note="line 2, \"%pip install y\", is a command of notebooks",
+        note="line 2, \"%pip install y\", is a command for a shell",
         tool="test_code",
         has={"valid": False},
     ),

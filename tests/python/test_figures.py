@@ -97,11 +97,16 @@ async def figures(server, code, **more):
 
 
 async def test_a_figure_that_is_shown_without_waiting_stays_open(server):
-    printed, pictures = await figures(server, WITHOUT_WAITING)
-    assert printed == "[1, 2, 3, 4]\n"
-    shown = [picture for name, picture in pictures.items() if name.startswith("figure_")]
-    seen_last = [pictures[f"{name}.png"] for name in ("changed", "updated", "cleared", "closed")]
-    assert len(pictures) == 8 and sorted(shown) == sorted(seen_last)
+    result = await server.call(language="python", entrypoint_code=WITHOUT_WAITING, timeout="30s", memory_mb=512)
+    data = result.structured_content
+    assert data["stdout"] + data["stderr"] == "[1, 2, 3, 4]\n"
+    # Each is the same picture as the one that was saved, so it is there once.
+    names = ["changed.png", "cleared.png", "closed.png", *(f"figure_{number}.png" for number in range(1, 5)), "updated.png"]
+    assert [file["path"] for file in data["files"]] == names
+    pictures = [block.data for block in result.content if block.type == "image"]
+    assert len(set(pictures)) == len(pictures) == 4
+    assert sum(file["returned"] == "image" for file in data["files"]) == 4
+    assert any("the same picture is shown once" in note for note in data["notes"])
 
 
 @pytest.mark.parametrize("environment", [{}, {"MPLBACKEND": "Agg"}, {"MPLBACKEND": "TkAgg"}])

@@ -80,6 +80,7 @@ fn exit() -> Exit {
         stdout: StreamCount { total: 6, dropped: 0 },
         stderr: StreamCount { total: 200, dropped: 10 },
         more_files: false,
+        in_tmp: vec!["chart.png".to_owned()],
         unpack: Duration::from_micros(100),
         spawn: Duration::from_micros(200),
         preloaded: true,

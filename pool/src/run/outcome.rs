@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 pub use isolator_runner::wire::End;
-use isolator_runner::wire::{Exit, KillReason};
+use isolator_runner::wire::{Exit, KillReason, MAX_IN_TMP};
 
 use crate::run::output::Output;
 
@@ -176,6 +176,8 @@ pub struct Outcome {
     pub files: Vec<ChangedFile>,
     /// Whether there are others, which are too many or could not be looked at.
     pub more_files: bool,
+    /// Names of files that it left in `/tmp`, which do not come back. They are the program's choice.
+    pub in_tmp: Vec<String>,
 }
 
 /// A file that the program created or changed.
@@ -212,6 +214,7 @@ impl Outcome {
             full_disks: Vec::new(),
             files: Vec::new(),
             more_files: false,
+            in_tmp: Vec::new(),
         }
     }
 
@@ -220,6 +223,7 @@ impl Outcome {
     pub(crate) fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Self {
         exit.full_disks.retain(|disk| disks.contains(disk));
         exit.full_disks.truncate(disks.len());
+        exit.in_tmp.truncate(MAX_IN_TMP);
         let status = Status::of_exit(&exit);
         let Output { mut stdout, mut stderr, files, .. } = output;
         stdout.dropped = exit.stdout.dropped;
@@ -237,6 +241,7 @@ impl Outcome {
             full_disks: exit.full_disks,
             files,
             more_files: exit.more_files,
+            in_tmp: exit.in_tmp,
         }
     }
 

@@ -42,7 +42,7 @@ pub enum FileError {
     #[error("the file name is empty")]
     Empty,
     /// The name starts at the root.
-    #[error("{} is absolute; file names are relative to the workspace", quoted(.0))]
+    #[error("{} is absolute; file names are relative to the working directory", quoted(.0))]
     Absolute(String),
     /// The name contains `..`.
     #[error("{} contains \"..\"; file names stay inside the workspace", quoted(.0))]
@@ -172,10 +172,21 @@ impl Workspace {
         &self.tar
     }
 
+    /// The files' paths below the workspace.
+    pub fn names(&self) -> Vec<String> {
+        self.files.iter().map(|(path, _)| path.clone()).collect()
+    }
+
     /// The files: their paths below the workspace, and what is in them.
     pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter().map(|(path, content)| (path.as_str(), &self.tar[content.clone()]))
     }
+}
+
+/// A name without the working directory, which people may write before it. A name that leads elsewhere is as it was.
+pub fn below<'n>(workdir: &str, name: &'n str) -> &'n str {
+    let below = name.strip_prefix(workdir).filter(|rest| rest.starts_with('/'));
+    below.map_or(name, |rest| rest.trim_start_matches('/'))
 }
 
 /// The name without `.` and doubled slashes, so that two names of one file are equal.

@@ -102,17 +102,17 @@ impl Session<'_> {
         let exit = ended.as_program.into_exit(&before, &cell.disks);
         self.counted = cgroup::Counters::read();
         let background_dropped = self.background.send(self.to_server)?;
-        let more_files = match &cell.files {
+        let (more_files, in_tmp) = match &cell.files {
             Some(wanted) => {
                 let complete =
                     changes::send(&self.workdir, &mut self.listing, wanted, self.to_server)?;
                 self.listing.turn();
-                !complete
+                (!complete, changes::in_tmp(exit.wall))
             }
-            None => false,
+            None => (false, Vec::new()),
         };
         Ok(Ok(CellEnded {
-            exit: Exit { more_files, unpack, spawn, ..exit },
+            exit: Exit { more_files, in_tmp, unpack, spawn, ..exit },
             end: is_code.then_some(ended.said.unwrap_or(CellEnd::Died)),
             undone,
             no_checkpoint,

@@ -95,20 +95,17 @@ impl Output {
         request: &Request,
     ) -> anyhow::Result<ExitCode> {
         let code = ExitCode::from(u8::try_from(outcome.shell_code()).unwrap_or(u8::MAX));
-        let Request { language, run: RunRequest { timeout, resources, .. }, advice, .. } = request;
-        let advice = advice.as_deref();
+        let Request { language, run: RunRequest { timeout, resources, workspace, .. }, advice, .. } = request;
         let asked = served.used.as_ref().map_or_else(Vec::new, |used| used.sets.clone());
         let context = Context {
             config,
             language,
             timeout: *timeout,
             resources: *resources,
-            advice,
-            packages: served.packages.map(|packages| PackagesAdvice {
-                packages,
-                asked: &asked,
-                caller: Caller::CommandLine,
-            }),
+            advice: advice.as_ref(),
+            caller: Caller::CommandLine,
+            sent: &workspace.names(),
+            packages: served.packages.map(|packages| PackagesAdvice { packages, asked: &asked }),
         };
         let files = std::mem::take(&mut outcome.files);
         let printed = if self.is_json {

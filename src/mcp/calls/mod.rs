@@ -365,11 +365,12 @@ impl Calls {
             language: &request.language,
             timeout: request.run.timeout,
             resources: request.run.resources,
-            advice: request.advice.as_deref(),
+            advice: request.advice.as_ref(),
+            caller: Caller::Call,
+            sent: &request.run.workspace.names(),
             packages: Some(PackagesAdvice {
                 packages: &self.packages,
                 asked: got.bound.as_ref().map_or(&[], |bound| &bound.asked),
-                caller: Caller::Call,
             }),
         };
         let keep = (&*self.results, client);
@@ -400,7 +401,8 @@ impl Calls {
         Ok(match checked {
             Ok(syntax) => {
                 let mut notes = notes.into_texts();
-                notes.extend(understand::advice(&code, &language).filter(|_| !syntax.valid));
+                let advice = understand::advice(&code, &language).filter(|_| !syntax.valid);
+                notes.extend(advice.map(|advice| advice.text));
                 tool_result::of_data(&Syntax { notes, ..syntax })
             }
             Err(no_verdict) => no_verdict,
@@ -428,7 +430,7 @@ impl Calls {
         match self.syntax_of(language, &code, &client, note).await? {
             Ok(Syntax { valid: true, .. }) => {}
             Ok(invalid) => {
-                notes.extend(understand::advice(&code, language));
+                notes.extend(understand::advice(&code, language).map(|advice| advice.text));
                 return Ok(tool_result::of_data(&Tested::invalid(invalid, notes)));
             }
             Err(no_verdict) => return Ok(no_verdict),

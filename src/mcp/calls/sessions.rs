@@ -364,6 +364,10 @@ impl Calls {
         watch: Option<Watch>,
         note: &mut Note,
     ) -> Answer {
+        let caller = match &cell.step {
+            Step::Command { .. } => Caller::ShellCommand,
+            Step::Code { .. } | Step::Files => Caller::Cell,
+        };
         match &cell.step {
             Step::Code { code, .. } => note.code(code),
             Step::Command { command, .. } => note.code(command),
@@ -378,6 +382,7 @@ impl Calls {
             return Ok(tool_result::of_report(&report, Vec::new()));
         }
         let (advice, wanted) = (cell.advice.take(), cell.wanted.clone());
+        let sent = cell.run.workspace.names();
         let timeout = cell.run.timeout;
         let outcome = match self.run_step(session, cell, client, watch).await {
             Ok(outcome) => outcome,
@@ -389,11 +394,12 @@ impl Calls {
             language: &session.language,
             timeout,
             resources: session.resources,
-            advice: advice.as_deref(),
+            advice: advice.as_ref(),
+            caller,
+            sent: &sent,
             packages: Some(PackagesAdvice {
                 packages: &self.packages,
                 asked: session.packages.as_ref().map_or(&[], |bound| &bound.asked),
-                caller: Caller::Cell,
             }),
         };
         let unenforced = self.pools.unenforced();

@@ -24,7 +24,7 @@ use crate::request::arguments::{self, Arguments, InvalidArgument};
 
 pub(crate) use fields::Tool;
 use given::{Given, Object};
-pub(crate) use looks::advice;
+pub(crate) use looks::{Advice, advice};
 pub(crate) use notes::Notes;
 
 /// Reads the arguments of a call, and returns what was understood of those that are not as they should be.

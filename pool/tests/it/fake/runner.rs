@@ -320,6 +320,7 @@ pub(super) fn success() -> Exit {
         stdout: StreamCount::default(),
         stderr: StreamCount::default(),
         more_files: false,
+        in_tmp: Vec::new(),
         unpack: Duration::ZERO,
         spawn: Duration::ZERO,
         preloaded: false,

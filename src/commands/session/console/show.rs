@@ -9,7 +9,7 @@ use super::{After, Console, in_words_of_options};
 use crate::commands::session::setup::Setup;
 use crate::commands::session::{json, shown};
 use crate::result::cell;
-use crate::result::explain::{self, Context};
+use crate::result::explain::{self, Caller, Context};
 
 impl Console<'_> {
     /// Shows what became of a cell. Its output was passed on, up to where the middle is missing.
@@ -124,6 +124,8 @@ impl Console<'_> {
             timeout,
             resources,
             advice: None,
+            caller: Caller::Prompt,
+            sent: &[],
             packages: None,
         };
         let cause = cell::cause(explain::cause(&cell.outcome, &context), cell);
