@@ -30,6 +30,8 @@ pub(crate) struct Context<'a> {
     pub advice: Option<&'a str>,
     /// The packages that it could have had, if the server knows.
     pub packages: Option<PackagesAdvice<'a>>,
+    /// Who gets the advice.
+    pub caller: Caller,
 }
 
 /// What the languages' own tools print if they can't read a program. JavaScript can read a line that begins with ```, and
@@ -71,11 +73,11 @@ fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
         Status::Timeout if outcome.end.is_none() => unreported(context),
         Status::Timeout => timeout(context),
         Status::OutOfMemory => out_of_memory(context),
-        Status::Killed => {
+        Status::Killed => format!(
             "every process in the sandbox was killed, by the program itself or because memory ran \
-             out; its output until then is below"
-                .to_owned()
-        }
+             out; its output until then is {}",
+            where_output_is(context)
+        ),
         Status::OutputLimit => {
             let limit = context.config.limits.output.kill >> 20;
             format!(
@@ -119,7 +121,8 @@ fn timeout(context: &Context<'_>) -> String {
     let limit = duration::shown(context.timeout);
     let most = context.config.limits.max_timeout;
     let advice = if context.timeout < most {
-        format!("give a longer timeout (at most {}) or do less", duration::shown(most))
+        let argument = if context.caller == Caller::CommandLine { "--timeout" } else { "timeout" };
+        format!("give a longer {argument} (at most {}) or do less", duration::shown(most))
     } else {
         "this is the longest that the operator allows: do less at a time".to_owned()
     };
@@ -131,15 +134,28 @@ fn unreported(context: &Context<'_>) -> String {
     let limit = duration::shown(context.timeout);
     format!(
         "the sandbox did not report its end within {limit} or soon after, so everything was killed: one of \
-         its processes, perhaps left in the background, blocked the report; its output until then is below"
+         its processes, perhaps left in the background, blocked the report; its output until then is {}",
+        where_output_is(context)
     )
+}
+
+/// Commands pass it on before they say anything.
+fn where_output_is(context: &Context<'_>) -> &'static str {
+    if context.caller == Caller::CommandLine { "above" } else { "below" }
 }
 
 fn out_of_memory(context: &Context<'_>) -> String {
     let limit = context.resources.memory;
     let most = context.config.limits.max_memory;
     let advice = if limit < most {
-        format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
+        match context.caller {
+            Caller::CommandLine => {
+                format!("use less, or ask for more with --memory (at most {most})")
+            }
+            Caller::Call | Caller::Cell => {
+                format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
+            }
+        }
     } else {
         "this is the most that the operator allows: use less".to_owned()
     };
@@ -197,7 +213,7 @@ fn is_unreadable(outcome: &Outcome) -> bool {
 fn packages_hint(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
     let packages = context.packages.as_ref()?;
     let end = outcome.stderr.shortened(0, SEARCHED).to_bytes();
-    packages.help(&String::from_utf8_lossy(&end), context.language, context.config)
+    packages.help(&String::from_utf8_lossy(&end), context)
 }
 
 /// The explanation of the last known message on standard error.
@@ -265,6 +281,7 @@ mod tests {
                 resources,
                 advice: None,
                 packages: None,
+                caller: Caller::Call,
             },
         )
     }

@@ -6,8 +6,9 @@ use isolator_pool::engine::preload::Interpreter;
 use regex::Regex;
 use serde_json::json;
 
-use crate::config::{Config, Language};
+use crate::config::Language;
 use crate::packages::Packages;
+use crate::result::explain::Context;
 
 /// Longest name of a module that is repeated, in bytes.
 const LONGEST_NAME: usize = 200;
@@ -21,11 +22,9 @@ pub(crate) struct PackagesAdvice<'a> {
     pub packages: &'a Packages,
     /// What its call asked for.
     pub asked: &'a [String],
-    /// Who asked for it to be run.
-    pub caller: Caller,
 }
 
-/// Who asks for packages, which tells how to do it.
+/// Who gets advice, which tells in what words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// A call of a tool.
@@ -116,20 +115,16 @@ fn package(interpreter: Interpreter, module: &str) -> &str {
 
 impl PackagesAdvice<'_> {
     /// What helps, if the end of standard error tells of a module that packages can bring.
-    pub(super) fn help(
-        &self,
-        printed: &str,
-        language: &Language,
-        config: &Config,
-    ) -> Option<String> {
+    pub(super) fn help(&self, printed: &str, context: &Context<'_>) -> Option<String> {
+        let Context { language, config, caller, .. } = *context;
         let interpreter = language.kernel?;
         let on_demand = config.packages.on_demand.as_ref();
         if interpreter == Interpreter::Python
             && INSTALLER.as_ref().is_some_and(|pattern| pattern.is_match(printed))
         {
-            return self.instead_of_installing(language, on_demand.is_some());
+            return self.instead_of_installing(language, on_demand.is_some(), caller);
         }
-        let module = module(interpreter, self.caller == Caller::Cell, printed)?;
+        let module = module(interpreter, caller == Caller::Cell, printed)?;
         let mut sets = self.packages.sets_with(&language.name, &module);
         if sets.iter().any(|set| self.asked.contains(set)) {
             return None;
@@ -137,7 +132,7 @@ impl PackagesAdvice<'_> {
         sets.truncate(MOST_SETS);
         if let [first, others @ ..] = &*sets {
             let others = others.iter().map(|set| format!(" and in {set:?}")).collect::<String>();
-            let how = self.how(first);
+            let how = self.how(first, caller);
             return Some(format!(
                 "the module '{module}' is in the set of packages {first:?}{others}: {how}"
             ));
@@ -150,17 +145,17 @@ impl PackagesAdvice<'_> {
         if !can_be_asked || is_there || NO_PACKAGE.contains(&package) {
             return None;
         }
-        let how = self.how(package);
+        let how = self.how(package, caller);
         Some(format!(
             "the module '{module}' is not in the image, but packages can be asked for: {how}, or with another name if its package \
              has one"
         ))
     }
 
-    fn how(&self, set: &str) -> String {
+    fn how(&self, set: &str, caller: Caller) -> String {
         let mut all = self.asked.to_vec();
         all.push(set.to_owned());
-        match self.caller {
+        match caller {
             Caller::Call => format!("call again with packages {}", json!(all)),
             Caller::Cell => format!("open a session with packages {}", json!(all)),
             Caller::CommandLine => {
@@ -170,9 +165,14 @@ impl PackagesAdvice<'_> {
         }
     }
 
-    fn instead_of_installing(&self, language: &Language, on_demand: bool) -> Option<String> {
+    fn instead_of_installing(
+        &self,
+        language: &Language,
+        on_demand: bool,
+        caller: Caller,
+    ) -> Option<String> {
         let sets = self.packages.names(&language.name);
-        let argument = match self.caller {
+        let argument = match caller {
             Caller::Call | Caller::Cell => "the argument packages",
             Caller::CommandLine => "--packages",
         };
@@ -181,7 +181,7 @@ impl PackagesAdvice<'_> {
             (false, false) => format!("{argument} takes the sets {}", sets.join(", ")),
             (false, true) => return None,
         };
-        let call = match self.caller {
+        let call = match caller {
             Caller::Call => "the call",
             Caller::Cell => "open_session",
             Caller::CommandLine => "the command",

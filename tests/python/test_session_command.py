@@ -155,7 +155,7 @@ def test_what_is_wrong_is_said_with_what_to_do(tmp_path):
         (["--timeout", "5M"], "", "write m for minutes"),
         (["--memory-mb", "1"], "", "--memory: 1 is not allowed: use"),
         (["--cpus", "99"], "", "--cpus: 99 is not allowed: use"),
-        (["--file", "missing"], "", "--file missing: missing: there is no such file"),
+        (["--file", "missing"], "", "--file missing: there is no such file"),
         ([], b"\xff\n", "standard input: this is not text in UTF-8"),
         ([], "#" * (11 << 20), "a cell is longer than"),
     ]:
@@ -319,18 +319,29 @@ def test_javascript_at_the_prompt(tmp_path):
         assert prompt.wait() == 0
 
 
-def test_output_is_shown_while_a_cell_runs_and_does_nothing_on_the_terminal(tmp_path):
+def test_output_is_shown_while_a_cell_runs_and_does_nothing_on_the_terminal_but_colour_it(tmp_path):
     with terminal(tmp_path) as prompt:
-        prompt.type("import time; print('be' + 'gun\\x1b[2J'); time.sleep(30)\r")
+        prompt.type("import time; print('be' + 'gun\\x1b[2J\\x1b[32m'); time.sleep(30)\r")
         began = time.monotonic()
-        assert "begun\\u001b[2J" in prompt.until("begun\\u001b[2J")
+        while "\x1b[32m" not in prompt.screen and time.monotonic() < began + PATIENCE_S:
+            prompt.screen += os.read(prompt.fd, 65536).decode()
+        assert "begun\\u001b[2J\x1b[32m" in prompt.screen, prompt.screen
+        prompt.screen = ""
         assert time.monotonic() - began < 25
         prompt.type(CTRL_C)
         assert "KeyboardInterrupt" in prompt.until("python [2]> ")
+        # Values have the looks that their text gives them.
+        prompt.type("class Green:\r    def __repr__(self): return '\\x1b[32mgre' + 'en\\x1b[0m\\x1b[H'\r\r")
+        prompt.until("[3]> ")
+        prompt.type("Green()\r")
+        while "[4]> " not in prompt.screen and time.monotonic() < began + PATIENCE_S:
+            prompt.screen += os.read(prompt.fd, 65536).decode()
+        assert "\x1b[32mgreen\x1b[0m\\u001b[H\r\n" in prompt.screen, prompt.screen
+        prompt.screen = ""
         # Errors are red, and output is not.
         prompt.type("import sys; print('er' + 'ror', file=sys.stderr); print('o' + 'ut')\r")
         deadline = time.monotonic() + PATIENCE_S
-        while "[3]> " not in prompt.screen and time.monotonic() < deadline:
+        while "[5]> " not in prompt.screen and time.monotonic() < deadline:
             prompt.screen += os.read(prompt.fd, 65536).decode()
         assert "\x1b[31merror" in prompt.screen and "\x1b[31mout" not in prompt.screen, prompt.screen
         prompt.screen = ""

@@ -15,6 +15,7 @@ use super::json;
 use super::screen::Screen;
 use super::setup::{Pending, Setup};
 use super::shown::Gallery;
+use crate::commands::options::in_words_of_options;
 use crate::commands::signals::Interrupts;
 use crate::config::Config;
 use crate::duration;
@@ -438,9 +439,4 @@ fn what_stays(undone: u32) -> String {
 
 fn cells_of(count: u32) -> String {
     if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
-}
-
-/// Names of arguments as they are on the command line.
-fn in_words_of_options(text: &str) -> String {
-    text.replace("memory_mb", "--memory").replace("additional_files", "--file")
 }

@@ -369,8 +369,8 @@ impl Calls {
             packages: Some(PackagesAdvice {
                 packages: &self.packages,
                 asked: got.bound.as_ref().map_or(&[], |bound| &bound.asked),
-                caller: Caller::Call,
             }),
+            caller: Caller::Call,
         };
         let keep = (&*self.results, client);
         let receipt = (&receipt, got.used());

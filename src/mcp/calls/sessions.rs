@@ -393,8 +393,8 @@ impl Calls {
             packages: Some(PackagesAdvice {
                 packages: &self.packages,
                 asked: session.packages.as_ref().map_or(&[], |bound| &bound.asked),
-                caller: Caller::Cell,
             }),
+            caller: Caller::Cell,
         };
         let unenforced = self.pools.unenforced();
         let keep = (&*self.results, client);
