@@ -21,7 +21,7 @@ pub fn gc(config: Config) -> Work {
             swept.sandboxes += more.sandboxes;
             swept.shared += more.shared;
         }
-        say(&format!("removed {} sandboxes and {} volumes", swept.sandboxes, swept.shared))?;
+        say(&format!("removed {swept}"))?;
         Ok(ExitCode::SUCCESS)
     })
 }
