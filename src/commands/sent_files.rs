@@ -104,8 +104,7 @@ impl Reading<'_> {
         }
         let mut content = Vec::new();
         let left = total - self.total;
-        let read =
-            File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut content));
+        let read = File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut content));
         self.told(path, read)?;
         if content.len() as u64 > left {
             bail!("the files are larger than {total} bytes together (limits.maxFilesKB)");

@@ -54,8 +54,7 @@ async fn run_passes_output_files_variables_and_arguments_on() {
         (&["--", "-v", "two words"][..], "['-v', 'two words']"),
         (&["in.csv", "--memory", "--", "-v"], "['in.csv', '--memory', '--', '-v']"),
     ] {
-        let finished =
-            run_on_engine(directory.path(), &[&arguments[..], words].concat(), "").await;
+        let finished = run_on_engine(directory.path(), &[&arguments[..], words].concat(), "").await;
         assert_eq!(finished.code, Some(0), "{finished:?}");
         let promised = format!("program.py {promised} 1 x=y\ndata b'\\xff\\x00'\n");
         assert_eq!(finished.stdout, promised);
@@ -195,7 +194,7 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
         (
             &["a.sh"],
             "\"a.sh\": no configured language has the extension \".sh\": name one with --language (python), or add it with \
-             its image and command to languageSettings in ./isolator_config.json",
+             its image and command to languageSettings in isolator_config.json",
         ),
         (&["plain"], "\"plain\": it has no extension: name its language with --language (python)"),
         (
@@ -211,7 +210,7 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
         (
             &["a.py", "--language", "cobol"],
             "--language: \"cobol\" is not a configured language: use one of python, or add it with its image and command to \
-             languageSettings in ./isolator_config.json",
+             languageSettings in isolator_config.json",
         ),
         (&["a.py", "--file", "none.txt"], "--file none.txt: there is no such file or folder"),
         (
@@ -374,7 +373,9 @@ fn completions_are_printed_for_the_shells() {
 fn wrong_command_lines_are_explained() {
     let directory = tempfile::tempdir().unwrap();
     // A program could end with 2 by itself.
-    for arguments in [&["frobnicate"][..], &["run", "--memroy", "1"], &["--engine", "podmann", "doctor"], &[]] {
+    for arguments in
+        [&["frobnicate"][..], &["run", "--memroy", "1"], &["--engine", "podmann", "doctor"], &[]]
+    {
         let finished = run(directory.path(), arguments, "");
         assert_eq!(finished.code, Some(125), "{arguments:?}");
         assert!(finished.stderr.contains("--help"), "{arguments:?}: {finished:?}");

@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 use isolator_pool::quote::escaped_lines;
 use isolator_pool::run::output::Stream;
+use rustix::termios::tcgetwinsize;
 
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{print, print_to_stderr};
@@ -110,6 +111,13 @@ impl Drop for Screen {
         let _ = print(&self.stdout.ended());
         let _ = print_to_stderr(&self.stderr.ended());
     }
+}
+
+/// How wide the terminal is. If it does not tell, it is taken for a usual one.
+pub(super) fn columns() -> u16 {
+    const USUAL: u16 = 80;
+    let size = tcgetwinsize(std::io::stdout());
+    size.ok().map(|size| size.ws_col).filter(|columns| *columns > 0).unwrap_or(USUAL)
 }
 
 /// Writes in a thread of its own, so that a reader that does not read does not keep the session from being ended.
