@@ -143,7 +143,7 @@ impl App {
         match sweep::sweep(&*self.engine, &self.instance).await {
             Ok(swept) => {
                 if swept != Swept::default() {
-                    tracing::info!(?swept, "removed what dead instances left behind");
+                    tracing::info!("removed what dead instances left behind: {swept}");
                 }
                 swept
             }

@@ -1,6 +1,5 @@
 //! The binary: parses the command line, loads the configuration, runs the command.
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,7 +17,8 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::runtime::Runtime;
 
-/// The exit code for Isolator's own errors, as with `docker run`, so that it is not taken for the program's.
+/// The exit code for Isolator's own errors, wrong command lines among them, as with `docker run`, so that it is not taken for the
+/// program's.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -85,8 +85,10 @@ fn start() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // Wrong usage, or a text such as that of --help.
-        Err(error) if error.use_stderr() => error.exit(),
-        Err(text) => return concluded(print_help(&text)),
+        Err(error) => {
+            let code = if error.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
+            return concluded(commands::print_usage(&error).map(|()| code));
+        }
     };
     log_to_stderr(&cli);
     let ended = Runtime::new().context("can't start the threads").and_then(|runtime| {
@@ -104,15 +106,6 @@ fn concluded(ended: anyhow::Result<ExitCode>) -> ExitCode {
         commands::complain(&format!("isolator: {}", commands::told(&error)));
         ExitCode::from(FAILED)
     })
-}
-
-/// Prints what `--help` or `--version` asks for, which comes as an error.
-fn print_help(text: &clap::Error) -> anyhow::Result<ExitCode> {
-    let is_terminal = std::io::stdout().is_terminal();
-    let text = text.render();
-    let text = if is_terminal { text.ansi().to_string() } else { text.to_string() };
-    commands::print(text.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {

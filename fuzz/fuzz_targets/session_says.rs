@@ -73,7 +73,7 @@ async fn use_it(session: &Session, knobs: &[u8; KNOBS]) {
         assert!(interpreter.chars().count() <= 100);
     }
     let host = Client::Host;
-    let code = cell(CellRun::Code { typescript: false }, knobs);
+    let code = cell(CellRun::Code { typescript: false, columns: None }, knobs);
     let program = CellRun::Program {
         argv: vec!["program".to_owned()],
         env: BTreeMap::new(),

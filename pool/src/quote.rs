@@ -42,6 +42,12 @@ pub fn escaped_lines(text: &str) -> Cow<'_, str> {
     escaped_unless(text, |character| matches!(character, '\n' | '\t'))
 }
 
+/// The same of what a program has printed: it can go back to the begin of its line, as progress bars do, and join characters, as
+/// emoji and some scripts need it.
+pub fn escaped_output(text: &str) -> Cow<'_, str> {
+    escaped_unless(text, |it| matches!(it, '\n' | '\t' | '\r' | '\u{200c}' | '\u{200d}'))
+}
+
 fn escaped_unless(text: &str, is_fine: impl Fn(char) -> bool + Copy) -> Cow<'_, str> {
     let must_go = |character: char| is_special(character) && !is_fine(character);
     if !text.contains(must_go) {
@@ -81,7 +87,7 @@ impl<W: Write> Write for Escaping<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, escaped_lines, quoted};
+    use super::{escaped, escaped_lines, escaped_output, quoted};
 
     #[test]
     fn what_is_not_seen_is_escaped_and_what_is_seen_is_not() {
@@ -93,7 +99,8 @@ mod tests {
         let shown =
             r"a\r\nERROR \u001b[2J\u009b31m\u007f\u202e\u200b\u2066\u2028\ufeff\udb40\udc41";
         assert_eq!(escaped(forged), shown);
-        assert_eq!(escaped_lines("a\n\tb\u{1b}"), "a\n\tb\\u001b");
+        assert_eq!(escaped_lines("a\n\tb\u{1b}\r\u{200d}"), "a\n\tb\\u001b\\r\\u200d");
+        assert_eq!(escaped_output("a\n\r\u{200d}\u{8}\u{200e}"), "a\n\r\u{200d}\\u0008\\u200e");
     }
 
     #[test]

@@ -5,8 +5,9 @@ then on, with a channel of its own.
 
 Numbers are big endian, and texts are in UTF-8. The runner sends:
 
-- ``C`` for a cell: four bytes for its number, one byte of flags (1: make a checkpoint), its code. Three descriptors come along:
-  the pipes for its standard output and error, and the channel for the process that runs it if there is a checkpoint.
+- ``C`` for a cell: four bytes for its number, one byte of flags (1: make a checkpoint), its code. With the flag 4, two bytes for
+  the columns of a terminal come before the code. Three descriptors come along: the pipes for its standard output and error, and
+  the channel for the process that runs it if there is a checkpoint.
 - ``P`` to have the checkpoint of the next cell made now. One descriptor comes along: the channel for the process that will run
   that cell.
 - ``R`` to a checkpoint: its child is gone, and this process is the session again, as it was before.
@@ -32,7 +33,7 @@ from posix import open as open_file
 from _random import Random
 from _signal import SIGCHLD, SIGKILL, getitimer, sigpending, sigtimedwait
 
-_FLAG_CHECKPOINT = 1
+_FLAG_CHECKPOINT, _FLAG_COLUMNS = 1, 4
 # How a cell ended.
 _ENDED, _FAILED, _INTERRUPTED, _EXITED = range(4)
 _INTERRUPTED_CODE = 130
@@ -72,7 +73,11 @@ def serve(socket, main):
 
 
 def _take(session, channel, payload, descriptors):
-    number, flags, source = int.from_bytes(payload[:4], "big"), payload[4], payload[5:].decode(errors="replace")
+    number, flags, source = int.from_bytes(payload[:4], "big"), payload[4], payload[5:]
+    session.columns = None
+    if flags & _FLAG_COLUMNS:
+        session.columns, source = int.from_bytes(source[:2], "big"), source[2:]
+    source = source.decode(errors="replace")
     output, errors, fresh = descriptors
     dup2(output, 1)
     dup2(errors, 2)

@@ -17,7 +17,9 @@ _KINDS = {"text/plain", *(kind for kind, _ in _METHODS)}
 _PICTURES = {"image/png", "image/jpeg"}
 _PLAIN = {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type, type(None)}
 
-_LINE = 79
+_LINE, _NARROWEST = 79, 20
+# The width of what has lines of its own and so fits into none.
+_NEVER = 1 << 20
 _MOST_ENTRIES = 1000
 
 
@@ -42,8 +44,9 @@ class Handle:
         self.update = display
 
 
-def forms(value):
-    """Returns the types and the contents, or None if the object shows itself."""
+def forms(value, columns=None):
+    """Returns the types and the contents, or None if the object shows itself. The text is for a terminal with so many columns, or
+    for a notebook."""
     found = {}
     if type(value) not in _PLAIN and not isinstance(value, type):
         if _method(value, "_ipython_display_"):
@@ -51,7 +54,7 @@ def forms(value):
             return None
         found = _rich(value)
     if "text/plain" not in found:
-        found["text/plain"] = pretty(value)
+        found["text/plain"] = pretty(value, columns)
     kinds = sorted(found, key=lambda kind: kind != "text/plain")
     contents = [(kind, _bytes(kind, found[kind])) for kind in kinds if kind in _KINDS]
     return [(kind, content) for kind, content in contents if content is not None]
@@ -129,8 +132,9 @@ class _TooMuch(Exception):
     """There is more text than is ever sent."""
 
 
-def pretty(value):
-    """Returns the text of an object. What is longer than a line has one entry in each."""
+def pretty(value, columns=None):
+    """Returns the text of an object. What is longer than a line has one entry in each, as in a notebook. On a terminal with so
+    many columns, lines are filled."""
     printer = _Printer()
     try:
         tree = printer.tree(value)
@@ -140,7 +144,8 @@ def pretty(value):
         # All of it would take too long to lay out.
         return "".join(printer.written) + "\n... (cut here)"
     lines = []
-    _lay_out(tree, 0, 0, 0, lines)
+    line = _LINE if columns is None else max(columns - 1, _NARROWEST)
+    _lay_out(tree, 0, 0, 0, lines, line, columns is not None)
     return "".join(lines)
 
 
@@ -159,10 +164,10 @@ def _width(node):
     if type(node) is _Group:
         return node.width
     # What has lines of its own never fits.
-    return len(node) if "\n" not in node else _LINE * 2
+    return len(node) if "\n" not in node else _NEVER
 
 
-def _lay_out(node, column, indent, tail, out):
+def _lay_out(node, column, indent, tail, out, line, is_filled):
     """Writes a node that begins in a column and is followed by `tail` characters. Returns the column after it."""
     if type(node) is str:
         lines = node.split("\n")
@@ -170,18 +175,23 @@ def _lay_out(node, column, indent, tail, out):
         return column + len(node) if len(lines) == 1 else indent + len(lines[-1])
     if type(node) is tuple:
         for part in node[:-1]:
-            column = _lay_out(part, column, indent, 0, out)
-        return _lay_out(node[-1], column, indent, tail, out)
-    is_broken = column + node.width + tail > _LINE
+            column = _lay_out(part, column, indent, 0, out, line, is_filled)
+        return _lay_out(node[-1], column, indent, tail, out, line, is_filled)
+    is_broken = column + node.width + tail > line
     out.append(node.start)
     column += len(node.start)
     indent += len(node.start)
+    # Whether more can stand in the line of the entry before.
+    has_room = False
     for at, entry in enumerate(node.entries):
-        is_last = at + 1 == len(node.entries)
-        column = _lay_out(entry, column, indent, len(node.end) + tail if is_last else 1, out)
-        if not is_last:
-            out.append(",\n" + " " * indent if is_broken else ", ")
-            column = indent if is_broken else column + 2
+        after = len(node.end) + tail if at + 1 == len(node.entries) else 1
+        if at:
+            is_beside = not is_broken or (has_room and column + 2 + _width(entry) + after <= line)
+            out.append(", " if is_beside else ",\n" + " " * indent)
+            column = column + 2 if is_beside else indent
+        # An entry with a key has a line of its own, and so has what needs several.
+        has_room = is_filled and type(entry) is not tuple and indent + _width(entry) + after <= line
+        column = _lay_out(entry, column, indent, after, out, line, is_filled)
     out.append(node.end)
     return column + len(node.end)
 

@@ -22,6 +22,8 @@ class Session:
         self._channel, self._main, self._space = channel, main, vars(main)
         # The sources of all cells, by the names of their files.
         self.sources = {}
+        # The width of the terminal on which values are shown, if it is one.
+        self.columns = None
         # While what a cell shows is captured, the forms of each thing.
         self.captured = None
         self._futures = 0
@@ -157,7 +159,7 @@ class Session:
 
     def show(self, value, is_result=False):
         """Shows something: as the value of the cell, or because the client asks for it."""
-        forms = load("forms")["forms"](value)
+        forms = load("forms")["forms"](value, self.columns)
         if forms is None:
             return
         if self.captured is not None:

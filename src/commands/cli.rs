@@ -12,10 +12,14 @@ use crate::commands::doctor::names_of_checks;
 use crate::commands::hosts::Host;
 use crate::commands::hosts::entry::server_name;
 use crate::commands::operators::OperatorAddress;
+use crate::commands::options::mebibytes;
 use crate::commands::tune::target;
 use crate::config::EngineKind;
 use crate::duration;
 use crate::log::LogFormat;
+
+/// The heading of the options that all commands have.
+const GLOBAL: &str = "Options of all commands";
 
 /// Runs code in a fresh, pre-warmed sandbox per request or session.
 #[derive(Debug, Parser)]
@@ -23,13 +27,13 @@ use crate::log::LogFormat;
 pub struct Cli {
     /// Configuration file [default: $ISOLATOR_CONFIG, ./isolator_config.json, or the one in the
     /// user's configuration directory]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
     /// Engine to use instead of the configured one
-    #[arg(long, global = true, value_enum, value_name = "KIND")]
+    #[arg(long, global = true, value_enum, value_name = "KIND", help_heading = GLOBAL)]
     pub engine: Option<EngineKind>,
     /// How lines of the log are written, to standard error
-    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, help_heading = GLOBAL)]
     pub log_format: LogFormat,
     /// The command
     #[command(subcommand)]
@@ -145,8 +149,9 @@ pub struct TuneArguments {
     /// The share of calls that shall find a sandbox ready, from 0.5 to 0.9999
     #[arg(long, value_name = "SHARE", default_value = "0.99", value_parser = target)]
     pub target: f64,
-    /// Memory in MiB that waiting sandboxes of all languages may take together [default: pool.memoryMB]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    /// Memory that waiting sandboxes of all languages may take together, such as 800MB or 4G; a number without a unit is MiB
+    /// [default: pool.memoryMB]
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub memory: Option<u64>,
     /// Write the sizes into the configuration, of which a backup is made
     #[arg(long)]
@@ -183,21 +188,22 @@ pub struct TokenArguments {
 
 /// Arguments of `isolator run`.
 #[derive(Debug, Args)]
+#[command(override_usage = "isolator run [OPTIONS] <FILE|-> [--] [ARGS]...\n       \
+                            isolator run [OPTIONS] --snippet <NAME> [--] [ARGS]...")]
 pub struct RunArguments {
     /// The program's file, or - to read it from standard input. Otherwise the program gets our standard input, unless
     /// that is a terminal
-    #[arg(required_unless_present = "snippet")]
     pub file: Option<PathBuf>,
     /// Run a stored program instead of a file
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["file", "language"])]
+    #[arg(long, value_name = "NAME", conflicts_with = "language")]
     pub snippet: Option<String>,
     /// Language of the program, if the file's extension doesn't tell
     #[arg(long)]
     pub language: Option<String>,
-    /// Another file for the working directory, as PATH or NAME=PATH
+    /// Another file or folder for the working directory, as PATH or NAME=PATH; can be given several times
     #[arg(long = "file", value_name = "[NAME=]PATH")]
     pub files: Vec<String>,
-    /// Environment variable for the program
+    /// Environment variable for the program; can be given several times
     #[arg(long = "env", value_name = "NAME=VALUE")]
     pub env: Vec<String>,
     /// Longest run time, such as 500ms, 5s or 2m; a number without a unit is seconds
@@ -216,14 +222,15 @@ pub struct RunArguments {
     /// several times
     #[arg(long, value_name = "SET|REQUIREMENT")]
     pub packages: Vec<String>,
-    /// Memory limit in MiB
-    #[arg(long, value_name = "MIB")]
+    /// Memory limit, such as 64MB or 1.5G; a number without a unit is MiB
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub memory: Option<u64>,
     /// CPU limit in cores
     #[arg(long, value_name = "CORES")]
     pub cpus: Option<f64>,
-    /// Arguments of the program
-    #[arg(last = true)]
+    /// Arguments of the program: the first word after its file, and everything that follows. Write -- before a first one
+    /// that begins with a hyphen
+    #[arg(trailing_var_arg = true)]
     pub args: Vec<String>,
 }
 
@@ -252,8 +259,8 @@ pub struct SessionArguments {
     /// several times
     #[arg(long, value_name = "SET|REQUIREMENT")]
     pub packages: Vec<String>,
-    /// Memory limit in MiB
-    #[arg(long, alias = "memory-mb", value_name = "MIB")]
+    /// Memory limit, such as 64MB or 1.5G; a number without a unit is MiB
+    #[arg(long, alias = "memory-mb", value_name = "SIZE", value_parser = mebibytes)]
     pub memory: Option<u64>,
     /// CPU limit in cores
     #[arg(long, value_name = "CORES")]

@@ -20,9 +20,10 @@ pub fn gc(config: Config) -> Work {
             let embedded = App::on(EngineKind::Embedded, &config, env::current_exe()?).await?;
             more = sweep(&embedded).await?;
         }
-        let swept = swept?;
-        let sandboxes = swept.sandboxes + more.sandboxes;
-        say(&format!("removed {sandboxes} sandboxes and {} volumes", swept.shared + more.shared))?;
+        let mut swept = swept?;
+        swept.sandboxes += more.sandboxes;
+        swept.shared += more.shared;
+        say(&format!("removed {swept}"))?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -10,11 +10,11 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
 
 use crate::commands::cli::InstallArguments;
-use crate::commands::hosts::Profile;
 use crate::commands::hosts::edit::{self, Other};
 use crate::commands::hosts::entry::Entry;
 use crate::commands::hosts::file::Original;
 use crate::commands::hosts::place::{self, Surroundings, System};
+use crate::commands::hosts::{Profile, Timeout};
 use crate::commands::{complain, say};
 use crate::config::{Config, EngineKind};
 
@@ -113,6 +113,12 @@ fn print(
     say(text.unwrap_or_default().trim_end())?;
     if let Some(command) = profile.command {
         complain(&format!("or run: {}", entry.command_of_host(command, &arguments.name)));
+        if let Some(Timeout(key, time)) = profile.timeout {
+            let seconds = time.as_secs();
+            complain(&format!(
+                "and then add {key} = {seconds} to the entry: the command can't, and long calls would end too soon"
+            ));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,8 +12,10 @@ pub mod install;
 pub mod man;
 mod notify;
 mod operators;
+mod options;
 pub mod packages;
 mod print;
+mod program_output;
 pub mod reload;
 pub mod run;
 mod sent_files;
@@ -30,7 +32,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-pub use self::print::{complain, print};
+pub use self::print::{complain, print, print_usage};
 pub(crate) use self::print::{print_to_stderr, require_output, say};
 use crate::config::{Config, EngineKind};
 

@@ -58,7 +58,7 @@ impl Service {
 fn tell(state: &str) {
     let Some(socket) = env::var_os(VARIABLE).filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(&socket, state) {
-        tracing::warn!(%error, ?socket, "can't tell the service manager about this server");
+        tracing::warn!(%error, socket = %socket.display(), "can't tell the service manager about this server");
     }
 }
 

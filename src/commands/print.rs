@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use isolator_pool::quote::escaped_lines;
+use isolator_pool::run::output::Stream;
 use rustix::event::{PollFd, PollFlags, poll};
+
+use super::program_output::of_command_line;
 
 /// Whether this process was started without these streams, by their numbers.
 static IS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
@@ -58,6 +61,19 @@ pub(crate) fn print_to_stderr(bytes: &[u8]) -> anyhow::Result<()> {
 /// Writes a line for the operator to standard error. A part of it may be a stranger's text, such as an engine's error. If that fails, there is nobody left to tell.
 pub fn complain(line: &str) {
     let _ = write(io::stderr().as_fd(), format!("{}\n", escaped_lines(line)).as_bytes());
+}
+
+/// Prints why the command line can't be read, or what `--help` and `--version` ask for, which comes as an error, too.
+///
+/// # Errors
+///
+/// When it can't be written.
+pub fn print_usage(error: &clap::Error) -> anyhow::Result<()> {
+    let text = error.render();
+    match error.use_stderr() {
+        true => print_to_stderr(&of_command_line(&text, Stream::Stderr)),
+        false => print(&of_command_line(&text, Stream::Stdout)),
+    }
 }
 
 /// Fails if this process has no standard output.

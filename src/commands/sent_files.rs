@@ -1,7 +1,7 @@
 //! Files of this machine that go into a workspace.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -13,18 +13,7 @@ use crate::commands::complain;
 const MAX_DEPTH: usize = 32;
 
 /// The name and the path of a file given as `PATH` or `NAME=PATH`. Both can contain `=`, so the first reading that leads
-/// to a file is taken.
-///
-/// # Errors
-///
-/// When the path has no name at its end.
-pub(super) fn name_and_path(argument: &str) -> anyhow::Result<(String, PathBuf)> {
-    match named(argument) {
-        (Some(name), path) => Ok((name, path)),
-        (None, _) => bail!("--file needs the path of a file"),
-    }
-}
-
+/// to a file is taken. A path such as `..` has no name at its end.
 fn named(argument: &str) -> (Option<String>, PathBuf) {
     let exists = |path: &str| std::fs::symlink_metadata(path).is_ok();
     let mut splits =
@@ -47,13 +36,13 @@ fn named(argument: &str) -> (Option<String>, PathBuf) {
 ///
 /// # Errors
 ///
-/// When something can't be read, or is more than `limits`.
+/// When something can't be read, or is more than `limits`. The caller says which argument it was.
 pub(super) fn read(
     argument: &str,
     limits: WorkspaceLimits,
 ) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let (name, path) = named(argument);
-    let mut reading = Reading { limits, total: 0, files: Vec::new() };
+    let mut reading = Reading { argument, limits, total: 0, files: Vec::new() };
     let name = name.unwrap_or_default();
     if path.is_dir() {
         reading.folder(&name, &path, 0)?;
@@ -63,20 +52,28 @@ pub(super) fn read(
     Ok(reading.files)
 }
 
-struct Reading {
+struct Reading<'a> {
+    argument: &'a str,
     limits: WorkspaceLimits,
     total: u64,
     files: Vec<(String, Vec<u8>)>,
 }
 
-impl Reading {
-    fn folder(&mut self, name: &str, path: &Path, depth: usize) -> anyhow::Result<()> {
-        let told = || path.display().to_string();
-        if depth > MAX_DEPTH {
-            bail!("{}: folders are nested more than {MAX_DEPTH} deep", told());
+impl Reading<'_> {
+    /// An error with the path, unless that is what the caller names already.
+    fn told<T>(&self, path: &Path, read: io::Result<T>) -> anyhow::Result<T> {
+        match path == Path::new(self.argument) {
+            true => Ok(read?),
+            false => read.with_context(|| path.display().to_string()),
         }
-        let entries = std::fs::read_dir(path).with_context(told)?;
-        let mut entries: Vec<_> = entries.collect::<Result<_, _>>().with_context(told)?;
+    }
+
+    fn folder(&mut self, name: &str, path: &Path, depth: usize) -> anyhow::Result<()> {
+        if depth > MAX_DEPTH {
+            bail!("{}: folders are nested more than {MAX_DEPTH} deep", path.display());
+        }
+        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut entries = self.told(path, entries)?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
         for entry in entries {
             let path = entry.path();
@@ -84,7 +81,7 @@ impl Reading {
                 anyhow!("{}: this name is not UTF-8; rename the file", path.display())
             })?;
             let name = if name.is_empty() { file_name } else { format!("{name}/{file_name}") };
-            let kind = entry.file_type().with_context(told)?;
+            let kind = self.told(&path, entry.file_type())?;
             // A link to a folder may lead back to one above it.
             if kind.is_dir() {
                 self.folder(&name, &path, depth + 1)?;
@@ -107,9 +104,8 @@ impl Reading {
         }
         let mut content = Vec::new();
         let left = total - self.total;
-        File::open(path)
-            .and_then(|file| file.take(left + 1).read_to_end(&mut content))
-            .with_context(|| path.display().to_string())?;
+        let read = File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut content));
+        self.told(path, read)?;
         if content.len() as u64 > left {
             bail!("the files are larger than {total} bytes together (limits.maxFilesKB)");
         }
@@ -141,10 +137,12 @@ mod tests {
             // None of them is there, so the error is of the usual reading.
             ("a=b=c".to_owned(), "a", "b=c".to_owned()),
         ] {
-            let read = name_and_path(&argument).unwrap();
-            assert_eq!(read, (name.to_owned(), PathBuf::from(path)), "{argument}");
+            assert_eq!(
+                named(&argument),
+                (Some(name.to_owned()), PathBuf::from(path)),
+                "{argument}"
+            );
         }
-        assert!(name_and_path("..").is_err());
     }
 
     #[test]

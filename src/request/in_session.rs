@@ -142,7 +142,7 @@ pub(crate) fn cell(
     let mut cell = if let Some(interpreter) = language.kernel {
         let typescript = interpreter == Interpreter::Node
             && file_name.as_deref().is_some_and(|name| name.ends_with("ts"));
-        let run = CellRun::Code { typescript };
+        let run = CellRun::Code { typescript, columns: None };
         let mut cell = of(run, step, code.into_bytes(), timeout, wanted, config);
         let files = arguments.additional_files;
         add_files(&mut cell, files, "additional_files", language, policies, config)?;

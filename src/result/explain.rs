@@ -34,6 +34,13 @@ pub(crate) enum Caller {
     Prompt,
 }
 
+impl Caller {
+    /// Whether a person gave the command, with options in place of arguments.
+    fn is_person(self) -> bool {
+        matches!(self, Self::CommandLine | Self::Prompt)
+    }
+}
+
 /// What was asked of the run that failed.
 pub(crate) struct Context<'a> {
     /// The configuration with the operator's bounds.
@@ -97,11 +104,11 @@ fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
         Status::Timeout if outcome.end.is_none() => unreported(context),
         Status::Timeout => timeout(context),
         Status::OutOfMemory => out_of_memory(context),
-        Status::Killed => {
+        Status::Killed => format!(
             "every process in the sandbox was killed, by the program itself or because memory ran \
-             out; its output until then is below"
-                .to_owned()
-        }
+             out; its output until then is {}",
+            where_output_is(context)
+        ),
         Status::OutputLimit => {
             let limit = context.config.limits.output.kill >> 20;
             format!(
@@ -167,7 +174,8 @@ fn timeout(context: &Context<'_>) -> String {
     let limit = duration::shown(context.timeout);
     let most = context.config.limits.max_timeout;
     let advice = if context.timeout < most {
-        format!("give a longer timeout (at most {}) or do less", duration::shown(most))
+        let argument = if context.caller.is_person() { "--timeout" } else { "timeout" };
+        format!("give a longer {argument} (at most {}) or do less", duration::shown(most))
     } else {
         "this is the longest that the operator allows: do less at a time".to_owned()
     };
@@ -179,15 +187,28 @@ fn unreported(context: &Context<'_>) -> String {
     let limit = duration::shown(context.timeout);
     format!(
         "the sandbox did not report its end within {limit} or soon after, so everything was killed: one of \
-         its processes, perhaps left in the background, blocked the report; its output until then is below"
+         its processes, perhaps left in the background, blocked the report; its output until then is {}",
+        where_output_is(context)
     )
+}
+
+/// Commands pass it on before they say anything.
+fn where_output_is(context: &Context<'_>) -> &'static str {
+    if context.caller.is_person() { "above" } else { "below" }
 }
 
 fn out_of_memory(context: &Context<'_>) -> String {
     let limit = context.resources.memory;
     let most = context.config.limits.max_memory;
     let advice = if limit < most {
-        format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
+        match context.caller {
+            Caller::CommandLine | Caller::Prompt => {
+                format!("use less, or ask for more with --memory (at most {most})")
+            }
+            Caller::Call | Caller::Cell | Caller::ShellCommand => {
+                format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
+            }
+        }
     } else {
         "this is the most that the operator allows: use less".to_owned()
     };

@@ -97,7 +97,10 @@ impl Decoding {
         };
         // A mistake of a decoder costs this picture, and not the answer.
         catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| {
-            tracing::warn!(?format, "a decoder of pictures panicked over a program's file");
+            tracing::warn!(
+                format = format.media_type(),
+                "a decoder of pictures panicked over a program's file"
+            );
             Err(broken("its decoder failed"))
         })
     }

@@ -227,7 +227,8 @@ async fn a_signal_stops_it_and_nothing_is_left() {
     send_signal(child.id(), "INT");
     let finished = child.wait_with_output().unwrap();
     let complaints = String::from_utf8_lossy(&finished.stderr);
-    assert_eq!((finished.status.code(), &*finished.stdout), (Some(1), &b""[..]), "{complaints}");
+    let ended = (finished.status.code(), &*finished.stdout);
+    assert_eq!(ended, (Some(128 + 2), &b""[..]), "{complaints}");
     assert!(complaints.contains("stopped by signal 2"), "{complaints}");
     assert_nothing_left(directory.path(), &seen).await;
     assert!(!directory.path().join("chart.svg").exists());
@@ -251,7 +252,7 @@ async fn a_program_that_prints_something_else_is_an_error() {
     command.args(["bench", "python"]);
     // It is found out before throughput has its turn.
     let finished = bench_with(directory.path(), command, INSTANCES..=INSTANCES).await;
-    assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{finished:?}");
     for part in ["python, hello", "print('hi')", "isolator run"] {
         assert!(finished.stderr.contains(part), "no {part}: {finished:?}");
     }
@@ -268,7 +269,7 @@ fn missing_requirements_are_named_with_a_remedy() {
     ] {
         let directory = directory(settings);
         let finished = run(directory.path(), &[&["bench"], arguments].concat(), "");
-        assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
+        assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{finished:?}");
         assert!(finished.stderr.contains(hint), "no {hint}: {finished:?}");
     }
 }

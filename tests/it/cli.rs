@@ -35,27 +35,31 @@ async fn run_passes_output_files_variables_and_arguments_on() {
                 print('aside', file=sys.stderr)";
     fs::write(directory.path().join("program.py"), code).unwrap();
     fs::write(directory.path().join("data.txt"), "data").unwrap();
-    fs::write(directory.path().join("bytes"), b"\xff\x00").unwrap();
+    fs::create_dir(directory.path().join("folder")).unwrap();
+    fs::write(directory.path().join("folder/other.bin"), b"\xff\x00").unwrap();
     let arguments = [
         "run",
         "program.py",
         "--file",
         "data.txt",
         "--file",
-        "deep/other.bin=bytes",
+        "deep=folder",
         "--env",
         "A=1",
         "--env",
         "B=x=y",
-        "--",
-        "-v",
-        "two words",
     ];
-    let finished = run_on_engine(directory.path(), &arguments, "").await;
-    assert_eq!(finished.code, Some(0), "{finished:?}");
-    let promised = "program.py ['-v', 'two words'] 1 x=y\ndata b'\\xff\\x00'\n";
-    assert_eq!(finished.stdout, promised);
-    assert_eq!(finished.stderr, "aside\n");
+    // As with `python`, everything after the first argument of the program is its own.
+    for (words, promised) in [
+        (&["--", "-v", "two words"][..], "['-v', 'two words']"),
+        (&["in.csv", "--memory", "--", "-v"], "['in.csv', '--memory', '--', '-v']"),
+    ] {
+        let finished = run_on_engine(directory.path(), &[&arguments[..], words].concat(), "").await;
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let promised = format!("program.py {promised} 1 x=y\ndata b'\\xff\\x00'\n");
+        assert_eq!(finished.stdout, promised);
+        assert_eq!(finished.stderr, "aside\n");
+    }
 }
 
 #[test]
@@ -107,7 +111,8 @@ async fn run_ends_with_124_after_a_timeout() {
     let code = "import time; print('before', flush=True); time.sleep(600)";
     let finished = run_on_engine(directory.path(), &arguments, code).await;
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(124), "before\n"));
-    assert!(finished.stderr.contains("timeout: still running after 1s"), "{finished:?}");
+    let promised = "timeout: still running after 1s and killed; give a longer --timeout (at most 5m) or do less";
+    assert!(finished.stderr.contains(promised), "{finished:?}");
 }
 
 #[tokio::test]
@@ -162,10 +167,13 @@ async fn run_gives_the_program_our_input_and_keeps_what_it_leaves() {
     assert_eq!(data["receipt"]["start"], "cold");
 
     fs::create_dir(directory.path().join("prompts")).unwrap();
-    fs::write(directory.path().join("prompts/stored.py"), "print('stored')").unwrap();
-    let arguments = ["run", "--snippet", "stored"];
+    let stored = "import sys; print('stored', sys.argv[1:])";
+    fs::write(directory.path().join("prompts/stored.py"), stored).unwrap();
+    // Units of memory are the usual ones.
+    let arguments = ["run", "--memory", "64MB", "--snippet", "stored", "--", "-v", "x"];
     let stored = run_on_engine(directory.path(), &arguments, "").await;
-    assert_eq!((stored.stdout.as_str(), stored.stderr.as_str()), ("stored\n", ""), "{stored:?}");
+    let said = (stored.stdout.as_str(), stored.stderr.as_str());
+    assert_eq!(said, ("stored ['-v', 'x']\n", ""), "{stored:?}");
 }
 
 #[test]
@@ -174,7 +182,26 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
     fs::write(directory.path().join("a.py"), "").unwrap();
     fs::write(directory.path().join("latin.py"), b"# \xe9").unwrap();
     fs::create_dir(directory.path().join("folder")).unwrap();
-    let cases: [(&[&str], &str); 18] = [
+    fs::write(directory.path().join("a.sh"), "").unwrap();
+    fs::write(directory.path().join("plain"), "").unwrap();
+    fs::write(directory.path().join("half"), vec![b'x'; 9 << 20]).unwrap();
+    let cases: [(&[&str], &str); 22] = [
+        (
+            &[],
+            "there is nothing to run: give the file of a program, - to read it from standard input, or --snippet NAME for a \
+             stored one; isolator run --help has the options",
+        ),
+        (
+            &["a.sh"],
+            "\"a.sh\": no configured language has the extension \".sh\": name one with --language (python), or add it with \
+             its image and command to languageSettings in isolator_config.json",
+        ),
+        (&["plain"], "\"plain\": it has no extension: name its language with --language (python)"),
+        (
+            &["a.py", "--memory", "16", "--file", "half"],
+            "--file: files and standard input hold 9438720 bytes together, more than half of the memory limit of 16 MiB: \
+             send less, or ask for more with --memory",
+        ),
         (&["missing.py"], "missing.py: there is no such file or folder"),
         (&["folder"], "folder is a folder; give the file of the program"),
         (&["latin.py"], "latin.py: this is not a program in UTF-8"),
@@ -182,7 +209,8 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
         (&["a.cob"], "a.cob: there is no such file or folder"),
         (
             &["a.py", "--language", "cobol"],
-            "--language: \"cobol\" is not a configured language: use one of python",
+            "--language: \"cobol\" is not a configured language: use one of python, or add it with its image and command to \
+             languageSettings in isolator_config.json",
         ),
         (&["a.py", "--file", "none.txt"], "--file none.txt: there is no such file or folder"),
         (
@@ -249,7 +277,7 @@ fn checked(stdout: &str) -> Vec<(&str, &str)> {
 async fn doctor_checks_whether_a_host_is_set_up_for_hostile_programs() {
     let directory = directory(json!({}));
     let refused = run(directory.path(), &["doctor", "--production", "--accept", "luck"], "");
-    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert_eq!(refused.code, Some(125), "{refused:?}");
     let names = refused.stderr.split("possible values: ").nth(1).unwrap();
     let names: Vec<_> = names.split(']').next().unwrap().split(", ").collect();
     assert!(names.len() > 20, "{names:?}");
@@ -344,11 +372,20 @@ fn completions_are_printed_for_the_shells() {
 #[test]
 fn wrong_command_lines_are_explained() {
     let directory = tempfile::tempdir().unwrap();
-    for arguments in [&["frobnicate"][..], &["run"], &["--engine", "podmann", "doctor"], &[]] {
+    // A program could end with 2 by itself.
+    for arguments in
+        [&["frobnicate"][..], &["run", "--memroy", "1"], &["--engine", "podmann", "doctor"], &[]]
+    {
         let finished = run(directory.path(), arguments, "");
-        assert_eq!(finished.code, Some(2), "{arguments:?}");
+        assert_eq!(finished.code, Some(125), "{arguments:?}");
         assert!(finished.stderr.contains("--help"), "{arguments:?}: {finished:?}");
     }
+    let size = run(directory.path(), &["run", "--memory", "64XB", "a.py"], "");
+    assert!(size.stderr.contains("one with a unit, such as 512MB or 1.5G"), "{size:?}");
+    let help = run(directory.path(), &["run", "-h"], "").stdout;
+    let (own, of_all) = help.split_once("\nOptions of all commands:\n").unwrap();
+    assert!(own.contains("--memory") && !own.contains("--engine"), "{help}");
+    assert!(of_all.contains("--engine") && of_all.contains("--config"), "{help}");
     let version = run(directory.path(), &["--version"], "");
     assert!(version.stdout.starts_with("isolator "), "{version:?}");
 }

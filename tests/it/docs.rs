@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use regex::Regex;
 use serde_json::Value;
@@ -74,6 +75,50 @@ fn the_page_about_hosts_has_every_check_of_the_doctor_and_no_other() {
 }
 
 /// What links to the headings of a page end with.
+/// The words of lists with commas.
+fn words(lists: &BTreeSet<String>) -> BTreeSet<String> {
+    lists.iter().flat_map(|list| list.split(", ")).map(str::to_owned).collect()
+}
+
+/// What a pattern finds in a command's help.
+fn listed(arguments: &[&str], pattern: &str) -> BTreeSet<String> {
+    let home = tempfile::tempdir().unwrap();
+    let help = run_command(isolator(home.path()).args(arguments), "").stdout;
+    let pattern = Regex::new(pattern).unwrap();
+    let found: BTreeSet<_> = pattern.captures_iter(&help).map(|it| it[1].to_owned()).collect();
+    assert!(!found.is_empty(), "{help}");
+    found
+}
+
+#[test]
+fn the_table_of_commands_has_every_command() {
+    let readme = page("README.md");
+    let row = Regex::new(r"`isolator ([a-z]+)[^`]*`(?:, `isolator ([a-z]+)[^`]*`)? \|").unwrap();
+    let rows = row.captures_iter(&readme);
+    let named: BTreeSet<_> = rows
+        .flat_map(|row| [row.get(1), row.get(2)].into_iter().flatten().collect::<Vec<_>>())
+        .map(|name| name.as_str().to_owned())
+        .collect();
+    let mut commands = listed(&["--help"], r"(?m)^  ([a-z]+)  ");
+    commands.remove("help");
+    assert_eq!(named, commands);
+}
+
+#[test]
+fn the_page_about_hosts_and_the_demo_have_every_host_and_no_other() {
+    let hosts = words(&listed(&["install", "-h"], r"<HOST>.*values: ([a-z, -]+)\]"));
+    let page_of_hosts = page("docs/hosts.md");
+    let rows = page_of_hosts.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let rows: BTreeSet<_> = rows.filter(|row| !row.contains("--")).map(str::to_owned).collect();
+    assert_eq!(rows, hosts);
+
+    let demo = page("scripts/demo");
+    let line = demo.lines().find(|line| line.starts_with("hosts=")).unwrap();
+    let script = format!("bin={}; {line}; echo \"$hosts\"", env!("CARGO_BIN_EXE_isolator"));
+    let said = run_command(Command::new("sh").args(["-c", &script]), "").stdout;
+    assert_eq!(words(&BTreeSet::from([said.trim().to_owned()])), hosts);
+}
+
 fn anchors(text: &str) -> BTreeSet<String> {
     let is_text = text.lines().scan(true, |is_text, line| {
         *is_text ^= line.starts_with("```");

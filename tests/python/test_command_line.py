@@ -1,6 +1,8 @@
-"""What commands do with an output that can't be written, and with times that mean nothing."""
+"""What commands print on a terminal, what they do with an output that can't be written, and with times that mean nothing."""
 
 import os
+import pty
+import re
 import subprocess
 
 import engine
@@ -64,6 +66,59 @@ def test_nothing_that_matters_on_standard_error_is_lost(tmp_path):
             finished = start(tmp_path, *arguments, stdout=subprocess.PIPE, stderr=full)
             # No line for the file without the token for the client.
             assert (finished.returncode, finished.stdout) == (FAILED, ""), finished
+
+
+# The title, the screen, the clipboard, a question; also with C1 controls of one byte and of two, and marks that turn text.
+STEERS = b"\x1b]0;t\x07\x1b[2J\x1b]52;c;aGk=\x1b\\\x1b[6n\x9b2J\xc2\x9b2J\xe2\x80\xae\x08"
+SHOWN = "\\u001b]0;t\\u0007\\u001b[2J\\u001b]52;c;aGk=\\u001b\\\\u001b[6n\ufffd2J\\u009b2J\\u202e\\u0008"
+COLOURS = b"\x1b[1;38;5;9mred\x1b[0m 50%\r\tdone\n"
+
+
+def on_terminal(folder, *arguments):
+    """What a command shows on a terminal, and its exit code."""
+    ours, theirs = pty.openpty()
+    try:
+        finished = start(folder, *arguments, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:
+            # All of it was read.
+            pass
+        return shown.decode(), finished.returncode
+    finally:
+        os.close(ours)
+
+
+@pytest.mark.any_engine
+def test_a_program_s_colours_pass_to_a_terminal_and_nothing_that_steers_it(tmp_path):
+    printed = STEERS + COLOURS + b"\x1b[31mopen"
+    (tmp_path / "steers.py").write_text(f"import os\nx = [os.write(stream, {printed!r}) for stream in (1, 2)]")
+    shown, code = on_terminal(tmp_path, "run", "steers.py")
+    # What a program leaves open ends with it, so that nothing after it has its colour or stands in its line.
+    one = SHOWN + COLOURS.decode().replace("\n", "\r\n") + "\x1b[31mopen\x1b[0m\r\n"
+    assert (shown, code) == (2 * one, 0), shown
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/steers.py").write_text((tmp_path / "steers.py").read_text())
+    piped = start(tmp_path / "elsewhere", "run", "steers.py", stdout=subprocess.PIPE, text=False)
+    assert (piped.stdout, piped.stderr) == (printed, printed), piped
+
+
+@pytest.mark.any_engine
+@pytest.mark.parametrize(
+    "arguments", [["run", "main.py", "--timeout"], ["run", "--"], ["config", "init"], ["--nonsense"], ["install"]], ids=" ".join
+)
+def test_words_of_the_command_line_do_nothing_to_a_terminal(tmp_path, arguments):
+    word = "x\x1b]0;t\x07\x1b[2J\u202e\x9b2J.py"
+    if arguments == ["--nonsense"]:
+        arguments, word = [], f"--{word}"
+    if arguments == ["config", "init"]:
+        (tmp_path / word).write_text("")
+    shown, code = on_terminal(tmp_path, *arguments, word)
+    assert code == FAILED and "]0;t" in shown, shown
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202e]|\x1b(?!\\[[0-9;]*m)", shown), shown
 
 
 HELLO = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'

@@ -11,11 +11,13 @@ import subprocess
 import termios
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import engine
 import pytest
 from server import BINARY, configuration, environment, instances
 
+README = Path(__file__).parents[2] / "README.md"
 # A sandbox that was made for the session, on a busy machine.
 PATIENCE_S = 60
 CTRL_C = b"\x03"
@@ -155,7 +157,7 @@ def test_what_is_wrong_is_said_with_what_to_do(tmp_path):
         (["--timeout", "5M"], "", "write m for minutes"),
         (["--memory-mb", "1"], "", "--memory: 1 is not allowed: use"),
         (["--cpus", "99"], "", "--cpus: 99 is not allowed: use"),
-        (["--file", "missing"], "", "--file missing: missing: there is no such file"),
+        (["--file", "missing"], "", "--file missing: there is no such file"),
         ([], b"\xff\n", "standard input: this is not text in UTF-8"),
         ([], "#" * (11 << 20), "a cell is longer than"),
     ]:
@@ -224,6 +226,7 @@ class Terminal:
         self.pid = pid
         self.fd = fd
         self.screen = ""
+        self.greeting = ""
 
     def until(self, text, seconds=PATIENCE_S):
         """What was shown up to a text, without what moves the cursor."""
@@ -283,7 +286,7 @@ def terminal(folder, *arguments, **variables):
         shown = Terminal(pid, fd)
         try:
             termios.tcsetwinsize(fd, (40, 200))
-            shown.until(" [1]> ")
+            shown.greeting = shown.until(" [1]> ")
             seen |= instances(folder)
             assert seen
             yield shown
@@ -304,8 +307,21 @@ def test_a_prompt_keeps_variables_and_shows_values(tmp_path):
         prompt.type("\r")
         shown = prompt.until("python [5]> ")
         assert "i 0\r\ni 1\r\n" in shown, shown
-        assert "the session goes on, and :quit ends it" in prompt.ask("exit()", 6)
+        assert "the session goes on, and :quit ends it" in prompt.ask("raise SystemExit", 6)
+        # Values fill the lines of the terminal, and not one line for each entry.
+        shown = prompt.ask("list(range(60))", 7)
+        assert "59]\r\n" in shown and shown.count("\n") == 1 + 2, shown
+        # The page's example is of the same image.
+        version = re.search(r"^Python \S+ in a sandbox", README.read_text(), re.MULTILINE)[0]
+        assert version in prompt.greeting, prompt.greeting
         prompt.type(CTRL_D)
+        assert prompt.wait() == 0
+
+
+@pytest.mark.parametrize("word", ["exit()", "quit()", "exit", "quit"])
+def test_the_words_that_end_other_prompts_end_this_one(tmp_path, word):
+    with terminal(tmp_path) as prompt:
+        prompt.type(word + "\r")
         assert prompt.wait() == 0
 
 
@@ -319,18 +335,29 @@ def test_javascript_at_the_prompt(tmp_path):
         assert prompt.wait() == 0
 
 
-def test_output_is_shown_while_a_cell_runs_and_does_nothing_on_the_terminal(tmp_path):
+def test_output_is_shown_while_a_cell_runs_and_does_nothing_on_the_terminal_but_colour_it(tmp_path):
     with terminal(tmp_path) as prompt:
-        prompt.type("import time; print('be' + 'gun\\x1b[2J'); time.sleep(30)\r")
+        prompt.type("import time; print('be' + 'gun\\x1b[2J\\x1b[32m'); time.sleep(30)\r")
         began = time.monotonic()
-        assert "begun\\u001b[2J" in prompt.until("begun\\u001b[2J")
+        while "\x1b[32m" not in prompt.screen and time.monotonic() < began + PATIENCE_S:
+            prompt.screen += os.read(prompt.fd, 65536).decode()
+        assert "begun\\u001b[2J\x1b[32m" in prompt.screen, prompt.screen
+        prompt.screen = ""
         assert time.monotonic() - began < 25
         prompt.type(CTRL_C)
         assert "KeyboardInterrupt" in prompt.until("python [2]> ")
+        # Values have the looks that their text gives them.
+        prompt.type("class Green:\r    def __repr__(self): return '\\x1b[32mgre' + 'en\\x1b[0m\\x1b[H'\r\r")
+        prompt.until("[3]> ")
+        prompt.type("Green()\r")
+        while "[4]> " not in prompt.screen and time.monotonic() < began + PATIENCE_S:
+            prompt.screen += os.read(prompt.fd, 65536).decode()
+        assert "\x1b[32mgreen\x1b[0m\\u001b[H\r\n" in prompt.screen, prompt.screen
+        prompt.screen = ""
         # Errors are red, and output is not.
         prompt.type("import sys; print('er' + 'ror', file=sys.stderr); print('o' + 'ut')\r")
         deadline = time.monotonic() + PATIENCE_S
-        while "[3]> " not in prompt.screen and time.monotonic() < deadline:
+        while "[5]> " not in prompt.screen and time.monotonic() < deadline:
             prompt.screen += os.read(prompt.fd, 65536).decode()
         assert "\x1b[31merror" in prompt.screen and "\x1b[31mout" not in prompt.screen, prompt.screen
         prompt.screen = ""
@@ -409,7 +436,8 @@ def test_commands_work_on_files_and_state(tmp_path):
         assert "in put.txt" in prompt.ask("!ls", 5)
         assert "exit code 3" in prompt.ask("!exit 3", 6)
         assert "do you mean :files?" in prompt.ask(":fiels", 6)
-        assert "processes and threads" in prompt.ask(":limits", 6)
+        limits = prompt.ask(":limits", 6)
+        assert "output of 8 MiB is shown" in limits and "processes and threads" in limits, limits
         assert ":save N [TO]" in prompt.ask(":help", 6)
         assert "undid 1 cell" in prompt.ask(":rewind", 6)
         assert "NameError" in prompt.ask("y", 7)

@@ -462,7 +462,7 @@ impl Pools {
         let swept = tokio::time::timeout(REMOVE_ALL_TIMEOUT, remove_all).await.unwrap_or(Err(
             EngineError::Deadline { call: Call::Remove, deadline: REMOVE_ALL_TIMEOUT },
         ))?;
-        tracing::info!(?swept, "all sandboxes were removed");
+        tracing::info!("all sandboxes were removed; the last sweep has found {swept}");
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Sweeping: removes what dead instances left on the engine.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::engine::instance::Instance;
@@ -12,6 +13,15 @@ pub struct Swept {
     pub sandboxes: usize,
     /// What sandboxes shared, such as volumes.
     pub shared: usize,
+}
+
+impl fmt::Display for Swept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sandboxes, shared } = *self;
+        let of_sandboxes = if sandboxes == 1 { "sandbox" } else { "sandboxes" };
+        let of_shared = if shared == 1 { "volume" } else { "volumes" };
+        write!(f, "{sandboxes} {of_sandboxes} and {shared} {of_shared}")
+    }
 }
 
 /// Removes what belongs to instances that are proven dead, and nothing else.

@@ -31,7 +31,7 @@ async fn open(world: &World) -> (Arc<Session>, OpenReceipt) {
 
 fn cell(code: &str) -> CellRequest {
     CellRequest {
-        run: CellRun::Code { typescript: false },
+        run: CellRun::Code { typescript: false, columns: None },
         workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
         appended: Vec::new(),
         input: code.as_bytes().to_vec(),

@@ -183,6 +183,7 @@ impl Kernels {
         &mut self,
         number: u32,
         typescript: bool,
+        columns: Option<u16>,
         code: &[u8],
     ) -> io::Result<Begun> {
         if self.is_deaf {
@@ -191,11 +192,17 @@ impl Kernels {
         self.forget_prepared_if_gone();
         const CHECKPOINT: u8 = 1;
         const TYPESCRIPT: u8 = 2;
+        const COLUMNS: u8 = 4;
         let found = processes::all()?;
         let number = number.to_be_bytes();
+        // Node.js lays out values by itself.
+        let is_python = self.interpreter == Interpreter::Python;
+        let columns = columns.filter(|_| is_python).map(u16::to_be_bytes);
         let flags = if self.most > 0 && !self.is_prepared { CHECKPOINT } else { 0 }
-            | if typescript { TYPESCRIPT } else { 0 };
-        let message: [&[u8]; 3] = [&number, &[flags], code];
+            | if typescript { TYPESCRIPT } else { 0 }
+            | if columns.is_some() { COLUMNS } else { 0 };
+        let columns = columns.as_ref().map_or(&[][..], |columns| columns);
+        let message: [&[u8]; 4] = [&number, &[flags], columns, code];
         if self.interpreter == Interpreter::Node {
             self.current.channel.send(b'C', &message, &[], BEGIN_TIMEOUT)?;
             let no_checkpoint = self.wait_for_begin(None, Expected::Started)?.1;

@@ -38,11 +38,11 @@ impl Session<'_> {
         let command = |message: String| Failed { cause: FailedCause::Command, message };
         match &cell.run {
             CellRun::Files => Ok(None),
-            CellRun::Code { typescript } => {
+            CellRun::Code { typescript, columns } => {
                 let Some(kernels) = &mut self.kernels else {
                     return Err(command("the session has no kernel".to_owned()));
                 };
-                let Ok(begun) = kernels.begin(cell.number, *typescript, input) else {
+                let Ok(begun) = kernels.begin(cell.number, *typescript, *columns, input) else {
                     return Ok(None);
                 };
                 let Begun { stdout, stderr, no_checkpoint } = begun;

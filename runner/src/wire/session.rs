@@ -108,6 +108,10 @@ pub enum CellRun {
     Code {
         /// Whether it is TypeScript.
         typescript: bool,
+        /// Columns of the terminal on which people see the values, which are then laid out for it. By default they are laid out
+        /// as in a notebook.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        columns: Option<u16>,
     },
     /// Not at all: only its files are written.
     Files,

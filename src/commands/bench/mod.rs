@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use isolator_bench::chart;
 use isolator_bench::load::{Load, LoadDeadlines};
 use isolator_bench::machine::{CpuTimes, Machine};
@@ -21,8 +21,8 @@ use isolator_bench::table::table;
 use isolator_bench::target::Target;
 
 use crate::commands::cli::BenchArguments;
-use crate::commands::signals::stop_signal;
-use crate::commands::{Work, complain, say, told};
+use crate::commands::signals::{stop_signal, stopped_by};
+use crate::commands::{Work, complain, say};
 use crate::config::Config;
 use targets::Targets;
 
@@ -33,14 +33,20 @@ struct Deadlines {
     load: LoadDeadlines,
 }
 
+/// It was told to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by signal {0} before there were results")]
+struct Stopped(i32);
+
 /// Measures and shows what was measured.
 pub fn bench(config: Config, arguments: BenchArguments) -> Work {
     Box::pin(async move {
         match measure_and_write(&config, &arguments).await {
             Ok(table) => say(&table).map(|()| ExitCode::SUCCESS),
             Err(error) => {
-                complain(&format!("isolator: {}", told(&error)));
-                Ok(ExitCode::FAILURE)
+                let Some(Stopped(signal)) = error.downcast_ref() else { return Err(error) };
+                complain(&format!("isolator: {error}"));
+                Ok(stopped_by(*signal))
             }
         }
     })
@@ -117,9 +123,7 @@ async fn measure(
     let stop_signal = stop_signal()?;
     let ended = tokio::select! {
         ended = run(&mut session, deadlines) => ended,
-        signal = stop_signal => {
-            Err(anyhow!("stopped by signal {signal} before there were results"))
-        }
+        signal = stop_signal => Err(Stopped(signal).into()),
     };
     let closed = session.close().await;
     let (schedule, load) = ended?;

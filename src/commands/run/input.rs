@@ -1,6 +1,5 @@
 //! From the command line to the arguments of a call, and back from their errors to the flags.
 
-use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::commands::cli::RunArguments;
-use crate::commands::complain;
-use crate::commands::sent_files::name_and_path;
+use crate::commands::options::{in_words_of_options, no_language_of, not_a_language, option};
+use crate::commands::{complain, sent_files};
 use crate::config::Config;
 use crate::request::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
 use crate::request::understand::languages;
@@ -21,18 +20,46 @@ use crate::request::understand::languages;
 /// How long standard input may stay open before it is said that it is waited for.
 const SILENT_FOR: Duration = Duration::from_secs(2);
 
-/// The arguments of the call.
+/// The command with its words where they belong: a stored program has no file, so all of them are its arguments.
+///
+/// # Errors
+///
+/// When there is nothing to run, or an argument is not UTF-8.
+pub(super) fn understood(mut command: RunArguments) -> anyhow::Result<RunArguments> {
+    match (&command.snippet, command.file.take()) {
+        (Some(_), Some(first)) => {
+            let first = first.into_os_string().into_string();
+            command
+                .args
+                .insert(0, first.map_err(|_| anyhow!("an argument of the program is not UTF-8"))?);
+        }
+        (None, None) => bail!(
+            "there is nothing to run: give the file of a program, - to read it from standard input, or --snippet NAME for a \
+             stored one; isolator run --help has the options"
+        ),
+        (_, file) => command.file = file,
+    }
+    Ok(command)
+}
+
+/// The arguments of the call, and what its parts are called on the command line.
 ///
 /// # Errors
 ///
 /// When something that the command line names can't be read.
-pub(super) fn arguments(config: &Config, command: RunArguments) -> anyhow::Result<Arguments> {
+pub(super) fn arguments(
+    config: &Config,
+    command: RunArguments,
+) -> anyhow::Result<(Arguments, Names)> {
+    let (mut additional_files, mut names) = (Vec::new(), Names::of(&command));
+    for argument in &command.files {
+        let files = sent_files::read(argument, config.limits.files)
+            .with_context(|| format!("--file {argument}"))?;
+        names.files.extend(files.iter().map(|_| argument.clone()));
+        additional_files.extend(files.into_iter().map(additional_file));
+    }
     let mut arguments = Arguments {
-        additional_files: command
-            .files
-            .iter()
-            .map(|file| additional_file(file))
-            .collect::<anyhow::Result<_>>()?,
+        additional_files,
         args: command.args,
         env: command.env.iter().map(|text| variable(text)).collect::<anyhow::Result<_>>()?,
         timeout: command.timeout.map(with_unit),
@@ -47,8 +74,7 @@ pub(super) fn arguments(config: &Config, command: RunArguments) -> anyhow::Resul
         arguments.language = Some(match (command.language, &name) {
             (Some(name), _) => match languages::find(&name, &config.languages) {
                 Some(found) => found.language.name.clone(),
-                // What is refused later is what was given.
-                None => name,
+                None => bail!("--language: {}", not_a_language(&name, config)),
             },
             (None, Some(name)) => language_of(config, name)?,
             (None, None) => bail!("--language is required for a program from standard input"),
@@ -56,7 +82,7 @@ pub(super) fn arguments(config: &Config, command: RunArguments) -> anyhow::Resul
         arguments.entrypoint_code = Some(code);
         arguments.entrypoint_filename = name;
     }
-    Ok(arguments)
+    Ok((arguments, names))
 }
 
 fn variable(text: &str) -> anyhow::Result<(String, String)> {
@@ -124,38 +150,32 @@ pub(super) fn standard_input(config: &Config, command: &RunArguments) -> anyhow:
 
 fn language_of(config: &Config, name: &str) -> anyhow::Result<String> {
     let found = languages::of_file(name, &config.languages);
-    found.map(|language| language.name.clone()).ok_or_else(|| {
-        let known: Vec<_> = config.languages.keys().cloned().collect();
-        anyhow!("can't tell the language of {name}: give one with --language: {}", known.join(", "))
-    })
+    found
+        .map(|language| language.name.clone())
+        .ok_or_else(|| anyhow!("{}", no_language_of(name, config)))
 }
 
-fn additional_file(argument: &str) -> anyhow::Result<AdditionalFile> {
-    let (name, path) = name_and_path(argument)?;
-    let read = || {
-        let mut content = Vec::new();
-        File::open(&path)?.read_to_end(&mut content).map(|_| content)
-    };
-    let content = read().with_context(|| format!("--file {argument}"))?;
-    Ok(AdditionalFile {
+fn additional_file((filename, content): (String, Vec<u8>)) -> AdditionalFile {
+    AdditionalFile {
         append: false,
-        filename: name,
+        filename,
         content: BASE64.encode(content),
         encoding: Encoding::Base64,
-    })
+    }
 }
 
 /// What the parts of a call are called on the command line.
 #[derive(Debug)]
 pub(super) struct Names {
     program: String,
+    /// For each additional file, the option that brought it.
     files: Vec<String>,
 }
 
 impl Names {
-    pub(super) fn of(command: &RunArguments) -> Self {
+    fn of(command: &RunArguments) -> Self {
         let file = command.file.as_ref().map(|file| file.display().to_string());
-        Self { program: file.unwrap_or_default(), files: command.files.clone() }
+        Self { program: file.unwrap_or_default(), files: Vec::new() }
     }
 
     /// An error of an argument, in the words of the command line.
@@ -163,32 +183,16 @@ impl Names {
         let InvalidArgument { field, message } = error;
         let index = || field.split(['[', ']']).nth(1).and_then(|index| index.parse::<usize>().ok());
         let name = match field.split(['.', '[']).next().unwrap_or_default() {
-            "language" => "--language".to_owned(),
             "entrypoint_code" | "entrypoint_filename" => self.program.clone(),
-            "snippet_name" => "--snippet".to_owned(),
-            "packages" => "--packages".to_owned(),
-            "stdin" => "standard input".to_owned(),
-            "timeout" => "--timeout".to_owned(),
-            "memory_mb" => "--memory".to_owned(),
-            "cpus" => "--cpus".to_owned(),
             "env" => format!("--env {}", field.trim_start_matches("env.")),
             "args" => format!("argument {} of the program", index().unwrap_or_default() + 1),
             "additional_files" => match index().and_then(|index| self.files.get(index)) {
                 Some(file) => format!("--file {file}"),
                 None => "--file".to_owned(),
             },
-            other => other.to_owned(),
+            other => option(other).unwrap_or(other).to_owned(),
         };
-        let mut message = message.clone();
-        for (ours, theirs) in [
-            ("additional_files", "--file"),
-            ("memory_mb", "--memory"),
-            ("snippet_name", "--snippet"),
-            ("stdin", "standard input"),
-        ] {
-            message = message.replace(ours, theirs);
-        }
-        anyhow!("{name}: {message}")
+        anyhow!("{name}: {}", in_words_of_options(message))
     }
 }
 

@@ -29,10 +29,10 @@ use output::{Output, Served};
 pub fn run(config: Config, command: RunArguments) -> Work {
     Box::pin(async move {
         let config = Arc::new(config);
+        let command = input::understood(command)?;
         let output = Output::new(&command)?;
-        let names = input::Names::of(&command);
         let stdin = input::standard_input(&config, &command)?;
-        let arguments = input::arguments(&config, command)?;
+        let (arguments, names) = input::arguments(&config, command)?;
         let request = resolve::resolve(arguments, &config, &Snippets::new(&config));
         let mut request = request.map_err(|error| names.explain(&error))?;
         let Request { run, .. } = &mut request;

@@ -11,8 +11,10 @@ use isolator_pool::pool::pools::Receipt;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::{ChangedFile, End, Outcome, Status};
+use isolator_pool::run::output::Stream;
 
 use crate::commands::cli::RunArguments;
+use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
 use crate::packages::Packages;
@@ -173,8 +175,8 @@ fn as_json(
 }
 
 fn pass_output_on(outcome: &Outcome, context: &Context<'_>) -> anyhow::Result<()> {
-    print(&outcome.stdout.to_bytes())?;
-    print_to_stderr(&outcome.stderr.to_bytes())?;
+    print(&ProgramOutput::to(Stream::Stdout).whole(&outcome.stdout.to_bytes()))?;
+    print_to_stderr(&ProgramOutput::to(Stream::Stderr).whole(&outcome.stderr.to_bytes()))?;
     // Our own exit code says it already.
     let is_plain_exit = |cause: &str| {
         let Some(End::Code(code)) = outcome.end else { return false };

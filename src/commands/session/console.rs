@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::{
     CellOutcome, CellRequest, CellRun, EndReason, Session, SessionError,
@@ -12,9 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::directive::{self, Typed};
 use super::json;
-use super::screen::Screen;
+use super::screen::{Screen, columns};
 use super::setup::{Pending, Setup};
 use super::shown::Gallery;
+use crate::commands::options::in_words_of_options;
 use crate::commands::signals::Interrupts;
 use crate::config::Config;
 use crate::duration;
@@ -221,7 +223,9 @@ impl<'a> Console<'a> {
             return self.not_run("refused", &why).await;
         }
         let (run, input) = if language.kernel.is_some() {
-            (CellRun::Code { typescript: self.setup.typescript }, code.into_bytes())
+            let columns = self.style.is_interactive.then(columns);
+            let run = CellRun::Code { typescript: self.setup.typescript, columns };
+            (run, code.into_bytes())
         } else {
             let file = &language.default_file;
             if let Err(error) = self.pending.files.add(file, code.into_bytes()) {
@@ -409,12 +413,12 @@ impl<'a> Console<'a> {
         let cores = resources.cpu.as_cores();
         let output = self.config.output_with_kept();
         format!(
-            "a cell: {} of run time (--timeout); output of {} KiB is shown\n\
+            "a cell: {} of run time (--timeout); output of {} is shown\n\
              the session: {} of memory with its files (--memory), {cores} cores (--cpus), {} processes and threads\n\
              its files: {} and {} files\n\
              what can be undone: {} cells at most",
             duration::shown(*timeout),
-            (output.head + output.tail) >> 10,
+            rounded((output.head + output.tail) as u64),
             resources.memory,
             limits.pids,
             limits.workspace,
@@ -422,6 +426,13 @@ impl<'a> Console<'a> {
             if self.has_blocks() { self.config.sessions.checkpoints } else { 0 },
         )
     }
+}
+
+/// An amount of memory in a usual unit.
+fn rounded(bytes: u64) -> ByteSize {
+    const UNITS: [u64; 2] = [1 << 20, 1 << 10];
+    let unit = UNITS.into_iter().find(|unit| bytes >= *unit).unwrap_or(1);
+    ByteSize::bytes(bytes / unit * unit)
 }
 
 /// What is told of something that was killed with so many cells undone.
@@ -438,9 +449,4 @@ fn what_stays(undone: u32) -> String {
 
 fn cells_of(count: u32) -> String {
     if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
-}
-
-/// Names of arguments as they are on the command line.
-fn in_words_of_options(text: &str) -> String {
-    text.replace("memory_mb", "--memory").replace("additional_files", "--file")
 }

@@ -51,11 +51,19 @@ pub(super) const COMMANDS: [(&str, &str, &str); 9] = [
     ("save", "N [TO]", "keep the picture or page that was shown with this number"),
     ("limits", "", "show what a cell may use"),
     ("help", "", "show this list"),
-    ("quit", "", "end the session; Ctrl-D does the same"),
+    ("quit", "", "end the session; Ctrl-D, exit() and quit() do the same"),
 ];
 
 /// How many letters of a wrong command may differ from the one that is suggested.
 const MAX_DISTANCE: usize = 2;
+
+/// What people type in other prompts to leave them. It would end no session as code: a cell that exits is no end.
+const LEAVING: [&str; 4] = ["exit", "exit()", "quit", "quit()"];
+
+/// Whether an input ends the session, as `:quit` does.
+pub(super) fn is_leaving(input: &str) -> bool {
+    LEAVING.contains(&input.trim())
+}
 
 /// Reads an input.
 ///
@@ -65,6 +73,9 @@ const MAX_DISTANCE: usize = 2;
 pub(super) fn read(input: &str) -> Result<Typed, String> {
     if input.trim().is_empty() {
         return Ok(Typed::Nothing);
+    }
+    if is_leaving(input) {
+        return Ok(Typed::Quit);
     }
     if let Some(command) = input.strip_prefix('!').filter(|_| !input.trim_end().contains('\n')) {
         return match command.trim() {
@@ -186,6 +197,11 @@ mod tests {
             (":limits", Typed::Limits),
             (":help", Typed::Help),
             (":quit", Typed::Quit),
+            ("exit()", Typed::Quit),
+            ("quit()\n", Typed::Quit),
+            ("quit", Typed::Quit),
+            ("exit", Typed::Quit),
+            ("exit(3)", code("exit(3)")),
         ] {
             assert_eq!(read(input).as_ref(), Ok(&expected), "{input:?}");
         }

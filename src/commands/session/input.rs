@@ -5,11 +5,13 @@ use std::str::Chars;
 
 use isolator_pool::engine::preload::Interpreter;
 
+use super::directive::is_leaving;
+
 /// Whether the next line belongs to the same input. Python's blocks end with an empty line, as in its own prompt, and so does
 /// everything in a language without an interpreter for cells, in which an input is a whole program.
 pub(super) fn goes_on(text: &str, interpreter: Option<Interpreter>) -> bool {
     // Commands have one line.
-    if text.starts_with([':', '!']) || text.trim().is_empty() {
+    if text.starts_with([':', '!']) || text.trim().is_empty() || is_leaving(text) {
         return false;
     }
     let is_last_line_empty = text.rsplit_once('\n').is_some_and(|(_, last)| last.trim().is_empty());

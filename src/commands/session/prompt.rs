@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::quote::escaped;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
@@ -197,7 +198,12 @@ impl Completer for Assistant {
         let pair = |text: String| Pair { display: text.clone(), replacement: text };
         if let Some(command) = before.strip_prefix(':') {
             return match command.split_once(' ') {
-                Some((name, _)) if WITH_FILES.contains(&name) => self.files.complete_path(line, at),
+                Some((name, _)) if WITH_FILES.contains(&name) => {
+                    let (start, mut found) = self.files.complete_path(line, at)?;
+                    // A program may have named them, and the prompt shows a name as it is.
+                    found.retain(|file| escaped(&file.replacement) == file.replacement);
+                    Ok((start, found))
+                }
                 Some(_) => Ok((at, Vec::new())),
                 None => {
                     let names = COMMANDS.iter().map(|(name, ..)| *name);
@@ -229,14 +235,16 @@ mod tests {
     }
 
     #[test]
-    fn commands_and_files_are_completed_and_tab_indents_code() {
+    fn commands_and_files_with_plain_names_are_completed_and_tab_indents_code() {
         assert_eq!(completed(":r"), [":run ", ":rewind "]);
         assert_eq!(completed(":x"), [""; 0]);
         assert_eq!(completed(":rewind "), [""; 0]);
         assert_eq!(completed("if x:\n"), ["    "]);
         assert_eq!(completed("x"), [""; 0]);
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("data file.csv"), "").unwrap();
+        for name in ["data file.csv", "data\u{1b}]0;title\u{7}"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
         let at = folder.path().display();
         assert_eq!(completed(&format!(":put {at}/da")), [format!("{at}/data\\ file.csv")]);
     }

@@ -7,10 +7,10 @@ use anyhow::{Context as _, anyhow, bail};
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::session::SessionRequest;
-use isolator_pool::quote::quoted;
 use isolator_pool::run::workspace::WorkspaceBuilder;
 
 use crate::commands::cli::SessionArguments;
+use crate::commands::options::{in_words_of_options, not_a_language, option};
 use crate::commands::run::input::with_unit;
 use crate::commands::sent_files;
 use crate::config::{Config, Language};
@@ -41,18 +41,14 @@ impl Setup {
     /// The first option that can't be used.
     pub(super) fn new(config: &Config, command: &SessionArguments) -> anyhow::Result<Self> {
         let Some(found) = languages::find(&command.language, &config.languages) else {
-            let known: Vec<_> = config.languages.keys().cloned().collect();
-            bail!(
-                "{} is not a configured language: use one of {}",
-                quoted(&command.language),
-                known.join(", ")
-            );
+            bail!("{}", not_a_language(&command.language, config));
         };
         let typescript = found.extension.as_deref().is_some_and(|it| TYPESCRIPT.contains(&it));
         let language = config.languages.get(&found.language.name).cloned();
         let language = language.with_context(|| format!("{} is gone", found.language.name))?;
         let as_option = |error: InvalidArgument| {
-            anyhow!("--{}: {}", error.field.trim_end_matches("_mb"), error.message)
+            let InvalidArgument { field, message } = error;
+            anyhow!("{}: {}", option(&field).unwrap_or(&field), in_words_of_options(&message))
         };
         let limits = &config.limits;
         let asked = command.timeout.clone().map(with_unit);

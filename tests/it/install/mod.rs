@@ -367,6 +367,12 @@ fn print_shows_the_entry_and_touches_nothing() {
     let finished = home.install(&["claude-code", "--print", "--name", "box"]);
     let command = format!("claude mcp add --scope user --transport stdio box -- {BINARY} serve");
     assert!(finished.stderr.contains(&command), "{finished:?}");
+    // Its command has no option for the timeout that the entry has.
+    let finished = home.install(&["codex", "--print"]);
+    let advice = format!(
+        "or run: codex mcp add isolator -- {BINARY} serve\nand then add tool_timeout_sec = 120 to the entry"
+    );
+    assert!(finished.stderr.contains(&advice), "{finished:?}");
 }
 
 #[test]
@@ -549,7 +555,7 @@ fn wrong_command_lines_are_explained() {
         (&["cursor", "--print", "--uninstall"], "--uninstall"),
     ] {
         let finished = home.install(arguments);
-        assert_eq!(finished.code, Some(2), "{finished:?}");
+        assert_eq!(finished.code, Some(125), "{finished:?}");
         assert!(finished.stderr.contains(hint), "no {hint}: {finished:?}");
     }
     assert!(home.all().is_empty());

@@ -15,7 +15,7 @@ use crate::run::workspace::{WorkspaceBuilder, WorkspaceLimits};
 /// When the server would say that the runner has broken the protocol.
 pub fn shown(frames: &[u8], most: u64) -> Result<Vec<ShownThing>, WireError> {
     let mut output = CellOutput::new(&CellRequest {
-        run: CellRun::Code { typescript: false },
+        run: CellRun::Code { typescript: false, columns: None },
         workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
         appended: Vec::new(),
         input: Vec::new(),

@@ -96,7 +96,7 @@ mod tests {
     fn output(shown: u64) -> CellOutput {
         let limits = OutputLimits { head: 10, tail: 10, kill: 100 };
         CellOutput::new(&CellRequest {
-            run: CellRun::Code { typescript: false },
+            run: CellRun::Code { typescript: false, columns: None },
             workspace: WorkspaceBuilder::new(WorkspaceLimits { files: 1, total: 1 }).build(),
             appended: Vec::new(),
             input: Vec::new(),

@@ -148,7 +148,7 @@ fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_tells_if_there_is_none()
             behind_prepared.end();
         }
         let mut kernels = kernels(vec![prepared], current, true);
-        let begun = kernels.begin(2, false, b"x").unwrap();
+        let begun = kernels.begin(2, false, None, b"x").unwrap();
         assert_eq!(begun.no_checkpoint.as_deref(), is_gone.then_some("x"));
         assert_eq!(behind.asked(), (b'C', vec![0, 0, 0, 2, u8::from(is_gone), b'x']));
         assert_eq!(kernels.checkpoints.len(), usize::from(!is_gone));

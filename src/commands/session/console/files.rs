@@ -78,7 +78,8 @@ impl Console<'_> {
 
     pub(super) async fn put(&mut self, argument: &str) -> anyhow::Result<After> {
         let mut pending = Pending::new(self.config);
-        pending.add(argument, self.config, &self.setup.language)?;
+        let added = pending.add(argument, self.config, &self.setup.language);
+        added.with_context(|| argument.to_owned())?;
         if pending.names.is_empty() {
             bail!("{argument}: there are no files in this folder");
         }

@@ -5,7 +5,7 @@ use isolator_pool::quote::escaped;
 use isolator_pool::run::outcome::{Captured, End, Status};
 use isolator_pool::run::output::Stream;
 
-use super::{After, Console, in_words_of_options};
+use super::{After, Console};
 use crate::commands::session::setup::Setup;
 use crate::commands::session::{json, shown};
 use crate::result::cell;
@@ -85,8 +85,7 @@ impl Console<'_> {
             }
             let (plain, others) = shown::divided(thing);
             if let Some(plain) = plain {
-                self.screen.end_line().await?;
-                self.screen.say(Stream::Stdout, &String::from_utf8_lossy(plain)).await?;
+                self.screen.show(plain).await?;
             }
             let Some(best) =
                 others.iter().find(|(kind, _)| kind.starts_with("image/")).or(others.first())
@@ -128,8 +127,7 @@ impl Console<'_> {
             sent: &[],
             packages: None,
         };
-        let cause = cell::cause(explain::cause(&cell.outcome, &context), cell);
-        cause.map(|cause| in_words_of_options(&cause))
+        cell::cause(explain::cause(&cell.outcome, &context), cell)
     }
 }
 
