@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::{
-    CellOutcome, CellRequest, CellRun, EndReason, Session, SessionError,
+    CellOutcome, CellRequest, CellRun, EndReason, NoCheckpoint, Session, SessionError,
 };
 use isolator_pool::run::output::{Stream, Watch};
 use isolator_pool::run::workspace::Workspace;
@@ -88,7 +87,6 @@ pub(super) struct Console<'a> {
     config: &'a Config,
     setup: &'a Setup,
     session: Session,
-    client: Client,
     pub(super) screen: Screen,
     gallery: Gallery,
     interrupts: Interrupts,
@@ -99,7 +97,7 @@ pub(super) struct Console<'a> {
     /// Cells so far.
     cells: u32,
     /// Why there was no checkpoint, as it was said last.
-    no_checkpoint: Option<String>,
+    no_checkpoint: Option<NoCheckpoint>,
 }
 
 impl<'a> Console<'a> {
@@ -115,7 +113,6 @@ impl<'a> Console<'a> {
             config,
             setup,
             session,
-            client: Client::host(),
             screen: Screen::new(),
             gallery: Gallery::default(),
             interrupts,
@@ -296,9 +293,9 @@ impl<'a> Console<'a> {
             // Nobody waits for it if the cell was not killed.
             let _ = ending.send(Killed::of(ran));
         };
-        let Self { session, client, screen, interrupts, .. } = self;
+        let Self { session, screen, interrupts, .. } = self;
         interrupts.forget();
-        let mut running = Box::pin(session.run(client, request, done));
+        let mut running = Box::pin(session.run(request, done));
         let mut last: Option<Instant> = None;
         let ran = loop {
             tokio::select! {
