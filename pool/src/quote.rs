@@ -14,6 +14,38 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
+/// What a runner, a kernel or an interpreter says, in quotes: in one line, and no more than its beginning and its end. It may be as
+/// long as a frame, and a program can have chosen each character. It goes into answers and logs, and is kept for as long as a session
+/// is remembered.
+pub fn said(text: &str) -> String {
+    format!("{:?}", ends(text))
+}
+
+/// The same without quotes, for what is told by itself.
+pub fn in_one_line(text: &str) -> String {
+    escaped(&ends(text)).into_owned()
+}
+
+/// The beginning and the end of a text, or all of it if it is short.
+fn ends(text: &str) -> Cow<'_, str> {
+    const HALF: usize = 150;
+    let length = text.chars().count();
+    if length <= 2 * HALF {
+        return Cow::Borrowed(text);
+    }
+    let start: String = text.chars().take(HALF).collect();
+    let end: String = text.chars().skip(length - HALF).collect();
+    Cow::Owned(format!("{start}…{end}"))
+}
+
+/// Whether a text that a program can have chosen may be repeated as the name of a module or a file: it is no sentence, and nothing
+/// else than that name.
+pub fn is_name(text: &str) -> bool {
+    const LONGEST: usize = 100;
+    let is_fine = |character: char| !character.is_whitespace() && !is_special(character);
+    (1..=LONGEST).contains(&text.len()) && text.chars().all(is_fine)
+}
+
 /// Whether a character does something else in a log or on a terminal than to be seen: control characters, the ends of
 /// lines among them, marks that turn the direction of text, and characters without a width.
 fn is_special(character: char) -> bool {
@@ -87,7 +119,7 @@ impl<W: Write> Write for Escaping<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, escaped_lines, escaped_output, quoted};
+    use super::{escaped, escaped_lines, escaped_output, in_one_line, is_name, quoted, said};
 
     #[test]
     fn what_is_not_seen_is_escaped_and_what_is_seen_is_not() {
@@ -101,6 +133,18 @@ mod tests {
         assert_eq!(escaped(forged), shown);
         assert_eq!(escaped_lines("a\n\tb\u{1b}\r\u{200d}"), "a\n\tb\\u001b\\r\\u200d");
         assert_eq!(escaped_output("a\n\r\u{200d}\u{8}\u{200e}"), "a\n\r\u{200d}\\u0008\\u200e");
+    }
+
+    #[test]
+    fn what_a_program_can_choose_stays_in_its_quotes_and_is_short() {
+        assert_eq!(said("a\"\n\u{202e}b"), r#""a\"\n\u{202e}b""#);
+        let long = "\n".repeat(1000);
+        assert_eq!(said(&long).len(), 2 * 300 + "\"…\"".len());
+        assert_eq!(in_one_line("a\nb"), r"a\nb");
+        assert!(is_name("@scope/name.js") && is_name("google.protobuf") && is_name("ü"));
+        for wrong in ["", "a b", "a\nb", "a\u{2028}b", "\u{1b}", &"a".repeat(101)] {
+            assert!(!is_name(wrong), "{wrong:?}");
+        }
     }
 
     #[test]

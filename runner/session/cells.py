@@ -16,8 +16,8 @@ Numbers are big endian, and texts are in UTF-8. The runner sends:
 The kernel sends:
 
 - ``r`` when it can take cells, with the interpreter's version. `kernel.py` does this.
-- ``s`` when a cell begins: 1 if a checkpoint was made now, and otherwise 0 and why not, in words that fit after "because". The
-  process that runs the cell sends it. After a ``P`` that made one, it is 0.
+- ``s`` when a cell begins: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process that runs
+  the cell sends it. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
 - ``d`` for what a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
   type (two bytes), the media type, the length of its content (four bytes), the content.
@@ -38,6 +38,16 @@ _FLAG_CHECKPOINT, _FLAG_COLUMNS = 1, 4
 _ENDED, _FAILED, _INTERRUPTED, _EXITED = range(4)
 _INTERRUPTED_CODE = 130
 _LEAST_CODE, _GREATEST_CODE = -(1 << 31), (1 << 31) - 1
+# Why there is no checkpoint.
+(
+    _THREADS,
+    _UNCOUNTED_THREADS,
+    _PROCESSES,
+    _TIMER,
+    _LOCK,
+    _NO_PROCESS,
+    _NOT_ASKED,
+) = range(1, 8)
 # When memory runs out, Linux ends a cell that runs before its checkpoints.
 _SCORE_RUNNING, _SCORE_WAITING = b"900", b"500"
 _LONGEST_ERROR = 1024
@@ -88,7 +98,7 @@ def _take(session, channel, payload, descriptors):
         if reason is _UNDONE:
             return
     else:
-        reason = "none was asked for"
+        reason = _NOT_ASKED
         close(fresh)
     _signals.forget_interrupts()
     _tell(channel, b"s", reason)
@@ -111,7 +121,7 @@ def _prepare(channel, fresh):
 
 def _tell(channel, kind, reason):
     """Tells whether there is a checkpoint, or why not."""
-    channel.send(kind, b"\0" + reason.encode() if reason else b"\1")
+    channel.send(kind, bytes([reason or 0]))
 
 
 def _make_checkpoint(channel, fresh):
@@ -125,9 +135,9 @@ def _make_checkpoint(channel, fresh):
     state = _random_state()
     try:
         child = fork()
-    except OSError as error:
+    except OSError:
         close(fresh)
-        return "the system made no process for it (%s)" % error.strerror
+        return _NO_PROCESS
     if child:
         close(fresh)
         _wait(channel, child)
@@ -176,16 +186,16 @@ def _why_unfaithful(files):
     """Returns why a fork would not be the same as this process, or None. `files` are those that it has open."""
     try:
         if len(listdir("/proc/self/task")) > 1:
-            return "threads are running"
+            return _THREADS
     except OSError:
-        return "its threads can't be counted"
+        return _UNCOUNTED_THREADS
     try:
         waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
-        return "a process that it has started is still there"
+        return _PROCESSES
     except ChildProcessError:
         pass
     if any(getitimer(kind)[0] for kind in range(3)):
-        return "a timer is running"
+        return _TIMER
     if not files:
         return None
     # Looking at the locks takes milliseconds, because the system waits for all its cores.
@@ -197,7 +207,7 @@ def _why_unfaithful(files):
     close(file)
     # Locks of this kind belong to a process, and a fork does not have them.
     if any(fields[1:2] == [b"POSIX"] and fields[4:5] == [pid] for fields in map(bytes.split, locks.splitlines())):
-        return "it has locked a file"
+        return _LOCK
     return None
 
 

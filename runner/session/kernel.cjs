@@ -63,6 +63,9 @@ const REST_MS = 1000;
 /** Longest time between two looks at what is left, in ms. */
 const LOOK_MS = 20;
 
+/** Why there is no checkpoint before a cell: Node.js can't be copied while it runs. */
+const NEVER_THERE = 8;
+
 /** Longest text about the end of a cell, in bytes. */
 const REASON_BYTES = 1024;
 
@@ -177,7 +180,7 @@ function start({ number, flags, code }) {
     timer: null,
   };
   const mine = cell;
-  send('s', bufferFrom("\0Node.js can't be copied while it runs"));
+  send('s', bufferFrom([NEVER_THERE]));
   channel.unref();
   guard();
   // Forgets an interruption that came between the cells.
@@ -488,7 +491,7 @@ function takeOver(inherited) {
   // The runner has ended.
   if (!channel) apply(reallyExit, process, [0]);
   channel.onread = receive;
-  send('r', bufferFrom(`Node.js ${process.versions.node}`));
+  send('r', bufferFrom(process.versions.node));
   // The first cell may be on its way, and most need this.
   for (const stream of [process.stdout, process.stderr]) {
     // So that all that was printed is in the pipe when a cell ends, also if that was full.

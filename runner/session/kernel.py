@@ -74,7 +74,7 @@ def _start():
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, number)
     load = _loader(os.path.dirname(os.path.abspath(__file__)), dict(vars(builtins)))
     main = _look_like_a_prompt()
-    version = ("Python %d.%d.%d" % sys.version_info[:3]).encode()
+    version = ("%d.%d.%d" % sys.version_info[:3]).encode()
     channel.sendall(b"r" + len(version).to_bytes(4, "big") + version)
     load("cells")["serve"](channel, main)
 

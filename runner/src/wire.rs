@@ -35,8 +35,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::kind::Kind;
 pub use self::session::{
-    Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, Occasion, Opened, Read, ReadEnded, Rewind,
-    Rewound, Session, Shown,
+    Cell, CellEnd, CellEnded, CellRun, Kernel, Listed, NoCheckpoint, Occasion, Opened, Read,
+    ReadEnded, ReadError, Rewind, Rewound, Session, Shown,
 };
 
 mod kind;
@@ -73,11 +73,11 @@ pub enum WireError {
     #[error("unexpected {0:?} frame")]
     Unexpected(Kind),
     /// A control payload is not the JSON it should be.
-    #[error("a {kind:?} frame can't be read: {why}")]
+    #[error("a {kind:?} frame can't be read: {why:?}")]
     Payload {
         /// Kind of the frame.
         kind: Kind,
-        /// What is wrong with it, in no more than 300 characters.
+        /// What is wrong with it, in no more than 300 characters. They can be the sender's, so they are quoted.
         why: String,
     },
     /// The stream itself failed, or ended inside a frame.
@@ -124,6 +124,16 @@ pub enum Interpreter {
     Python,
     /// Node.js.
     Node,
+}
+
+impl Interpreter {
+    /// Its name, as people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Python => "Python",
+            Self::Node => "Node.js",
+        }
+    }
 }
 
 /// The interpreter that is right for a program. If it isn't there, the program gets a new one.

@@ -20,7 +20,7 @@ use crate::result::kept::Results;
 use crate::result::receipt::UsedPackages;
 use crate::result::report::{Report, ReportStatus, ms};
 use crate::sessions::gone::Gone;
-use crate::sessions::journal::{EntryEnd, Journal};
+use crate::sessions::journal::Journal;
 use crate::sessions::{InUse, NoSession, OpenFailure, OpenSession};
 
 /// Most of a journal that is written for a model, in bytes.
@@ -136,9 +136,13 @@ pub(super) fn failed(error: &SessionError, session: &InUse) -> CallToolResult {
             let journal = lock(&session.journal).clone();
             gone(&session.id, &session.language.name, &reason.to_string(), &journal)
         }
-        SessionError::Admission(_) | SessionError::Busy => {
+        SessionError::Admission(_) => {
             failure(format!("Sandbox error: {error}\n\nNothing was run. Try again in a moment."))
         }
+        SessionError::Busy => failure(format!(
+            "Sandbox error: {error}\n\nNothing was run. Wait for the answers to these calls before you send the next one: the calls \
+             of a session run one after the other."
+        )),
         SessionError::Files(_) => failure(format!(
             "Sandbox error: {error}\n\nNothing was run. Send less, or remove files from the working directory."
         )),
@@ -224,7 +228,7 @@ fn written(journal: &Journal) -> String {
     let mut steps = Vec::new();
     let mut left = MAX_JOURNAL;
     for entry in journal.entries().rev() {
-        let state = if entry.end == EntryEnd::Undone { " (undone)" } else { "" };
+        let state = entry.end.remark();
         let names: Vec<_> = entry.files.iter().map(|file| file.name.as_str()).collect();
         let files = if entry.has_lost_files {
             " with files that are too large to be remembered".to_owned()

@@ -282,9 +282,9 @@ pub(crate) fn unknown_handle() -> CallToolResult {
     invalid_arguments(GET_RESULT, &InvalidArgument::new("handle", message))
 }
 
-/// The answer when a detached run ended without a result.
-pub(crate) fn ended_without_result() -> CallToolResult {
-    of_report(&Report::ended_without_result(), Vec::new())
+/// The answer when a detached run ended without a result, with its output so far.
+pub(crate) fn ended_without_result(so_far: &SoFar) -> CallToolResult {
+    of_report(&Report::ended_without_result(so_far), Vec::new())
 }
 
 /// Removes what a client of an older revision does not understand: links to resources came with 2025-06-18. The

@@ -109,6 +109,9 @@ fn advice(failure: Failure) -> &'static str {
         Failure::Busy => {
             "More came than can run: raise requests.maxRunning if there is CPU time left, or requests.maxQueue if they can wait."
         }
+        Failure::SessionBusy => {
+            "A client sent more calls of one session than can wait for each other. No setting changes that: it has to wait for answers."
+        }
         Failure::ImageComing => {
             "The image is still being built or pulled. `isolator image build` or `isolator image pull` shows how far it is."
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use isolator_pool::pool::session::{CellEnd, CellOutcome, Occasion, ShownThing};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, NoCheckpoint, Occasion, ShownThing};
 use isolator_pool::run::outcome::Status;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -163,7 +163,7 @@ pub(crate) fn complete(report: &mut Report, cell: &CellOutcome, things: Vec<Show
             format!("{} bytes of the background output are missing", cell.background_dropped);
         report.notes.push(note);
     }
-    if let Some(why) = cell.no_checkpoint.as_ref().filter(|_| cell.is_alive) {
+    if let Some(why) = cell.no_checkpoint.filter(|_| cell.is_alive).map(NoCheckpoint::why) {
         report.notes.push(format!("there is no checkpoint before this cell, because {why}"));
     }
 }

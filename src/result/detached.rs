@@ -46,7 +46,10 @@ pub(crate) enum RunState<T> {
         so_far: Arc<SoFar>,
     },
     /// It has no result and never will: its caller ended it, or the server lost it.
-    Gone,
+    Gone {
+        /// What its program has printed.
+        so_far: Arc<SoFar>,
+    },
 }
 
 impl<T: Clone + Send + Sync + 'static> Detached<T> {
@@ -117,15 +120,13 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
     /// or is another client's. Dropping the future changes nothing.
     pub(crate) async fn wait(&self, client: &Client, handle: &str) -> Option<RunState<T>> {
         let run = self.runs.get(client, handle)?;
-        let mut result = run.result.clone();
-        let state = match timeout(self.after(), result.wait_for(Option::is_some)).await {
-            Ok(Ok(result)) => result.clone().map_or(RunState::Gone, RunState::Ended),
-            Ok(Err(_)) => RunState::Gone,
-            Err(_) => {
-                RunState::Running { handle: handle.to_owned(), so_far: Arc::clone(&run.so_far) }
-            }
-        };
-        Some(state)
+        let (mut result, so_far) = (run.result.clone(), Arc::clone(&run.so_far));
+        let waited = timeout(self.after(), result.wait_for(Option::is_some)).await;
+        Some(match waited.map(|ended| ended.ok().and_then(|result| result.clone())) {
+            Ok(Some(result)) => RunState::Ended(result),
+            Ok(None) => RunState::Gone { so_far },
+            Err(_) => RunState::Running { handle: handle.to_owned(), so_far },
+        })
     }
 
     /// How many there are, and their bytes.
@@ -142,7 +143,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         if let Some(task) = run.task.get() {
             task.abort();
         }
-        Some(RunState::Gone)
+        Some(RunState::Gone { so_far: Arc::clone(&run.so_far) })
     }
 }
 
@@ -230,9 +231,9 @@ mod tests {
         else {
             panic!()
         };
-        assert!(matches!(detached.end(&client, &handle), Some(RunState::Gone)));
+        assert!(matches!(detached.end(&client, &handle), Some(RunState::Gone { .. })));
         timeout(SECOND, ended.notified()).await.expect("the caller's word ends it");
-        assert!(matches!(detached.wait(&client, &handle).await, Some(RunState::Gone)));
+        assert!(matches!(detached.wait(&client, &handle).await, Some(RunState::Gone { .. })));
 
         let RunState::Running { .. } =
             detached.run_or_detach(&client, Arc::default(), forever()).await

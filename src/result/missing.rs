@@ -3,14 +3,12 @@
 use std::sync::LazyLock;
 
 use isolator_pool::engine::preload::Interpreter;
+use isolator_pool::quote::is_name;
 use regex::Regex;
 use serde_json::json;
 
 use crate::packages::Packages;
 use crate::result::explain::{Caller, Context};
-
-/// Longest name of a module that is repeated, in bytes.
-const LONGEST_NAME: usize = 200;
 
 /// Most sets that are named.
 const MOST_SETS: usize = 3;
@@ -85,8 +83,7 @@ fn module(interpreter: Interpreter, is_session: bool, printed: &str) -> Option<S
     let found = pattern?.captures_iter(printed).last()?;
     let name = found.iter().skip(1).flatten().next()?.as_str();
     // A program can print anything in the form of a known message. Only what looks like a name is repeated.
-    let is_name = name.len() <= LONGEST_NAME && !name.chars().any(char::is_control);
-    (is_name && !name.starts_with(['.', '/'])).then(|| name.to_owned())
+    (is_name(name) && !name.starts_with(['.', '/'])).then(|| name.to_owned())
 }
 
 /// The name of the package that has a module, most likely.

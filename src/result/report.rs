@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use isolator_pool::engine::limits::LimitKind;
-use isolator_pool::run::outcome::{End, Outcome, Status};
+use isolator_pool::run::outcome::{Captured, End, Outcome, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -178,11 +178,11 @@ impl Report {
         Self { violations: found.listed, ..Self::without_run(ReportStatus::Refused, message) }
     }
 
-    /// Describes a detached program that was ended.
-    pub(crate) fn ended_without_result() -> Self {
+    /// Describes a detached program that was ended, with its output so far.
+    pub(crate) fn ended_without_result(so_far: &SoFar) -> Self {
         let message = "the program was ended before it had a result; its sandbox is gone, or it was a cell of a session, which \
                        goes on without it";
-        Self::without_run(ReportStatus::Killed, message.to_owned())
+        Self::without_run(ReportStatus::Killed, message.to_owned()).with_output(so_far.all())
     }
 
     /// Describes a detached program with its output so far. Its caller fetches the result later.
@@ -198,14 +198,18 @@ impl Report {
             "{state}; call get_result with handle {handle:?} to wait for its result, which is kept \
              for {kept_for} after its end, or with cancel too to end it"
         );
-        let [stdout, stderr] = so_far.ends();
+        let report =
+            Self { handle: Some(handle), ..Self::without_run(ReportStatus::Running, message) };
+        report.with_output(so_far.ends())
+    }
+
+    fn with_output(self, [stdout, stderr]: [Captured; 2]) -> Self {
         Self {
-            handle: Some(handle),
             stdout: text(&stdout.to_bytes()),
             stderr: text(&stderr.to_bytes()),
             stdout_missing_bytes: stdout.dropped,
             stderr_missing_bytes: stderr.dropped,
-            ..Self::without_run(ReportStatus::Running, message)
+            ..self
         }
     }
 

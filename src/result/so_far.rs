@@ -7,8 +7,11 @@ use isolator_pool::lock::lock;
 use isolator_pool::run::outcome::Captured;
 use isolator_pool::run::output::Stream;
 
-/// Bytes that are kept of the end of each stream. It tells how far a program came; its result has all.
-const KEPT: usize = 2048;
+/// Bytes that are kept of the end of each stream. A program that is cancelled has no other result.
+const KEPT: usize = 32 * 1024;
+
+/// Bytes of it that tell how far a program came. Its result has all.
+const TOLD: usize = 2048;
 
 /// The end of what a program has printed so far.
 #[derive(Debug, Default)]
@@ -47,8 +50,13 @@ impl SoFar {
         end.before += (bytes.len() - last.len() + too_many) as u64;
     }
 
-    /// The end of standard output and of standard error.
+    /// How far it has come: the end of standard output and of standard error.
     pub(crate) fn ends(&self) -> [Captured; 2] {
+        self.all().map(|stream| stream.shortened(0, TOLD))
+    }
+
+    /// All that is kept of standard output and of standard error.
+    pub(crate) fn all(&self) -> [Captured; 2] {
         [Stream::Stdout, Stream::Stderr].map(|stream| {
             let end = lock(self.of(stream));
             let tail = end.bytes.iter().copied().collect();

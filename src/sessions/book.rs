@@ -49,6 +49,12 @@ impl Drop for Place {
     }
 }
 
+/// A session that was ended to make room for others.
+pub(crate) struct Evicted {
+    pub(super) session: Arc<OpenSession>,
+    pub(super) why: Why,
+}
+
 /// What keeps a session from being ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unless {
@@ -60,9 +66,11 @@ pub(super) enum Unless {
 
 impl Book {
     /// Ends sessions until all together take no more memory than they may: those of the client with the most memory, the longest
-    /// unused first. Sessions that are in use stay, and so do those of clients with less than their share.
-    pub(super) fn keep_to_memory(&self) {
+    /// unused first. Sessions that are in use stay, and so do those of clients with less than their share. Returns those that have
+    /// ended.
+    pub(super) fn keep_to_memory(&self) -> Vec<Evicted> {
         let most = self.most_memory.load(Ordering::Relaxed);
+        let mut evicted = Vec::new();
         loop {
             let entries = lock(&self.entries);
             let mut of_clients: HashMap<&Client, u64> = HashMap::new();
@@ -79,8 +87,11 @@ impl Book {
             let loser = loser.filter(|_| heaviest.is_some());
             drop(of_clients);
             drop(entries);
-            let Some(loser) = loser else { return };
-            self.end(&loser, Why::Memory(most >> 20), Unless::InUse);
+            let Some(session) = loser else { return evicted };
+            let why = Why::Memory(most >> 20);
+            if self.end(&session, why.clone(), Unless::InUse) {
+                evicted.push(Evicted { session, why });
+            }
         }
     }
 
@@ -132,7 +143,8 @@ pub(super) async fn watch(book: Arc<Book>, session: Arc<OpenSession>) {
                 return;
             }
             () = session.session.measured() => {
-                book.keep_to_memory();
+                // Those are told when they are used.
+                let _ = book.keep_to_memory();
                 continue;
             }
             () = tokio::time::sleep_until(at) => {}

@@ -83,8 +83,24 @@ pub(crate) struct SentFile {
 pub(crate) enum EntryEnd {
     /// It ran, and what it did stayed.
     Ran,
-    /// What it did to variables is undone, or it was the end of the session.
+    /// What it did to variables is undone.
     Undone,
+    /// It ran longer than it could, and was killed or interrupted.
+    TimedOut,
+    /// The session has ended with it.
+    SessionEnded,
+}
+
+impl EntryEnd {
+    /// What is said of it in the text for a model.
+    pub(crate) const fn remark(self) -> &'static str {
+        match self {
+            Self::Ran => "",
+            Self::Undone => " (undone)",
+            Self::TimedOut => " (timed out)",
+            Self::SessionEnded => " (the session ended with it)",
+        }
+    }
 }
 
 /// What a part of an entry takes besides its content, in bytes.
@@ -170,7 +186,8 @@ impl Journal {
     /// Marks the last so many cells of code as undone.
     pub(crate) fn undo(&mut self, cells: u32) {
         let is_code = |entry: &&mut Entry| {
-            matches!(entry.step, Step::Code { .. }) && entry.end == EntryEnd::Ran
+            let has_ended = matches!(entry.end, EntryEnd::Ran | EntryEnd::TimedOut);
+            matches!(entry.step, Step::Code { .. }) && has_ended
         };
         let last = self.entries.iter_mut().rev().filter(is_code);
         for entry in last.take(usize::try_from(cells).unwrap_or(usize::MAX)) {

@@ -17,7 +17,7 @@ use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use self::book::{Book, Place, Unless, gone_of, longest_unused, watch};
+use self::book::{Book, Evicted, Place, Unless, gone_of, longest_unused, watch};
 use self::gone::{Gone, Why};
 use self::journal::Journal;
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
@@ -119,7 +119,7 @@ impl Sessions {
     }
 
     /// Opens a session for a client, whose call has begun with this configuration. If there are too many, the one that was unused
-    /// longest ends. Dropping the future opens none.
+    /// longest ends. Also returns what to tell the client of its sessions that have ended so. Dropping the future opens none.
     ///
     /// # Errors
     ///
@@ -129,8 +129,8 @@ impl Sessions {
         client: &Client,
         config: &Arc<Config>,
         wish: Wish,
-    ) -> Result<(InUse, OpenReceipt), OpenFailure> {
-        let place = self.make_room(client)?;
+    ) -> Result<(InUse, OpenReceipt, Vec<String>), OpenFailure> {
+        let (place, mut evicted) = self.make_room(client)?;
         let mut handle = [0; HANDLE_BYTES];
         getrandom::fill(&mut handle)?;
         let Wish { language, resources, idle_timeout, packages } = wish;
@@ -165,8 +165,8 @@ impl Sessions {
         drop(place);
         self.book.opened.fetch_add(1, Ordering::Relaxed);
         self.pools.track(watch(Arc::clone(&self.book), open));
-        self.keep_to_memory();
-        Ok((in_use, receipt))
+        evicted.append(&mut self.book.keep_to_memory());
+        Ok((in_use, receipt, told(&evicted, client)))
     }
 
     /// Whether there is any.
@@ -243,9 +243,9 @@ impl Sessions {
         self.book.undone.fetch_add(u64::from(cells), Ordering::Relaxed);
     }
 
-    /// Ends sessions until all together take no more memory than they may.
-    pub(crate) fn keep_to_memory(&self) {
-        self.book.keep_to_memory();
+    /// Ends sessions until all together take no more memory than they may. Returns what to tell this client of its own.
+    pub(crate) fn keep_to_memory(&self, client: &Client) -> Vec<String> {
+        told(&self.book.keep_to_memory(), client)
     }
 
     /// The sessions in which a cell runs: client, language, and since when.
@@ -277,7 +277,8 @@ impl Sessions {
 
     /// Takes a place for a session. If none is free, the session that was unused longest ends: of the client itself if it has as many
     /// as it can have, otherwise of the client with the most.
-    fn make_room(&self, client: &Client) -> Result<Place, OpenFailure> {
+    fn make_room(&self, client: &Client) -> Result<(Place, Vec<Evicted>), OpenFailure> {
+        let mut evicted = Vec::new();
         loop {
             let mut entries = lock(&self.book.entries);
             let of_client = |client: &Client| {
@@ -289,7 +290,8 @@ impl Sessions {
             let is_full = entries.open.len() + entries.opening.len() >= self.config.max;
             if !is_at_own_limit && !is_full {
                 entries.opening.push(client.clone());
-                return Ok(Place { book: Arc::clone(&self.book), client: client.clone() });
+                let place = Place { book: Arc::clone(&self.book), client: client.clone() };
+                return Ok((place, evicted));
             }
             let (loser, why) = if is_at_own_limit {
                 let loser = longest_unused(&entries, |session| session.client == *client);
@@ -303,7 +305,22 @@ impl Sessions {
             };
             drop(entries);
             let most = if is_at_own_limit { self.of_one } else { self.config.max };
-            self.book.end(&loser.ok_or(OpenFailure::AllInUse(most))?, why, Unless::InUse);
+            let session = loser.ok_or(OpenFailure::AllInUse(most))?;
+            if self.book.end(&session, why.clone(), Unless::InUse) {
+                evicted.push(Evicted { session, why });
+            }
         }
     }
+}
+
+/// What a client is told of its own sessions that were ended to make room. Those of others are not its business.
+fn told(evicted: &[Evicted], client: &Client) -> Vec<String> {
+    let own = evicted.iter().filter(|evicted| evicted.session.client == *client);
+    own.map(|Evicted { session, why }| {
+        format!(
+            "your session {:?} has ended: {why}; open_session with replay runs its cells again",
+            session.id
+        )
+    })
+    .collect()
 }

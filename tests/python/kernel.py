@@ -19,6 +19,8 @@ from processes import children
 KERNEL = Path(__file__).parents[2] / "runner/session/kernel.py"
 PYTHON = os.environ.get("ISOLATOR_TEST_KERNEL_PYTHON", sys.executable)
 HOW = ["ended", "failed", "interrupted", "exited"]
+# Why there is no checkpoint, in the order of the codes.
+WHY_NOT = ["", "threads", "uncounted threads", "processes", "timer", "lock", "no process", "not asked"]
 WITHIN_S = 20
 PR_SET_CHILD_SUBREAPER = 36
 # An interpreter that has imported modules before it was told of the kernel. Like that of a sandbox, it looks for none beside it.
@@ -168,14 +170,15 @@ class Runner:
                     channel = one
         kind, payload = self._message(channel)
         assert kind == expected, (kind, payload)
-        assert (channel is fresh) == (payload[0] == 1)
+        (why_not,) = payload
+        assert (channel is fresh) == (why_not == 0)
         if channel is fresh:
             self.channels.append(fresh)
             (pid,) = children(self.pids[-1])
             self.pids.append(pid)
         else:
             end.close()
-        return channel is fresh, payload[1:].decode()
+        return channel is fresh, WHY_NOT[why_not]
 
     def _finish(self, cell, channel, reads, within):
         texts, until = {end: b"" for end in reads}, time.monotonic() + within

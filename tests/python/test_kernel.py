@@ -16,7 +16,7 @@ def test_state_lives_on(runner):
     ended(runner.run("import math\nx = 1\ndef double(n):\n    return 2 * n + y\nclass C:\n    a = 5"))
     cell = ended(runner.run("y = 1\nprint(double(x), C().a)\nmath.floor(2.5)"))
     assert (cell.out, cell.text) == ("3 5\n", "2")
-    assert runner.version.startswith(b"Python 3.")
+    assert runner.version.startswith(b"3.")
 
 
 @pytest.mark.parametrize("code", ["None", "5;", "5 ;  # that", "x = 5", "", "# nothing", "(5);", "if True:\n    5"])
@@ -161,14 +161,14 @@ def test_a_hanging_cell_is_undone(runner):
 
 
 UNFAITHFUL = {
-    "threads are running": "import threading, time\nthreading.Thread(target=time.sleep, args=[30], daemon=True).start()",
-    "a process that it has started is still there": "import subprocess\nchild = subprocess.Popen(['sleep', '30'])",
-    "a timer is running": "import signal\nsignal.alarm(30)",
-    "it has locked a file": "import fcntl\nfile = open('a', 'w')\nfcntl.lockf(file, fcntl.LOCK_EX)",
+    "threads": "import threading, time\nthreading.Thread(target=time.sleep, args=[30], daemon=True).start()",
+    "processes": "import subprocess\nchild = subprocess.Popen(['sleep', '30'])",
+    "timer": "import signal\nsignal.alarm(30)",
+    "lock": "import fcntl\nfile = open('a', 'w')\nfcntl.lockf(file, fcntl.LOCK_EX)",
 }
 FAITHFUL_AGAIN = {
-    "a process that it has started is still there": "child.kill(); child.wait()",
-    "a timer is running": "signal.alarm(0)",
+    "processes": "child.kill(); child.wait()",
+    "timer": "signal.alarm(0)",
 }
 
 
@@ -245,8 +245,7 @@ def test_a_fork_that_fails_is_a_reason(runner):
     # Nothing limits how many processes root has.
     ended(runner.run("if os.getuid() == 0:\n    os.setgid(65534)\n    os.setuid(65534)"))
     cell = ended(runner.run("2", checkpoint=True))
-    assert not cell.checkpoint
-    assert cell.why_not == f"the system made no process for it ({os.strerror(errno.EAGAIN)})"
+    assert (cell.checkpoint, cell.why_not) == (False, "no process")
 
 
 def test_memory_is_taken_from_the_cell_first(runner):

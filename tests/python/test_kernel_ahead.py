@@ -16,7 +16,7 @@ def test_a_cell_runs_in_the_process_that_was_made_for_it(runner):
         assert runner.prepare() == ""
         pid, processes = runner.pids[-1], len(runner.pids)
         cell = ended(runner.run("import os\nx.append(2)\nx, os.getpid()"))
-        assert (cell.checkpoint, cell.why_not) == (False, "none was asked for")
+        assert (cell.checkpoint, cell.why_not) == (False, "not asked")
         assert (cell.text, len(runner.pids), children(pid)) == (f"([1, 2], {pid})", processes, [])
         runner.undo()
     assert ended(runner.run("x")).text == "[1]"

@@ -101,12 +101,16 @@ async def test_where_there_are_no_checkpoints_the_session_ends_and_says_so(tmp_p
         data = await session.cell(exits, "error")
         assert data["exit_code"] == 3 and "the session has ended with it" in data["message"], data
         assert "replay" in data["message"] and "undone" not in data and "expires_at" not in data
-        gone = await tools.is_gone(session.id, "its program has ended it")
+        gone = await tools.is_gone(session.id, "its program has ended it: a cell ended its interpreter")
         assert [step["code"] for step in gone["journal"]] == [counts, loops, "x", waits, "x", exits]
-        assert [step["state"] for step in gone["journal"]] == ["ran"] * 5 + ["undone"]
-        # Or it would be the end of every session that comes after.
+        assert [step["state"] for step in gone["journal"]] == ["ran", "timed_out"] * 2 + ["ran", "session_ended"]
+        # What ran too long would do so again, and the last one would be the end of every session that comes after.
+        began = time.monotonic()
         async with opened(tools, language, replay=session.id) as again:
-            assert again.opened["replayed"]["steps"] == 5
+            told = again.opened["replayed"]
+            assert (told["steps"], time.monotonic() - began < 1) == (3, True), told
+            reason = "not run again, because it was still running after 1s"
+            assert told["failed"] == [f"cell {number}: {reason}" for number in (2, 4)]
             assert await again.value("x") == "1"
 
 

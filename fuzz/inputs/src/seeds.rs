@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use isolator_runner::wire::{
     self, Alone, CellEnd, CellEnded, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job,
-    Kind, Listed, Occasion, Opened, OutputLimits, Packages, Preload, Preloaded, ReadEnded, Ready,
+    Kind, Listed, NoCheckpoint, Occasion, Opened, OutputLimits, Packages, Preload, Preloaded, ReadEnded, Ready,
     Rewound, Shown, StreamCount, VERSION, Wanted, WantedFiles,
 };
 use serde::Serialize;
@@ -142,7 +142,7 @@ fn runner_says() -> Seeds {
 
 fn session_says() -> Seeds {
     let opened = Opened {
-        interpreter: Some("Python 3.13.5".to_owned()),
+        version: Some("3.13.5".to_owned()),
         preloaded: true,
         memory: Some(20 << 20),
     };
@@ -156,7 +156,7 @@ fn session_says() -> Seeds {
         exit: exit(),
         end: Some(CellEnd::Raised),
         undone: 0,
-        no_checkpoint: Some("threads are running".to_owned()),
+        no_checkpoint: Some(NoCheckpoint::Threads),
         checkpoints: 2,
         is_alive: true,
         memory: Some(30 << 20),

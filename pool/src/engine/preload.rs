@@ -116,6 +116,9 @@ pub enum Forked {
     No(Option<String>),
 }
 
+/// Most complaints that are kept.
+pub(crate) const MOST_COMPLAINTS: usize = 16;
+
 /// The state of the interpreters in a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PreloadStatus {

@@ -4,12 +4,16 @@
 //! client may run more than its limit. When the queue is full, the client with the most queued requests loses
 //! its newest one to a client with fewer (in packet queues this is called "longest queue drop"). So a client
 //! that floods the server only slows down itself.
+//!
+//! The sandbox of a session keeps its slot for a moment after a call, because it still runs. Such a slot *rests*: it is called back
+//! as soon as somebody waits who could use it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::lock::lock;
 use crate::pool::pace::Pace;
@@ -88,7 +92,17 @@ struct Turns {
     number: u64,
     /// The clients with running or waiting requests.
     clients: HashMap<Client, ClientQueue>,
+    /// Those of the running requests whose slots rest, the longest rest first.
+    resting: Vec<Resting>,
     pace: Pace,
+}
+
+/// A slot that rests.
+#[derive(Debug)]
+struct Resting {
+    number: u64,
+    client: Client,
+    wanted: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -106,8 +120,42 @@ struct Waiting {
 /// The right to run; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    admission: Admission,
-    client: Client,
+    pub(crate) admission: Admission,
+    pub(crate) client: Client,
+    /// Its number if it rests, and what tells that somebody wants it.
+    resting: Option<(u64, CancellationToken)>,
+}
+
+impl Admitted {
+    /// What it was for is done. Its holder gives it back as soon as it is [wanted](Self::wanted).
+    pub(crate) fn rest(&mut self) {
+        if self.resting.is_some() {
+            return;
+        }
+        let turns = &mut *lock(&self.admission.turns);
+        let number = turns.number;
+        turns.number += 1;
+        let wanted = CancellationToken::new();
+        turns.resting.push(Resting { number, client: self.client.clone(), wanted: wanted.clone() });
+        turns.pace.served(turns.waiting > 0);
+        turns.call_back();
+        self.resting = Some((number, wanted));
+    }
+
+    /// It is used again.
+    pub(crate) fn work(&mut self) {
+        if let Some((number, _)) = self.resting.take() {
+            lock(&self.admission.turns).resting.retain(|resting| resting.number != number);
+        }
+    }
+
+    /// Waits until it rests and somebody else wants it.
+    pub(crate) async fn wanted(&self) {
+        match &self.resting {
+            Some((_, wanted)) => wanted.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Admission {
@@ -119,6 +167,7 @@ impl Admission {
             waiting: 0,
             number: 0,
             clients: HashMap::new(),
+            resting: Vec::new(),
             pace: Pace::default(),
         };
         Self { turns: Arc::new(Mutex::new(turns)) }
@@ -155,11 +204,14 @@ impl Admission {
                 // Nobody else is waiting who may run: a free slot is handed on at once.
                 return Ok(turns.admit(self, client));
             }
-            if turns.waiting >= turns.limits.queue {
+            // A slot that rests is there in a moment.
+            if turns.waiting >= turns.limits.queue + turns.resting.len() {
                 turns.make_room(client)?;
             }
             let (sender, turn) = oneshot::channel();
-            (self.enqueue(turns, client, sender), turn, turns.limits.wait)
+            let place = self.enqueue(turns, client, sender);
+            turns.call_back();
+            (place, turn, turns.limits.wait)
         };
         let answer = tokio::time::timeout(wait, &mut turn).await;
         drop(place);
@@ -169,7 +221,7 @@ impl Admission {
             Err(_) => turn.try_recv().unwrap_or_else(|_| {
                 let turns = lock(&self.turns);
                 Err(AdmissionError::WaitedTooLong {
-                    running: turns.running,
+                    running: turns.busy(),
                     wait,
                     served_in: turns.pace.time_for(turns.waiting + 1),
                 })
@@ -195,8 +247,9 @@ impl Admission {
         QueuePlace { turns: Arc::clone(&self.turns), client: client.clone(), number }
     }
 
+    /// Requests that run. Slots that rest are not counted.
     pub(crate) fn running(&self) -> usize {
-        lock(&self.turns).running
+        lock(&self.turns).busy()
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -207,9 +260,11 @@ impl Admission {
     pub(crate) fn clients(&self) -> Vec<(Client, usize, usize)> {
         let turns = lock(&self.turns);
         let of = |(client, share): (&Client, &ClientQueue)| {
-            (client.clone(), share.running, share.waiting.len())
+            let resting = turns.resting.iter().filter(|resting| resting.client == *client).count();
+            let (running, waiting) = (share.running - resting, share.waiting.len());
+            (running + waiting > 0).then(|| (client.clone(), running, waiting))
         };
-        turns.clients.iter().map(of).collect()
+        turns.clients.iter().filter_map(of).collect()
     }
 
     /// Refuses all requests from now on.
@@ -228,13 +283,32 @@ impl Turns {
     fn admit(&mut self, admission: &Admission, client: &Client) -> Admitted {
         self.running += 1;
         self.clients.entry(client.clone()).or_default().running += 1;
-        Admitted { admission: admission.clone(), client: client.clone() }
+        Admitted { admission: admission.clone(), client: client.clone(), resting: None }
+    }
+
+    /// Requests that run and don't rest.
+    fn busy(&self) -> usize {
+        self.running - self.resting.len()
+    }
+
+    /// Calls back as many slots that rest as those who wait could use.
+    fn call_back(&self) {
+        let mut of_any = 0;
+        for (client, share) in &self.clients {
+            let may_start = share.waiting.len().min(self.may_start(client));
+            of_any += may_start;
+            let own = self.resting.iter().filter(|resting| resting.client == *client);
+            // It runs as many as it may, so only a slot of its own helps.
+            own.take(share.waiting.len() - may_start).for_each(|resting| resting.wanted.cancel());
+        }
+        self.resting.iter().take(of_any).for_each(|resting| resting.wanted.cancel());
     }
 
     /// Refuses the newest request of the client with the longest queue, unless that is this client.
     fn make_room(&mut self, client: &Client) -> Result<(), AdmissionError> {
-        let Self { clients, waiting, running, pace, limits, .. } = self;
-        let (running, queue) = (*running, limits.queue);
+        let running = self.busy();
+        let Self { clients, waiting, pace, limits, .. } = self;
+        let queue = limits.queue;
         let served_in = pace.time_for(*waiting + 1);
         let full = AdmissionError::QueueFull { running, queue, served_in };
         let own = clients.get(client).map_or(0, |share| share.waiting.len());
@@ -253,9 +327,17 @@ impl Turns {
         }
     }
 
-    fn may_start_another(&self, client: &Client) -> bool {
+    /// How many more requests of a client may run.
+    fn may_start(&self, client: &Client) -> usize {
+        if *client == Client::Host {
+            return usize::MAX;
+        }
         let running = self.clients.get(client).map_or(0, |share| share.running);
-        *client == Client::Host || running < self.limits.running_of_one
+        self.limits.running_of_one.saturating_sub(running)
+    }
+
+    fn may_start_another(&self, client: &Client) -> bool {
+        self.may_start(client) > 0
     }
 
     /// The next request to run, if there is a slot: of the clients that may start another, the one with the fewest running, and then
@@ -285,15 +367,20 @@ impl Turns {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
+        let has_rested = self.resting.is_some();
+        self.work();
         let mut turns = lock(&self.admission.turns);
         turns.running -= 1;
-        let is_busy = turns.waiting > 0;
-        turns.pace.served(is_busy);
+        if !has_rested {
+            let is_busy = turns.waiting > 0;
+            turns.pace.served(is_busy);
+        }
         if let Some(share) = turns.clients.get_mut(&self.client) {
             share.running -= 1;
         }
         let handed_on = self.admission.hand_on(&mut turns);
         turns.forget_if_idle(&self.client);
+        turns.call_back();
         drop(turns);
         // If the receiver is gone this gives the slot back, which takes the lock again.
         drop(handed_on);

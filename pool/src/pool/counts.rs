@@ -27,6 +27,8 @@ const MAX_RECENT: usize = 20;
 pub enum Failure {
     /// The queue was full, or the request waited too long in it.
     Busy,
+    /// As many calls as may wait for one session were waiting.
+    SessionBusy,
     /// The image is still being built or pulled.
     ImageComing,
     /// No sandbox could be made, or none in time.
@@ -41,8 +43,9 @@ pub enum Failure {
 
 impl Failure {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Busy,
+        Self::SessionBusy,
         Self::ImageComing,
         Self::NoSandbox,
         Self::Sandbox,
@@ -54,6 +57,7 @@ impl Failure {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Busy => "busy",
+            Self::SessionBusy => "session_busy",
             Self::ImageComing => "image_coming",
             Self::NoSandbox => "no_sandbox",
             Self::Sandbox => "sandbox",
@@ -87,7 +91,7 @@ impl Failure {
     /// Why a cell was not run, if neither it nor its session is the reason.
     pub(super) fn of_cell(error: &SessionError) -> Option<Self> {
         match error {
-            SessionError::Busy => Some(Self::Busy),
+            SessionError::Busy => Some(Self::SessionBusy),
             SessionError::Admission(AdmissionError::Closed)
             | SessionError::Ended(EndReason::ServerStops) => Some(Self::Stopping),
             SessionError::Admission(_) => Some(Self::Busy),

@@ -254,7 +254,7 @@ impl Pools {
         request: &SessionRequest,
     ) -> Result<(Session, OpenReceipt), OpenError> {
         let arrived = Instant::now();
-        let _admitted = self.admission.enter(client).await.map_err(ExecuteError::from)?;
+        let slot = self.admission.enter(client).await.map_err(ExecuteError::from)?;
         let queue = arrived.elapsed();
         self.shared.counts.queue.add(queue);
         let want = pool.for_session(request);
@@ -270,10 +270,7 @@ impl Pools {
                 let packages = request.packages.as_ref();
                 let prepared = run::prepare(&mut sandbox, request.resources, packages, &want).await;
                 let prepared = prepared.map_err(ExecuteError::from)?;
-                let (admission, abort) = (self.admission.clone(), self.abort.clone());
-                session::start(sandbox, request, prepared, &self.shared, admission, abort)
-                    .await
-                    .map_err(OpenError::from)
+                session::open(&mut sandbox, request, prepared).await.map_err(OpenError::from)
             };
             match self.shared.activity.during(open).await {
                 // Nothing of the session has begun, so a new sandbox can have it. The idle ones may all have the same fault.
@@ -284,9 +281,10 @@ impl Pools {
                 opened => {
                     pool.count(start);
                     let receipt = OpenReceipt { start, queue, checkout, open: began.elapsed() };
-                    return opened.map(|session| {
+                    return opened.map(|opened| {
                         pool.counts.opened(&receipt);
-                        (session, receipt)
+                        let (shared, abort) = (&self.shared, self.abort.clone());
+                        (session::begin(sandbox, opened, request, slot, shared, abort), receipt)
                     });
                 }
             }

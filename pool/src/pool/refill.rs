@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::Pool;
 use super::backoff::Backoff;
 use crate::engine::SandboxSpec;
-use crate::engine::preload::PreloadStatus;
+use crate::engine::preload::{MOST_COMPLAINTS, PreloadStatus};
 use crate::lock::lock;
 use crate::sandbox::{Armed, Missing, Paused, Sandbox, SandboxError};
 
@@ -331,7 +331,7 @@ impl Pool {
     fn note_preload(&self, status: PreloadStatus, missing: Option<Missing>) {
         let mut known = lock(&self.preload_status);
         for complaint in &status.complaints {
-            if !known.complaints.contains(complaint) {
+            if !known.complaints.contains(complaint) && known.complaints.len() < MOST_COMPLAINTS {
                 let image = self.template.image();
                 tracing::warn!(%image, %complaint, "preloading failed, so programs start slower");
                 known.complaints.push(complaint.clone());

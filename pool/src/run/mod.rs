@@ -18,6 +18,7 @@ use crate::engine::limits::Resources;
 use crate::engine::preload::Want;
 use crate::engine::{Call, Engine, EngineError, SandboxName, SandboxSpec, SandboxState, bounded};
 use crate::packages::PackageSet;
+use crate::quote::said;
 use crate::run::outcome::{Outcome, Status};
 use crate::run::output::Output;
 use crate::sandbox::connection::{ConnectionError, Frame};
@@ -380,7 +381,7 @@ fn handle_frame(
 
 fn from_failed(failed: Failed) -> RunError {
     let Failed { cause, message } = failed;
-    let message = shortened(&message);
+    let message = said(&message);
     match cause {
         FailedCause::WorkspaceFull => RunError::WorkspaceFull(message),
         FailedCause::Workspace => RunError::Workspace(message),
@@ -393,17 +394,4 @@ fn from_failed(failed: Failed) -> RunError {
             RunError::Sandbox(SandboxError::Runner(error.into()))
         }
     }
-}
-
-/// The beginning and the end of a text that has something from the runner in it, which can be as long as a frame. It goes into
-/// answers and logs, and is kept for as long as a session is remembered.
-pub(crate) fn shortened(text: &str) -> String {
-    const HALF: usize = 150;
-    let length = text.chars().count();
-    if length <= 2 * HALF {
-        return text.to_owned();
-    }
-    let start: String = text.chars().take(HALF).collect();
-    let end: String = text.chars().skip(length - HALF).collect();
-    format!("{start}…{end}")
 }

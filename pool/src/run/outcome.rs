@@ -5,6 +5,7 @@ use std::time::Duration;
 
 pub use isolator_runner::wire::End;
 use isolator_runner::wire::{Exit, KillReason, MAX_IN_TMP};
+use memchr::memmem;
 
 use crate::run::output::Output;
 
@@ -192,6 +193,14 @@ pub struct ChangedFile {
     pub content: Option<Vec<u8>>,
 }
 
+/// The signal by which Node.js ends itself, and what it prints then, if its heap is full. The heap is smaller than the memory, so
+/// that the kernel has not killed it.
+const ABORTED: End = End::Signal(6);
+const HEAP_FULL: &[u8] = b"JavaScript heap out of memory";
+
+/// Only the end of standard error is searched for it, in bytes.
+const SEARCHED: usize = 16 * 1024;
+
 /// The exit code after a timeout, as the command `timeout` has it.
 const TIMEOUT_CODE: i32 = 124;
 
@@ -251,6 +260,17 @@ impl Outcome {
         let more_files = output.may_have_more_files();
         let Output { stdout, stderr, files, .. } = output;
         Self { stdout, stderr, wall, files, more_files, ..Self::of(status) }
+    }
+
+    /// Whether it ended for want of memory: the kernel has killed it, or the heap of Node.js was full.
+    pub fn lacked_memory(&self) -> bool {
+        self.status == Status::OutOfMemory || self.has_full_heap()
+    }
+
+    /// Whether it says that the heap of Node.js was full.
+    pub fn has_full_heap(&self) -> bool {
+        let printed = self.stderr.shortened(0, SEARCHED).to_bytes();
+        self.end == Some(ABORTED) && memmem::find(&printed, HEAP_FULL).is_some()
     }
 
     /// The exit code that a shell would tell: 124 after a timeout, 128 and the number of the signal that

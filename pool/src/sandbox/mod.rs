@@ -23,9 +23,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
-use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, PreloadStatus, Want};
+use crate::engine::preload::{
+    AwaitedFork, Fork, Forked, Imported, MOST_COMPLAINTS, PreloadStatus, Want,
+};
 use crate::engine::{Call, Engine, EngineError, SandboxSpec, SandboxState, bounded};
 use crate::packages::PackageSet;
+use crate::quote::in_one_line;
 use crate::sandbox::connection::{Connection, ConnectionError};
 use crate::sandbox::reaper::Lease;
 
@@ -186,7 +189,12 @@ impl Sandbox<Armed> {
     /// Tells the runner what shall wait, and waits until it does. The engine hears of a fork that did not get ready.
     async fn tell(&mut self, message: &wire::Preload) -> Result<Preloaded, SandboxError> {
         let told = bounded(Call::Preload, async { Ok(self.connection.preload(message).await) });
-        let preloaded = told.await??;
+        let mut preloaded = told.await??;
+        // An interpreter of the image has a part in the words.
+        preloaded.complaints.truncate(MOST_COMPLAINTS);
+        for words in preloaded.complaints.iter_mut().chain(&mut preloaded.not_ready) {
+            *words = in_one_line(words);
+        }
         // With a request's limits it may be the limits that kept it from that.
         if let (Some(why), false) = (&preloaded.not_ready, self.has_other_limits) {
             self.engine.not_ready(self.lease.name(), &self.spec, &message.modules, why);

@@ -44,7 +44,7 @@ fn cell(code: &str) -> CellRequest {
 }
 
 async fn run(session: &Session, code: &str) -> Result<CellOutcome, SessionError> {
-    session.run(&Client::Host, cell(code), |_| {}).await
+    session.run(cell(code), |_| {}).await
 }
 
 /// Runs a cell in a task of its own.
@@ -99,6 +99,99 @@ async fn a_session_that_rests_is_frozen_and_takes_no_slot() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whatever_runs_in_a_session_has_a_slot_until_it_is_frozen() {
+    let world = World::full(Setup { running: 1, ..Setup::default() }).await;
+    let (one, _) = open(&world).await;
+    let (other, _) = open(&world).await;
+    // The second one needed the slot that the first one kept for its second.
+    assert!(one.is_frozen() && !other.is_frozen());
+    tokio::time::sleep(ms(1500)).await;
+    let at_most_one_is_awake = || {
+        let awake = [&one, &other].iter().filter(|it| !it.is_frozen()).count();
+        assert!(awake <= 1, "{awake} are awake");
+        awake
+    };
+    // Nobody is served while the slot is taken, whatever it is asked for, and then at once.
+    for what in ["list", "rewind", "cell"] {
+        let long = spawn(&world, &one, "sleep 900");
+        settle().await;
+        let began = Instant::now();
+        match what {
+            "list" => drop(other.list().await.unwrap()),
+            "rewind" => drop(other.rewind(2, |_| {}).await.unwrap()),
+            _ => drop(run(&other, "sleep 5").await.unwrap()),
+        }
+        assert!((ms(850)..ms(1000)).contains(&began.elapsed()), "{what}: {:?}", began.elapsed());
+        assert!(long.await.unwrap().is_ok());
+        assert_eq!(at_most_one_is_awake(), usize::from(what != "list"), "{what}");
+    }
+    // A client that never pauses does not keep the slot.
+    let (stop, mut stopped) = oneshot::channel::<()>();
+    let busy = Arc::clone(&other);
+    let busy = world.tasks.spawn(async move {
+        while stopped.try_recv().is_err() {
+            run(&busy, "sleep 5").await.unwrap();
+        }
+    });
+    for _ in 0..5 {
+        let began = Instant::now();
+        run(&one, "sleep 5").await.unwrap();
+        assert!(began.elapsed() < ms(100), "{:?}", began.elapsed());
+        at_most_one_is_awake();
+    }
+    stop.send(()).unwrap();
+    busy.await.unwrap();
+    tokio::time::sleep(ms(1500)).await;
+    // Reading does not keep it awake, and does not take the second after a cell from it.
+    one.list().await.unwrap();
+    settle().await;
+    assert!(one.is_frozen());
+    run(&one, "sleep 5").await.unwrap();
+    one.list().await.unwrap();
+    settle().await;
+    assert!(!one.is_frozen());
+    drop((one, other));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_that_does_not_rest_keeps_its_slot_and_its_turn_ends() {
+    let world = World::full(Setup { running: 1, ..Setup::default() }).await;
+    let (restless, _) = open(&world).await;
+    assert!(run(&restless, "unrest").await.is_ok());
+    let began = Instant::now();
+    started(world.run(&run_for(5)).await);
+    assert!((secs(19)..secs(21)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!(restless.is_frozen());
+    drop(restless);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_of_a_session_whose_task_panics_are_told() {
+    let world = World::full(Setup::default()).await;
+    let (session, _) = open(&world).await;
+    let waiting = {
+        let session = Arc::clone(&session);
+        async move {
+            settle().await;
+            run(&session, "sleep 5").await
+        }
+    };
+    let panics = session.run(cell("sleep 50"), |_| panic!("on purpose"));
+    let (ran, waited) = tokio::join!(panics, waiting);
+    for ended in [ran, waited, run(&session, "sleep 5").await] {
+        assert!(
+            matches!(&ended, Err(SessionError::Ended(EndReason::Lost(why))) if why.contains("server")),
+            "{ended:?}"
+        );
+    }
+    assert!(!session.is_running());
+    drop(session);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_goes_away_takes_only_the_cell_along() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
@@ -128,7 +221,6 @@ async fn the_end_is_told_also_if_nobody_waits_for_it() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
     let (sender, mut told) = mpsc::unbounded_channel();
-    let client = Client::Host;
     // Of a cell whose caller goes away while it runs, one that ends well, one that nobody waits for when its turn comes, and
     // one that ends with its session.
     let send = |name: &'static str| {
@@ -137,19 +229,17 @@ async fn the_end_is_told_also_if_nobody_waits_for_it() {
             let _ = sender.send((name, ended.is_ok()));
         }
     };
-    let left = session.run(&client, cell("sleep 60000"), send("left"));
+    let left = session.run(cell("sleep 60000"), send("left"));
     assert!(tokio::time::timeout(ms(100), left).await.is_err());
-    session.run(&client, cell("sleep 5"), send("well")).await.unwrap();
+    session.run(cell("sleep 5"), send("well")).await.unwrap();
     let long = spawn(&world, &session, "sleep 500");
     settle().await;
-    let never = session.run(&client, cell("sleep 5"), send("never"));
+    let never = session.run(cell("sleep 5"), send("never"));
     assert!(tokio::time::timeout(ms(100), never).await.is_err());
     assert!(long.await.unwrap().is_ok());
     let running = Arc::clone(&session);
     let done = send("closed");
-    let closed = world
-        .tasks
-        .spawn(async move { running.run(&Client::Host, cell("sleep 60000"), done).await });
+    let closed = world.tasks.spawn(async move { running.run(cell("sleep 60000"), done).await });
     settle().await;
     session.close();
     assert!(closed.await.unwrap().is_err());

@@ -68,7 +68,7 @@ impl Session<'_> {
             Err(failed) => return Ok(Err(failed)),
         };
         let spawn = began.elapsed();
-        let (mut running, ended) = match running {
+        let (running, ended) = match running {
             None if cell.run == CellRun::Files => (None, Ended::with_its_files()),
             Some(mut running) => {
                 self.to_server.send_empty(Kind::Started)?;
@@ -85,7 +85,7 @@ impl Session<'_> {
         };
         // A kernel that was gone when its cell came may have been killed since the last answer.
         let before = if running.is_some() { before } else { std::mem::take(&mut self.counted) };
-        let no_checkpoint = running.as_mut().and_then(|running| running.no_checkpoint.take());
+        let no_checkpoint = running.as_ref().and_then(|running| running.no_checkpoint);
         let (mut undone, is_alive) = match undone_before {
             0 => self.undo_if_gone(&ended, is_code),
             // The kernel has gone back already.

@@ -6,9 +6,9 @@
 //! ```text
 //! kernel                        runner
 //!                           ◀──  H        Node.js only: the channel from now on, as a descriptor
-//!   r: interpreter, version ──▶           cells can come
+//!   r: version              ──▶           cells can come
 //!                           ◀──  C: number, flags, code; with three descriptors for Python
-//!   s: checkpoint or why not ─▶           from the process that runs the cell
+//!   s: checkpoint or why not ─▶           from the process that runs the cell; the reason is a code
 //!                           ◀──  P        make the checkpoint of the next cell now; with one descriptor
 //!   p: checkpoint or why not ─▶           from the process that will run the cell
 //!   d: forms of a thing     ──▶           what the cell shows; between cells, what threads and timers of earlier ones do
@@ -24,6 +24,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use isolator_runner::wire::NoCheckpoint;
 use isolator_runner::wire::session::MAX_MEDIA_TYPE;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -44,12 +45,12 @@ const CHUNK: usize = 64 * 1024;
 /// What a kernel says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// It can take cells; its name and version.
+    /// It can take cells; the version of its interpreter.
     Ready(String),
     /// A cell begins. The error says why there is no checkpoint.
-    Started(Result<(), String>),
+    Started(Result<(), NoCheckpoint>),
     /// The next cell has its checkpoint. The error says why it has none yet.
-    Prepared(Result<(), String>),
+    Prepared(Result<(), NoCheckpoint>),
     /// The cell shows something, in one or more forms.
     Shown { is_result: bool, forms: Vec<(String, Vec<u8>)> },
     /// The cell shows something that is too long to be taken.
@@ -218,17 +219,13 @@ impl Channel {
 }
 
 fn said(kind: u8, payload: &[u8]) -> Option<Said> {
-    let text = |bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes);
-        text.chars().take(200).collect::<String>()
-    };
     Some(match kind {
-        b'r' => Said::Ready(text(payload)),
+        b'r' => Said::Ready(String::from_utf8_lossy(payload).chars().take(200).collect()),
         b's' | b'p' => {
-            let checkpoint = match payload.split_first()? {
-                (1, []) => Ok(()),
-                (0, why) => Err(text(why)),
-                _ => return None,
+            let [code] = payload else { return None };
+            let checkpoint = match code.checked_sub(1) {
+                None => Ok(()),
+                Some(why) => Err(*NoCheckpoint::ALL.get(usize::from(why))?),
             };
             if kind == b's' { Said::Started(checkpoint) } else { Said::Prepared(checkpoint) }
         }
@@ -275,8 +272,8 @@ mod tests {
         let mut channel = Channel::new(ours.into()).unwrap();
         let shown = [&[1][..], &[0, 4], b"text", &[0, 0, 0, 2], b"hi"].concat();
         let all = [
-            message(b'r', b"Python 3"),
-            message(b's', b"\0threads"),
+            message(b'r', b"3.13"),
+            message(b's', &[1]),
             message(b'd', &shown),
             message(b'e', &[1, 0, 0, 0, 1, b'x']),
         ]
@@ -291,8 +288,8 @@ mod tests {
         assert_eq!(
             got,
             [
-                Said::Ready("Python 3".to_owned()),
-                Said::Started(Err("threads".to_owned())),
+                Said::Ready("3.13".to_owned()),
+                Said::Started(Err(NoCheckpoint::Threads)),
                 Said::Shown { is_result: true, forms: vec![("text".to_owned(), b"hi".to_vec())] },
                 Said::Ended { end: 1, code: 1 },
             ]
@@ -307,7 +304,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut channel = Channel::new(ours.into()).unwrap();
         let flood = std::thread::spawn(move || {
-            let many = message(b's', &[1]).repeat(10_000);
+            let many = message(b's', &[0]).repeat(10_000);
             // It ends when nobody listens anymore.
             while theirs.write_all(&many).is_ok() {}
         });
@@ -344,8 +341,14 @@ mod tests {
             }
         }
         assert_eq!(got, [Said::TooLong, Said::Ready("x".to_owned())]);
-        for wrong in [&b"\x01\x00\xff"[..], b"\x01\x00\x01x\xff\xff\xff\xff"] {
-            theirs.write_all(&message(b'd', wrong)).unwrap();
+        for (kind, wrong) in [
+            (b'd', &b"\x01\x00\xff"[..]),
+            (b'd', b"\x01\x00\x01x\xff\xff\xff\xff"),
+            // No words, and no code that nobody knows.
+            (b's', b"\x01threads"),
+            (b'p', b"\x63"),
+        ] {
+            theirs.write_all(&message(kind, wrong)).unwrap();
             assert!(channel.next().is_err());
             (channel.received, channel.taken) = (Vec::new(), 0);
         }

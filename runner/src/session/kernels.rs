@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::Interpreter;
 use isolator_runner::wire::session::SHOWN_OVERHEAD;
+use isolator_runner::wire::{Interpreter, NoCheckpoint};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -100,12 +100,12 @@ pub(super) struct Begun {
     pub(super) stdout: Option<File>,
     pub(super) stderr: Option<File>,
     /// Why there is no checkpoint before it, if there is none.
-    pub(super) no_checkpoint: Option<String>,
+    pub(super) no_checkpoint: Option<NoCheckpoint>,
 }
 
 impl Kernels {
-    /// Waits until a kernel that was started can take cells. Keeps up to `most` checkpoints. Also returns its name and version, and
-    /// pipes on which nothing of a cell comes.
+    /// Waits until a kernel that was started can take cells. Keeps up to `most` checkpoints. Also returns its version, and pipes on
+    /// which nothing of a cell comes.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ impl Kernels {
         &mut self,
         mut channel: Option<Channel>,
         expects: Expected,
-    ) -> io::Result<(Option<KernelProcess>, Option<String>)> {
+    ) -> io::Result<(Option<KernelProcess>, Option<NoCheckpoint>)> {
         let began = Instant::now();
         let until = began + BEGIN_TIMEOUT;
         let mut nudge_at = began + NUDGE_EVERY;
@@ -495,6 +495,8 @@ fn last_line(stderr: Option<&mut File>) -> String {
     let mut printed = [0; 16 * 1024];
     let count = stderr.and_then(|pipe| pipe.read(&mut printed).ok()).unwrap_or(0);
     let printed = String::from_utf8_lossy(&printed[..count]);
-    let last = printed.lines().rev().find(|line| !line.trim().is_empty());
-    format!("it ended: {}", last.unwrap_or("it printed no error").trim())
+    match printed.lines().rev().find(|line| !line.trim().is_empty()) {
+        Some(last) => format!("it ended and said {:?}", last.trim()),
+        None => "it ended and printed no error".to_owned(),
+    }
 }

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
-    self, Cell, Failed, FailedCause, Kind, Listed, Opened, Read, ReadEnded, Rewind, Rewound,
-    WantedFiles, WireError,
+    self, Cell, Failed, FailedCause, Kind, Listed, Opened, Read, ReadEnded, ReadError, Rewind,
+    Rewound, WantedFiles, WireError,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Pid;
@@ -92,7 +92,7 @@ pub(crate) fn serve(
                 Ok((kernels, version, [stdout, stderr])) => {
                     background.add(stdout);
                     background.add(stderr);
-                    opened.interpreter = Some(version);
+                    opened.version = Some(version);
                     Some(kernels)
                 }
                 Err(error) => {
@@ -246,7 +246,7 @@ impl Session<'_> {
                         Ok(0) => break None,
                         Ok(count) => self.to_server.queue(Kind::Content, &buffer[..count])?,
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        Err(error) => break Some(error.to_string()),
+                        Err(error) => break Some(unreadable(&error)),
                     }
                 };
                 ReadEnded { size: Some(size), error }
@@ -266,15 +266,13 @@ impl Session<'_> {
 }
 
 /// Why a file can't be read.
-fn unreadable(error: &io::Error) -> String {
+fn unreadable(error: &io::Error) -> ReadError {
     use rustix::io::Errno;
     let no_file = [Errno::NOENT, Errno::LOOP, Errno::NOTDIR, Errno::NXIO];
-    if error.kind() == io::ErrorKind::NotFound
-        || Errno::from_io_error(error).is_some_and(|errno| no_file.contains(&errno))
-    {
-        "there is no such file (links and pipes are not read)".to_owned()
-    } else {
-        error.to_string()
+    match Errno::from_io_error(error) {
+        Some(errno) if !no_file.contains(&errno) => ReadError::System(errno.raw_os_error()),
+        // What is no error of the system says that it is no file.
+        _ => ReadError::NoSuchFile,
     }
 }
 

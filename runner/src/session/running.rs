@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{Cell, CellRun, End, Failed, FailedCause};
+use isolator_runner::wire::{Cell, CellRun, End, Failed, FailedCause, NoCheckpoint};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Session;
@@ -25,7 +25,7 @@ pub(super) struct Running {
     pub(super) program: Option<Process>,
     pub(super) stdout: Option<File>,
     pub(super) stderr: Option<File>,
-    pub(super) no_checkpoint: Option<String>,
+    pub(super) no_checkpoint: Option<NoCheckpoint>,
     /// CPU time that its process had used before.
     pub(super) cpu_before: Duration,
     /// The processes that were there before a program.

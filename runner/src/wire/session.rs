@@ -71,8 +71,8 @@ pub struct Kernel {
 /// The session can serve cells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// The kernel's interpreter and its version, as it says it.
-    pub interpreter: Option<String>,
+    /// The version of the kernel's interpreter, as it says it.
+    pub version: Option<String>,
     /// Whether the kernel is an interpreter that waited.
     pub preloaded: bool,
     /// Memory of the sandbox now, in bytes, where the kernel tells.
@@ -180,7 +180,7 @@ pub struct CellEnded {
     /// How many cells were undone: zero, one, or more if the newest checkpoints are gone.
     pub undone: u32,
     /// Why there was no checkpoint before this cell, if there was none.
-    pub no_checkpoint: Option<String>,
+    pub no_checkpoint: Option<NoCheckpoint>,
     /// How many cells can be rewound now.
     pub checkpoints: u32,
     /// Whether the session goes on.
@@ -191,6 +191,57 @@ pub struct CellEnded {
     pub background_dropped: u64,
     /// Things that were shown and are not sent, because they are too large together.
     pub shown_dropped: u32,
+}
+
+/// Why there is no checkpoint before a cell, as the kernel says. It has codes and no words, so that no program can put its own into
+/// what its client reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoCheckpoint {
+    /// Threads are running.
+    Threads,
+    /// It is not known whether threads are running.
+    UncountedThreads,
+    /// A process that it has started is there, or nobody has waited for its end.
+    Processes,
+    /// A timer is running.
+    Timer,
+    /// It has locked a file.
+    Lock,
+    /// The system made no process for it.
+    NoProcess,
+    /// None was asked for.
+    NotAsked,
+    /// Its interpreter can't be copied.
+    NeverThere,
+}
+
+impl NoCheckpoint {
+    /// All of them, in the order of the kernels' codes, which begin with one.
+    pub const ALL: [Self; 8] = [
+        Self::Threads,
+        Self::UncountedThreads,
+        Self::Processes,
+        Self::Timer,
+        Self::Lock,
+        Self::NoProcess,
+        Self::NotAsked,
+        Self::NeverThere,
+    ];
+
+    /// The reason, in words that fit after "because".
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::Threads => "threads are running",
+            Self::UncountedThreads => "its threads can't be counted",
+            Self::Processes => "a process that it has started is still there",
+            Self::Timer => "a timer is running",
+            Self::Lock => "it has locked a file",
+            Self::NoProcess => "the sandbox can't have another process",
+            Self::NotAsked => "none was asked for",
+            Self::NeverThere => "its interpreter can't be copied while it runs",
+        }
+    }
 }
 
 /// Go back to before earlier cells.
@@ -230,10 +281,20 @@ pub struct Read {
 }
 
 /// The answer to a [`Read`], after the content.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadEnded {
     /// Size of the file, if it can be read.
     pub size: Option<u64>,
     /// Why it can't.
-    pub error: Option<String>,
+    pub error: Option<ReadError>,
+}
+
+/// Why a file can't be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadError {
+    /// There is no file of that name, or it is a link or a pipe.
+    NoSuchFile,
+    /// The error with this number of the system.
+    System(i32),
 }

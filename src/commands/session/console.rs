@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use isolator_pool::engine::limits::ByteSize;
-use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::{
-    CellOutcome, CellRequest, CellRun, EndReason, Session, SessionError,
+    CellOutcome, CellRequest, CellRun, EndReason, NoCheckpoint, Session, SessionError,
 };
 use isolator_pool::run::output::{Stream, Watch};
 use isolator_pool::run::workspace::Workspace;
@@ -90,7 +89,6 @@ pub(super) struct Console<'a> {
     config: &'a Config,
     setup: &'a Setup,
     session: Session,
-    client: Client,
     pub(super) screen: Screen,
     gallery: Gallery,
     interrupts: Interrupts,
@@ -101,7 +99,7 @@ pub(super) struct Console<'a> {
     /// Cells so far.
     cells: u32,
     /// Why there was no checkpoint, as it was said last.
-    no_checkpoint: Option<String>,
+    no_checkpoint: Option<NoCheckpoint>,
 }
 
 impl<'a> Console<'a> {
@@ -117,7 +115,6 @@ impl<'a> Console<'a> {
             config,
             setup,
             session,
-            client: Client::Host,
             screen: Screen::new(),
             gallery: Gallery::default(),
             interrupts,
@@ -300,9 +297,9 @@ impl<'a> Console<'a> {
             // Nobody waits for it if the cell was not killed.
             let _ = ending.send(Killed::of(ran));
         };
-        let Self { session, client, screen, interrupts, .. } = self;
+        let Self { session, screen, interrupts, .. } = self;
         interrupts.forget();
-        let mut running = Box::pin(session.run(client, request, done));
+        let mut running = Box::pin(session.run(request, done));
         let mut last: Option<Instant> = None;
         let ran = loop {
             tokio::select! {

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use isolator_pool::pool::session::{CellEnd, CellOutcome, Occasion, ShownThing};
+use isolator_pool::pool::session::{CellEnd, CellOutcome, NoCheckpoint, Occasion, ShownThing};
 use isolator_pool::run::outcome::{End, Status};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -93,7 +93,7 @@ pub(super) fn line(cell: &CellOutcome, message: Option<&str>) -> serde_json::Res
         shown_missing: cell.shown_dropped.into(),
         undone: cell.undone,
         checkpoints: cell.checkpoints,
-        no_checkpoint: cell.no_checkpoint.as_deref(),
+        no_checkpoint: cell.no_checkpoint.map(NoCheckpoint::why),
         background: text(&cell.background),
         background_shown: on(Occasion::Background).map(forms).collect(),
         background_missing_bytes: cell.background_dropped,

@@ -304,7 +304,7 @@ impl Calls {
             RunState::Running { handle, so_far } => {
                 Ok(tool_result::of_running(handle, self.config.results.keep_for, &so_far))
             }
-            RunState::Gone => Ok(tool_result::ended_without_result()),
+            RunState::Gone { so_far } => Ok(tool_result::ended_without_result(&so_far)),
         }
     }
 

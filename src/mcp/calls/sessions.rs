@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::{CellEnd, CellOutcome, Rewound, SessionError};
+use isolator_pool::quote::said;
+use isolator_pool::run::outcome::{End, Status};
 use isolator_pool::run::output::Watch;
 use serde::Serialize;
 use serde_json::json;
@@ -108,7 +110,10 @@ impl Calls {
         notes.append(&mut got.notes);
         wish.packages = got.bound.clone();
         let (session, receipt) = match self.sessions.open(&client, &self.config, wish).await {
-            Ok(opened) => opened,
+            Ok((session, receipt, mut evicted)) => {
+                notes.append(&mut evicted);
+                (session, receipt)
+            }
             Err(error) => {
                 return Ok(session_answers::not_opened(&error, self.pools.advice_when_busy()));
             }
@@ -125,13 +130,13 @@ impl Calls {
         let mut unanswered = Unanswered { sessions: &self.sessions, session, is_answered: false };
         let session = &unanswered.session;
         if let Some(first) = first
-            && let Err(answer) = self.first_files(session, first, &client).await
+            && let Err(answer) = self.first_files(session, first, &mut notes).await
         {
             // Without its files it is not what was asked for.
             return answer;
         }
         if let Some(replayed) = &mut replayed
-            && let Err(answer) = self.replay(session, steps, replayed, &client, progress).await
+            && let Err(answer) = self.replay(session, steps, replayed, progress, &mut notes).await
         {
             return answer;
         }
@@ -170,14 +175,14 @@ impl Calls {
         &self,
         session: &InUse,
         mut first: Cell,
-        client: &Client,
+        notes: &mut Vec<String>,
     ) -> Result<(), Answer> {
         let unchecked = std::mem::take(&mut first.unchecked);
         let found = self.config.policies.check(&session.language.name, unchecked).await;
         if !found.is_empty() {
             return Err(Ok(tool_result::of_report(&Report::refused(found), Vec::new())));
         }
-        let ran = self.run_step(session, first, client, None).await;
+        let ran = self.run_step(session, first, None, notes).await;
         ran.map(|_| ()).map_err(|error| Ok(session_answers::failed(&error, session)))
     }
 
@@ -188,13 +193,28 @@ impl Calls {
         session: &InUse,
         steps: VecDeque<Entry>,
         replayed: &mut Replayed,
-        client: &Client,
         watch: Option<Watch>,
+        notes: &mut Vec<String>,
     ) -> Result<(), Answer> {
         const MAX_TOLD: usize = 20;
         // Whoever waits longer for an answer is told by then.
         let until = Instant::now() + self.config.results.detach_after;
-        for Entry { cell: number, step, files, has_lost_files, timeout, .. } in steps {
+        let mut tell = |number: u32, failure: String| {
+            if replayed.failed.len() < MAX_TOLD {
+                replayed.failed.push(format!("cell {number}: {failure}"));
+            }
+        };
+        for Entry { cell: number, step, files, has_lost_files, timeout, end } in steps {
+            if end == EntryEnd::TimedOut {
+                let timeout = duration::shown(timeout);
+                tell(
+                    number,
+                    format!("not run again, because it was still running after {timeout}"),
+                );
+            }
+            if matches!(step, Step::Files) && files.is_empty() && !has_lost_files {
+                continue;
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 replayed.not_run += 1;
@@ -207,9 +227,9 @@ impl Calls {
             let found = self.config.policies.check(&language.name, cell.unchecked.clone()).await;
             replayed.steps += 1;
             let failure = if found.is_empty() {
-                let ran = self.run_step(session, cell, client, watch.clone()).await;
+                let ran = self.run_step(session, cell, watch.clone(), notes).await;
                 match ran {
-                    Ok(outcome) => failure_of(&outcome),
+                    Ok(outcome) => failure_of(&outcome, timeout),
                     Err(error @ SessionError::Ended(_)) => {
                         return Err(Ok(session_answers::failed(&error, session)));
                     }
@@ -220,22 +240,20 @@ impl Calls {
             };
             let lost = "its files were too large to be remembered, and are missing".to_owned();
             let failure = failure.or_else(|| has_lost_files.then_some(lost));
-            if let Some(failure) = failure
-                && replayed.failed.len() < MAX_TOLD
-            {
-                replayed.failed.push(format!("cell {number}: {failure}"));
+            if let Some(failure) = failure {
+                tell(number, failure);
             }
         }
         Ok(())
     }
 
-    /// Runs a cell, and notes it in the journal.
+    /// Runs a cell, and notes it in the journal. `notes` say which sessions have ended because their memory is needed.
     async fn run_step(
         &self,
         session: &InUse,
         cell: Cell,
-        client: &Client,
         watch: Option<Watch>,
+        notes: &mut Vec<String>,
     ) -> Result<CellOutcome, SessionError> {
         let Cell { mut run, step, files, has_lost_files, .. } = cell;
         run.watch = watch;
@@ -245,11 +263,11 @@ impl Calls {
             let entry = Entry { cell: 0, step, files, has_lost_files, timeout, end: EntryEnd::Ran };
             calls.note_step(&open, entry, ran);
         };
-        let ran = session.session.run(client, run, done).await;
+        let ran = session.session.run(run, done).await;
         if let Err(error) = &ran {
             self.pools.count_failed_cell(&session.language.name, error);
         }
-        self.sessions.keep_to_memory();
+        notes.append(&mut self.sessions.keep_to_memory(&session.client));
         ran
     }
 
@@ -265,14 +283,21 @@ impl Calls {
         match ran {
             Ok(outcome) => {
                 entry.cell = outcome.cell;
-                if outcome.end == Some(CellEnd::Interrupted) {
+                if outcome.end == Some(CellEnd::Interrupted)
+                    && outcome.outcome.status != Status::Timeout
+                {
                     // It would go on for as long as it could, if nobody interrupts it the next time.
                     entry.timeout = outcome.outcome.wall.max(LEAST_TIME);
                 }
-                // What has ended its session would end the next one, too.
-                if (outcome.undone > 0 && is_code) || !outcome.is_alive {
-                    entry.end = EntryEnd::Undone;
-                }
+                entry.end = if !outcome.is_alive {
+                    EntryEnd::SessionEnded
+                } else if outcome.undone > 0 && is_code {
+                    EntryEnd::Undone
+                } else if outcome.outcome.status == Status::Timeout {
+                    EntryEnd::TimedOut
+                } else {
+                    EntryEnd::Ran
+                };
                 self.sessions.note(session, |journal| {
                     if outcome.undone > 1 {
                         journal.undo(outcome.undone - 1);
@@ -287,7 +312,7 @@ impl Calls {
             }
             // It is not known how far it came.
             Err(SessionError::Ended(_)) => {
-                entry.end = EntryEnd::Undone;
+                entry.end = EntryEnd::SessionEnded;
                 self.sessions.note(session, |journal| journal.add(entry));
             }
             // It did not run.
@@ -359,7 +384,7 @@ impl Calls {
         &self,
         session: &InUse,
         mut cell: Cell,
-        notes: Vec<String>,
+        mut notes: Vec<String>,
         client: &Client,
         watch: Option<Watch>,
         note: &mut Note,
@@ -384,7 +409,7 @@ impl Calls {
         let (advice, wanted) = (cell.advice.take(), cell.wanted.clone());
         let sent = cell.run.workspace.names();
         let timeout = cell.run.timeout;
-        let outcome = match self.run_step(session, cell, client, watch).await {
+        let outcome = match self.run_step(session, cell, watch, &mut notes).await {
             Ok(outcome) => outcome,
             Err(error) => return Ok(session_answers::failed(&error, session)),
         };
@@ -472,25 +497,37 @@ impl Calls {
     }
 }
 
-/// What of a step is run again in a new session. Files stay when a cell is undone, so they come again without it.
+/// What of a step is run again in a new session. Files stay when a cell is undone, so they come again without it. What has run longer
+/// than it could would do so again, and what has ended its session would end the next one, too.
 fn to_run_again(entry: &Entry) -> Option<Entry> {
+    let has_files = !entry.files.is_empty() || entry.has_lost_files;
     match entry.end {
         EntryEnd::Ran => Some(entry.clone()),
-        EntryEnd::Undone if entry.files.is_empty() && !entry.has_lost_files => None,
-        EntryEnd::Undone => Some(Entry { step: Step::Files, ..entry.clone() }),
+        EntryEnd::Undone | EntryEnd::SessionEnded if !has_files => None,
+        EntryEnd::Undone | EntryEnd::SessionEnded | EntryEnd::TimedOut => {
+            Some(Entry { step: Step::Files, ..entry.clone() })
+        }
     }
 }
 
-/// What is said of a step that failed when it was run again.
-fn failure_of(outcome: &CellOutcome) -> Option<String> {
-    const LONGEST: usize = 200;
-    use isolator_pool::run::outcome::Status;
+/// What is said of a step that failed when it was run again, which could take so long.
+fn failure_of(outcome: &CellOutcome, timeout: Duration) -> Option<String> {
     let status = outcome.outcome.status;
-    (status != Status::Success).then(|| {
-        let printed = outcome.outcome.stderr.to_bytes();
-        let printed = String::from_utf8_lossy(&printed);
-        let last = printed.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let last: String = last.chars().take(LONGEST).collect();
-        format!("{}: {last}", status.as_str())
-    })
+    if status == Status::Success {
+        return None;
+    }
+    let mut failure = status.as_str().to_owned();
+    if status == Status::Timeout {
+        failure.push_str(&format!(" after {}", duration::shown(timeout)));
+    }
+    let printed = outcome.outcome.stderr.to_bytes();
+    let printed = String::from_utf8_lossy(&printed);
+    match (printed.lines().rev().find(|line| !line.trim().is_empty()), outcome.outcome.end) {
+        (Some(last), _) => failure.push_str(&format!(": {}", said(last))),
+        (None, Some(End::Code(code))) if status == Status::Error => {
+            failure.push_str(&format!(": exit code {code}"));
+        }
+        (None, _) => {}
+    }
+    Some(failure)
 }

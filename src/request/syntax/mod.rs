@@ -175,8 +175,9 @@ fn from_json(exit: i32, outcome: &Outcome) -> Result<Answer, NoVerdict> {
     if outcome.stdout.dropped > 0 {
         return Err(unreadable("it is too long"));
     }
-    let answer: Answer = serde_json::from_slice(&outcome.stdout.head)
-        .map_err(|error| unreadable(&format!("it is not the expected JSON ({error})")))?;
+    let answer: Answer = serde_json::from_slice(&outcome.stdout.head).map_err(|error| {
+        unreadable(&format!("it is not the expected JSON ({})", quoted(&error.to_string())))
+    })?;
     let is_whole = match &answer.error {
         Some(error) => !answer.valid && !error.trim().is_empty(),
         None => answer.valid && answer.line.is_none() && answer.offset.is_none(),

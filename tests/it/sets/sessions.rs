@@ -41,7 +41,7 @@ async fn run(
         files: None,
         watch: None,
     };
-    let outcome = session.run(&Client::Host, request, |_| {}).await.expect("an outcome");
+    let outcome = session.run(request, |_| {}).await.expect("an outcome");
     super::printed(&outcome.outcome)
 }
 

@@ -1,3 +1,5 @@
+use futures_util::FutureExt as _;
+
 use super::*;
 
 fn admission(running: usize, queue: usize) -> Arc<Admission> {
@@ -192,4 +194,37 @@ async fn the_turn_of_a_request_that_is_gone_goes_to_the_next() {
     assert_eq!((admission.running(), admission.waiting()), (1, 0));
     drop(admitted);
     assert_eq!(admission.running(), 0);
+}
+
+#[tokio::test]
+async fn slots_that_rest_are_called_back_for_those_whom_they_help() {
+    let limits =
+        AdmissionLimits { running: 3, running_of_one: 2, queue: 0, wait: Duration::from_secs(5) };
+    let admission = Admission::new(limits);
+    let (a, b) = (Client::named("a"), Client::named("b"));
+    let mut slots = Vec::new();
+    for client in [&a, &a, &b] {
+        let mut slot = admission.enter(client).await.unwrap();
+        slot.rest();
+        slots.push(slot);
+    }
+    assert_eq!((admission.running(), admission.clients()), (0, Vec::new()));
+    let wanted = |slots: &[Admitted]| -> Vec<bool> {
+        slots.iter().map(|slot| slot.wanted().now_or_never().is_some()).collect()
+    };
+    assert_eq!(wanted(&slots), [false; 3]);
+    // It has as many as it may, so that of the other client would not help. There is no queue, but a slot is there in a moment.
+    let mut waiting = Box::pin(admission.enter(&a));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    assert_eq!(wanted(&slots), [true, false, false]);
+    // One that is used again is wanted again when it rests.
+    slots[0].work();
+    assert_eq!((wanted(&slots)[0], admission.running()), (false, 1));
+    slots[0].rest();
+    assert_eq!(wanted(&slots), [false, true, false]);
+    drop(slots.remove(1));
+    let admitted = waiting.await.unwrap();
+    assert_eq!(admission.running(), 1);
+    drop((admitted, slots));
+    assert_eq!((admission.running(), admission.waiting()), (0, 0));
 }

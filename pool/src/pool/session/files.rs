@@ -1,12 +1,13 @@
 //! The files of a session's workspace.
 
-use isolator_runner::wire::{self, Kind, Listed, MAX_FILES, MAX_PATH, Read, ReadEnded};
+use std::io;
+
+use isolator_runner::wire::{self, Kind, Listed, MAX_FILES, MAX_PATH, Read, ReadEnded, ReadError};
 
 use super::exchange::{exchange, message, parse, told, unexpected};
 use super::task::SHORT_TIMEOUT;
 use super::{EndReason, FilePart, SessionError};
 use crate::run::outcome::ChangedFile;
-use crate::run::shortened;
 use crate::sandbox::{Armed, Sandbox};
 
 /// Lists them, and tells whether that is all. The outer error is a session that is gone.
@@ -51,9 +52,12 @@ pub(super) async fn read(
     });
     match ended.await {
         Ok(ReadEnded { size: Some(size), error: None }) => Ok(Ok(FilePart { content, size })),
-        Ok(ReadEnded { error, .. }) => {
-            Ok(Err(SessionError::NoSuchFile(shortened(&error.unwrap_or_default()))))
-        }
+        Ok(ReadEnded { error, .. }) => Ok(Err(SessionError::NoSuchFile(match error {
+            Some(ReadError::System(number)) => io::Error::from_raw_os_error(number).to_string(),
+            Some(ReadError::NoSuchFile) | None => {
+                "there is no such file (links and pipes are not read)".to_owned()
+            }
+        }))),
         Err(broken) => Err(EndReason::Lost(told(&broken))),
     }
 }

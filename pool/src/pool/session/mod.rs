@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use isolator_runner::wire::{CellEnd, CellRun, Occasion, Rewound};
+pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound};
 use isolator_runner::wire::{Interpreter, MAX_PATH, OutputLimits, WantedFiles};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -28,13 +28,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::engine::limits::Resources;
 use crate::lock::lock;
 use crate::packages::PackageSet;
-use crate::pool::admission::{AdmissionError, Client};
+use crate::pool::admission::AdmissionError;
 use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
 use crate::run::workspace::Workspace;
 
 pub use self::done::Done;
-pub(crate) use self::opening::start;
+pub(crate) use self::opening::{begin, open};
 
 /// Calls of one session that may wait for each other.
 const MAX_WAITING: usize = 8;
@@ -121,7 +121,7 @@ pub struct CellOutcome {
     /// How many cells were undone: the variables are as before them.
     pub undone: u32,
     /// Why there was no checkpoint before the cell, if there was none.
-    pub no_checkpoint: Option<String>,
+    pub no_checkpoint: Option<NoCheckpoint>,
     /// How many cells can be rewound.
     pub checkpoints: u32,
     /// What processes and threads of earlier cells have printed since the last answer.
@@ -198,7 +198,7 @@ pub enum SessionError {
     #[error("the session has ended: {0}")]
     Ended(EndReason),
     /// Other calls of the session are waiting already.
-    #[error("{MAX_WAITING} calls of this session are waiting already")]
+    #[error("{MAX_WAITING} calls of this session are waiting already, and no more can")]
     Busy,
     /// The server is busy or stopping.
     #[error(transparent)]
@@ -252,7 +252,6 @@ pub(crate) struct Asked {
 /// What the task of a session can do. Whoever drops the receiver of the answer does not wait anymore.
 pub(crate) enum Command {
     Cell {
-        client: Client,
         request: Box<CellRequest>,
         gone: CancellationToken,
         done: Done<CellOutcome>,
@@ -284,6 +283,27 @@ impl Command {
             Self::Read { answer, .. } => answer.is_closed(),
         }
     }
+
+    /// Waits until nobody waits for the answer.
+    pub(crate) async fn unwanted(&mut self) {
+        match self {
+            Self::Cell { answer, .. } => answer.closed().await,
+            Self::Rewind { answer, .. } => answer.closed().await,
+            Self::List { answer } => answer.closed().await,
+            Self::Read { answer, .. } => answer.closed().await,
+        }
+    }
+
+    /// Answers that it is not done. The receiver may be gone, which is fine.
+    pub(crate) fn refuse(self, error: AdmissionError) {
+        let error = error.into();
+        match self {
+            Self::Cell { answer, .. } => drop(answer.send(Err(error))),
+            Self::Rewind { answer, .. } => drop(answer.send(Err(error))),
+            Self::List { answer } => drop(answer.send(Err(error))),
+            Self::Read { answer, .. } => drop(answer.send(Err(error))),
+        }
+    }
 }
 
 impl Session {
@@ -297,7 +317,7 @@ impl Session {
         &self.image
     }
 
-    /// Runs a cell for a client. A second one waits for the first. Dropping the future undoes the cell, if that is possible. Once the
+    /// Runs a cell. A second one waits for the first. Dropping the future undoes the cell, if that is possible. Once the
     /// cell has been sent to the sandbox, `done` is told its end, whether somebody waits for it or not.
     ///
     /// # Errors
@@ -305,15 +325,14 @@ impl Session {
     /// See [`SessionError`]. What the cell did wrong is not an error but an outcome.
     pub async fn run(
         &self,
-        client: &Client,
         request: CellRequest,
         done: impl FnOnce(&Result<CellOutcome, SessionError>) + Send + 'static,
     ) -> Result<CellOutcome, SessionError> {
         let gone = CancellationToken::new();
         // Told by being dropped, whatever becomes of this future.
         let _guard = gone.clone().drop_guard();
-        let (client, request, done) = (client.clone(), Box::new(request), Box::new(done));
-        self.ask(|answer| Command::Cell { client, request, gone, done, answer }).await
+        let (request, done) = (Box::new(request), Box::new(done));
+        self.ask(|answer| Command::Cell { request, gone, done, answer }).await
     }
 
     /// Goes back to before so many cells of code. Returns how many were undone, and how many more can be: none, if there is no

@@ -6,32 +6,31 @@ use std::time::Duration;
 
 use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::exchange::{exchange, parse, told, unexpected};
-use super::task::{Held, Task};
+use super::task::{FREEZE_AFTER, Held, Task};
 use super::{EndReason, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
-use crate::pool::admission::Admission;
-use crate::run::{Prepared, shortened};
+use crate::pool::admission::Admitted;
+use crate::quote::said;
+use crate::run::Prepared;
 use crate::sandbox::{Armed, Sandbox};
 
 /// How long a kernel may take to get ready: longer than the runner allows it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Starts a session in a sandbox that can take a job.
+/// Makes a session of a sandbox that can take a job.
 ///
 /// # Errors
 ///
-/// Why it does not start.
-pub(crate) async fn start(
-    mut sandbox: Sandbox<Armed>,
+/// Why it does not become one.
+pub(crate) async fn open(
+    sandbox: &mut Sandbox<Armed>,
     request: &SessionRequest,
     prepared: Prepared,
-    shared: &Arc<Shared>,
-    admission: Admission,
-    abort: CancellationToken,
-) -> Result<Session, SessionError> {
+) -> Result<Opened, SessionError> {
     let Prepared { interpreter: wanted, packages, .. } = prepared;
     let kernel = request.kernel.as_ref().map(|kernel| Kernel {
         interpreter: kernel.interpreter,
@@ -47,24 +46,34 @@ pub(crate) async fn start(
     let mut message = Vec::new();
     wire::push_message(&mut message, Kind::Session, &session)
         .map_err(|error| SessionError::Command(error.to_string()))?;
-    let opened =
-        exchange(&mut sandbox, message, None, OPEN_TIMEOUT, |(kind, payload), _| match kind {
-            Kind::Opened => parse::<Opened>(kind, &payload).map(|opened| Some(Ok(opened))),
-            Kind::Failed => parse::<Failed>(kind, &payload).map(|failed| Some(Err(failed))),
-            other => Err(unexpected(other)),
-        });
-    let opened = match opened.await {
-        Ok(Ok(opened)) => opened,
+    let opened = exchange(sandbox, message, None, OPEN_TIMEOUT, |(kind, payload), _| match kind {
+        Kind::Opened => parse::<Opened>(kind, &payload).map(|opened| Some(Ok(opened))),
+        Kind::Failed => parse::<Failed>(kind, &payload).map(|failed| Some(Err(failed))),
+        other => Err(unexpected(other)),
+    });
+    match opened.await {
+        Ok(Ok(opened)) => Ok(opened),
         Ok(Err(failed)) if failed.cause == FailedCause::Packages => {
             if let Some(set) = &request.packages {
                 sandbox.engine.missed(set);
             }
-            let why = format!("it did not get its packages: {}", shortened(&failed.message));
-            return Err(SessionError::Ended(EndReason::Lost(why)));
+            let why = format!("it did not get its packages: {}", said(&failed.message));
+            Err(SessionError::Ended(EndReason::Lost(why)))
         }
-        Ok(Err(failed)) => return Err(SessionError::Command(shortened(&failed.message))),
-        Err(broken) => return Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
-    };
+        Ok(Err(failed)) => Err(SessionError::Command(said(&failed.message))),
+        Err(broken) => Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
+    }
+}
+
+/// Begins to serve a session in its sandbox, for the client whose slot it is.
+pub(crate) fn begin(
+    sandbox: Sandbox<Armed>,
+    opened: Opened,
+    request: &SessionRequest,
+    slot: Admitted,
+    shared: &Arc<Shared>,
+    abort: CancellationToken,
+) -> Session {
     let image = sandbox.spec.image.digest.clone();
     let limit = request.resources.memory.as_bytes();
     let state = Arc::new(State {
@@ -81,18 +90,26 @@ pub(crate) async fn start(
     let turn = Arc::new(Semaphore::new(1));
     let task = Task {
         shared: Arc::clone(shared),
-        admission,
+        admission: slot.admission.clone(),
+        client: slot.client.clone(),
         abort,
         state: Arc::clone(&state),
         turn: Arc::clone(&turn),
         cells: 0,
+        awake_until: Instant::now() + FREEZE_AFTER,
         is_resting: false,
         failed_freezes: 0,
         memory_limit: limit,
     };
-    shared.tasks.spawn(task.serve(Held::Awake(sandbox), received));
-    let interpreter = opened.interpreter.map(|name| name.chars().take(100).collect());
-    Ok(Session {
+    shared.tasks.spawn(task.serve(Held::resting(sandbox, slot), received));
+    let interpreter = request.kernel.as_ref().map(|kernel| {
+        let name = kernel.interpreter.name();
+        match opened.version.filter(|version| is_version(version)) {
+            Some(version) => format!("{name} {version}"),
+            None => name.to_owned(),
+        }
+    });
+    Session {
         commands,
         turn,
         waiting: AtomicUsize::new(0),
@@ -100,5 +117,14 @@ pub(crate) async fn start(
         shared: state,
         opened: OpenedSession { interpreter, preloaded: opened.preloaded },
         image,
-    })
+    }
+}
+
+/// Whether it looks like a version. A package of the program can have the kernel say anything.
+fn is_version(text: &str) -> bool {
+    const LONGEST: usize = 40;
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
+    text.len() <= LONGEST
+        && text.starts_with(|first: char| first.is_ascii_digit())
+        && text.bytes().all(is_part)
 }

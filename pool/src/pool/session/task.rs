@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound,
+    self, Cell, CellEnd, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound,
 };
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -21,14 +21,15 @@ use super::{
 };
 use crate::lock::lock;
 use crate::pool::Shared;
-use crate::pool::admission::Admission;
-use crate::run::outcome::Outcome;
-use crate::run::{disks, shortened};
+use crate::pool::admission::{Admission, Admitted, Client};
+use crate::quote::said;
+use crate::run::disks;
+use crate::run::outcome::{Outcome, Status};
 use crate::sandbox::{Armed, Paused, Sandbox};
 
-/// How long a session stays thawed after its last answer: the next cell of a conversation often follows at once, and thawing takes
-/// longer than most cells on some engines.
-const FREEZE_AFTER: Duration = Duration::from_secs(1);
+/// How long a session stays thawed after a cell if nobody else wants its slot: the next cell of a conversation often follows at once,
+/// and thawing takes longer than most cells on some engines.
+pub(super) const FREEZE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a session stays thawed if its runner does not say that it rests.
 const LONGEST_UNREST: Duration = Duration::from_secs(20);
@@ -46,25 +47,53 @@ const REPORT_GRACE: Duration = Duration::from_secs(15);
 /// How long listing and reading files and rewinding may take.
 pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The sandbox of a session.
+/// The sandbox of a session. As long as its programs can run it has a slot.
 pub(super) enum Held {
-    Awake(Sandbox<Armed>),
+    Awake(Sandbox<Armed>, Admitted),
     Frozen(Sandbox<Paused>),
+}
+
+impl Held {
+    /// A sandbox that runs only because a call may follow.
+    pub(super) fn resting(sandbox: Sandbox<Armed>, mut slot: Admitted) -> Self {
+        slot.rest();
+        Self::Awake(sandbox, slot)
+    }
 }
 
 pub(super) struct Task {
     pub(super) shared: Arc<Shared>,
     pub(super) admission: Admission,
+    /// Whose session it is.
+    pub(super) client: Client,
     pub(super) abort: CancellationToken,
     pub(super) state: Arc<State>,
     pub(super) turn: Arc<Semaphore>,
     /// Cells so far.
     pub(super) cells: u32,
+    /// Until when the sandbox stays thawed if nobody else wants its slot.
+    pub(super) awake_until: Instant,
     /// Whether the runner has said that the sandbox can be frozen.
     pub(super) is_resting: bool,
     /// How often freezing the sandbox has failed since the last call.
     pub(super) failed_freezes: u32,
     pub(super) memory_limit: u64,
+}
+
+impl Drop for Task {
+    /// Tells those who wait, also if the task has panicked: by the end of their turns and of the channels, after which they look for
+    /// the reason.
+    fn drop(&mut self) {
+        *lock(&self.state.running_since) = None;
+        self.state.ended.send_if_modified(|ended| {
+            let is_unknown = ended.is_none();
+            ended.get_or_insert_with(|| {
+                EndReason::Lost("a mistake in the server has ended it".to_owned())
+            });
+            is_unknown
+        });
+        self.turn.close();
+    }
 }
 
 impl Task {
@@ -76,11 +105,7 @@ impl Task {
             () = end.cancelled() => EndReason::Closed,
             reason = self.serve_until_it_ends(held, &mut commands) => reason,
         };
-        // Those who wait are told by the end of the channels and of their turns, and then look for the reason.
-        *lock(&self.state.running_since) = None;
         self.state.ended.send_replace(Some(reason));
-        self.turn.close();
-        drop(commands);
     }
 
     async fn serve_until_it_ends(
@@ -106,25 +131,40 @@ impl Task {
         held: &mut Held,
         commands: &mut mpsc::Receiver<Asked>,
     ) -> Result<Option<Asked>, EndReason> {
-        let is_awake = matches!(held, Held::Awake(_));
-        let connection = match held {
-            Held::Awake(sandbox) => &mut sandbox.connection,
-            Held::Frozen(sandbox) => &mut sandbox.connection,
+        let (connection, slot) = match held {
+            Held::Awake(sandbox, slot) => (&mut sandbox.connection, Some(&*slot)),
+            Held::Frozen(sandbox) => (&mut sandbox.connection, None),
         };
+        let is_awake = slot.is_some();
+        let wanted = async {
+            match slot {
+                Some(slot) => slot.wanted().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut wanted = std::pin::pin!(wanted);
+        let mut is_wanted = false;
         let (_, mut receiver) = connection.split();
         let since = Instant::now();
         loop {
-            let freeze_after = if self.failed_freezes > 0 {
-                FREEZE_AGAIN_AFTER
-            } else if self.is_resting {
-                FREEZE_AFTER
+            let freeze_at = if self.failed_freezes > 0 {
+                since + FREEZE_AGAIN_AFTER
+            } else if !self.is_resting {
+                since + LONGEST_UNREST
+            } else if is_wanted {
+                since
             } else {
-                LONGEST_UNREST
+                self.awake_until
             };
+            // Calls that follow each other without a pause would keep the slot from others. One that can't be given back is used.
+            let takes_commands = !is_wanted || self.failed_freezes > 0;
             tokio::select! {
                 biased;
-                asked = commands.recv() => return asked.map(Some).ok_or(EndReason::Closed),
                 () = self.shared.stop.cancelled() => return Err(EndReason::ServerStops),
+                () = &mut wanted, if !is_wanted => is_wanted = true,
+                asked = commands.recv(), if takes_commands => {
+                    return asked.map(Some).ok_or(EndReason::Closed);
+                }
                 frame = receiver.next() => match frame {
                     Some(Ok((Kind::Resting, _))) => self.is_resting = true,
                     Some(Ok((kind, _))) => return Err(EndReason::Lost(unexpected(kind))),
@@ -134,7 +174,7 @@ impl Task {
                         return Err(EndReason::Lost(why.to_owned()));
                     }
                 },
-                () = tokio::time::sleep_until(since + freeze_after), if is_awake => return Ok(None),
+                () = tokio::time::sleep_until(freeze_at), if is_awake => return Ok(None),
             }
         }
     }
@@ -144,61 +184,66 @@ impl Task {
         held: Held,
         asked: Option<Asked>,
     ) -> Result<Held, EndReason> {
-        let is_frozen = matches!(held, Held::Frozen(_));
-        let Some(Asked { command, turn: _turn }) = asked else {
-            let Held::Awake(sandbox) = held else { return Ok(held) };
-            return self.freeze(sandbox).await;
+        let Some(Asked { mut command, turn: _turn }) = asked else {
+            return match held {
+                Held::Awake(sandbox, slot) => self.freeze(sandbox, slot).await,
+                frozen @ Held::Frozen(_) => Ok(frozen),
+            };
         };
         // Whoever does not wait anymore needs nothing.
         if !command.is_wanted() {
             return Ok(held);
         }
-        // A cell has to wait for its turn, while the sandbox is left as it is.
         let arrived = Instant::now();
-        let admitted = match &command {
-            Command::Cell { client, gone, .. } => tokio::select! {
-                biased;
-                () = gone.cancelled() => return Ok(held),
-                () = self.abort.cancelled() => return Err(EndReason::ServerStops),
-                admitted = self.admission.enter(client) => Some(admitted),
-            },
-            _ => None,
-        };
-        let admitted = match (admitted.transpose(), command) {
-            (Ok(admitted), command) => (admitted, command),
-            (Err(error), Command::Cell { answer, .. }) => {
-                // The receiver may be gone, which is fine.
-                let _ = answer.send(Err(error.into()));
-                return Ok(held);
+        let (mut sandbox, slot, was_frozen) = match held {
+            Held::Awake(sandbox, mut slot) => {
+                slot.work();
+                (sandbox, slot, false)
             }
-            (Err(_), _) => return Ok(held),
+            Held::Frozen(sandbox) => {
+                let admitted = tokio::select! {
+                    biased;
+                    () = command.unwanted() => return Ok(Held::Frozen(sandbox)),
+                    () = self.abort.cancelled() => return Err(EndReason::ServerStops),
+                    admitted = self.admission.enter(&self.client) => admitted,
+                };
+                match admitted {
+                    Ok(slot) => (sandbox.begin_to_resume(&self.shared.makers), slot, true),
+                    Err(error) => {
+                        command.refuse(error);
+                        return Ok(Held::Frozen(sandbox));
+                    }
+                }
+            }
         };
-        let (_admitted, command) = admitted;
         let queue = arrived.elapsed();
+        // Reading and listing files need no more than their moment.
+        let is_followed = matches!(command, Command::Cell { .. } | Command::Rewind { .. });
         if matches!(command, Command::Cell { .. }) {
             self.shared.counts.queue.add(queue);
         }
-        let mut sandbox = match held {
-            Held::Awake(sandbox) => sandbox,
-            Held::Frozen(sandbox) => sandbox.begin_to_resume(&self.shared.makers),
-        };
         self.state.is_frozen.store(false, Ordering::Relaxed);
         // The runner says it again after this command.
         (self.is_resting, self.failed_freezes) = (false, 0);
         let activity = Arc::clone(&self.shared.activity);
         let abort = self.abort.clone();
-        let obeyed = async { self.obey(&mut sandbox, command, queue, is_frozen).await };
+        let obeyed = async { self.obey(&mut sandbox, command, queue, was_frozen).await };
         tokio::select! {
             biased;
             () = abort.cancelled() => return Err(EndReason::ServerStops),
             obeyed = activity.during(obeyed) => obeyed?,
         }
-        Ok(Held::Awake(sandbox))
+        if is_followed {
+            self.awake_until = Instant::now() + FREEZE_AFTER;
+        }
+        Ok(Held::resting(sandbox, slot))
     }
 
-    async fn freeze(&mut self, sandbox: Sandbox<Armed>) -> Result<Held, EndReason> {
+    /// Freezes the sandbox, and gives its slot back.
+    async fn freeze(&mut self, sandbox: Sandbox<Armed>, slot: Admitted) -> Result<Held, EndReason> {
         match sandbox.pause_or_keep().await {
             Ok(Ok(mut frozen)) => {
+                drop(slot);
                 self.state.is_frozen.store(true, Ordering::Relaxed);
                 self.measure(&mut frozen).await;
                 Ok(Held::Frozen(frozen))
@@ -206,7 +251,7 @@ impl Task {
             Ok(Err(sandbox)) => {
                 self.failed_freezes += 1;
                 if self.failed_freezes < FREEZE_TRIES {
-                    return Ok(Held::Awake(sandbox));
+                    return Ok(Held::Awake(sandbox, slot));
                 }
                 Err(EndReason::Lost("its processes could not be frozen".to_owned()))
             }
@@ -322,7 +367,7 @@ impl Task {
         let ended = match exchange(sandbox, message, signals, START_TIMEOUT, take).await {
             Ok(Ok(ended)) => ended,
             Ok(Err(Failed { cause, message })) => {
-                let message = shortened(&message);
+                let message = said(&message);
                 let error = match cause {
                     FailedCause::WorkspaceFull | FailedCause::Workspace => {
                         SessionError::Files(message)
@@ -347,20 +392,17 @@ impl Task {
             total,
         };
         let CellOutput { output, shown, background, .. } = output;
-        let end = (!ended.is_alive).then(|| {
-            EndReason::ByProgram(
-                "a cell ended its interpreter, or what it started could not be ended".to_owned(),
-            )
-        });
-        let no_checkpoint = ended.no_checkpoint.map(|why| why.chars().take(200).collect());
+        let outcome = Outcome::from_exit(ended.exit, output, &disks);
+        let end =
+            (!ended.is_alive).then(|| EndReason::ByProgram(fatal(&outcome, ended.end).to_owned()));
         let outcome = CellOutcome {
             cell: number,
-            outcome: Outcome::from_exit(ended.exit, output, &disks),
+            outcome,
             end: ended.end,
             shown,
             shown_dropped: ended.shown_dropped,
             undone: ended.undone,
-            no_checkpoint,
+            no_checkpoint: ended.no_checkpoint,
             checkpoints: ended.checkpoints,
             background,
             background_dropped: ended.background_dropped,
@@ -409,5 +451,17 @@ impl Task {
             Ok(state) => EndReason::Lost(format!("the sandbox is {state}")),
             Err(error) => EndReason::Lost(error.to_string()),
         }
+    }
+}
+
+/// What a cell did with which its session has ended.
+fn fatal(outcome: &Outcome, end: Option<CellEnd>) -> &'static str {
+    match outcome.status {
+        _ if outcome.lacked_memory() => "a cell needed more memory than it can have",
+        Status::Timeout => "a cell ran longer than its timeout and had to be killed",
+        Status::OutputLimit => "a cell printed more than it may and had to be killed",
+        Status::Killed => "a cell was cancelled and had to be killed",
+        _ if end.is_some() => "a cell ended its interpreter",
+        _ => "what a command had started could not be ended",
     }
 }

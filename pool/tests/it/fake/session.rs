@@ -16,11 +16,7 @@ const REWINDS_IN: Duration = Duration::from_millis(20);
 impl Runner {
     /// Serves a session until the stream ends or a cell ends it.
     pub(super) async fn serve_session(mut self, mut decoder: FrameDecoder) -> std::io::Result<()> {
-        let opened = Opened {
-            interpreter: Some("Fake 1".to_owned()),
-            preloaded: true,
-            memory: Some(1 << 20),
-        };
+        let opened = Opened { version: None, preloaded: true, memory: Some(1 << 20) };
         self.send(Kind::Opened, &opened).await?;
         self.write(&wire::header(Kind::Resting, 0)).await?;
         let (mut cell, mut code) = (None::<Cell>, Vec::new());
@@ -100,6 +96,8 @@ impl Runner {
                     },
                 }
             }
+            // Its kernel does not answer.
+            "unrest" => {}
             "end" => ended.is_alive = false,
             "eof" => return Ok(false),
             "silence" => std::future::pending().await,
@@ -109,7 +107,7 @@ impl Runner {
         }
         self.record(|record| record.cell_runs = Some(false));
         self.send(Kind::CellEnded, &ended).await?;
-        if ended.is_alive {
+        if ended.is_alive && what != "unrest" {
             self.write(&wire::header(Kind::Resting, 0)).await?;
         }
         Ok(ended.is_alive)

@@ -9,10 +9,10 @@ use super::*;
 const DEAF: &[u8] = b"e\0\0\0\x05\0\0\0\0\0";
 
 /// What a kernel says that is the session again, but makes no checkpoint.
-const RESUMED: &[u8] = b"p\0\0\0\x02\0x";
+const RESUMED: &[u8] = b"p\0\0\0\x01\x01";
 
 /// What a kernel says that begins a cell without a checkpoint.
-const STARTED: &[u8] = b"s\0\0\0\x02\0x";
+const STARTED: &[u8] = b"s\0\0\0\x01\x01";
 
 /// What stands behind a process of a kernel: a process that does nothing, and its end of the channel.
 struct Behind {
@@ -149,7 +149,7 @@ fn a_cell_whose_checkpoint_is_gone_asks_for_another_and_tells_if_there_is_none()
         }
         let mut kernels = kernels(vec![prepared], current, true);
         let begun = kernels.begin(2, false, None, b"x").unwrap();
-        assert_eq!(begun.no_checkpoint.as_deref(), is_gone.then_some("x"));
+        assert_eq!(begun.no_checkpoint, is_gone.then_some(NoCheckpoint::Threads));
         assert_eq!(behind.asked(), (b'C', vec![0, 0, 0, 2, u8::from(is_gone), b'x']));
         assert_eq!(kernels.checkpoints.len(), usize::from(!is_gone));
         assert_eq!(kernels.current.depth, 2);

@@ -50,18 +50,13 @@ impl Console<'_> {
         if self.style.is_quiet {
             return Ok(());
         }
-        if cell.no_checkpoint.is_some()
+        if let Some(why) = cell.no_checkpoint
             && cell.no_checkpoint != self.no_checkpoint
             && self.has_blocks()
         {
-            let why = cell.no_checkpoint.as_deref().unwrap_or_default();
-            self.screen
-                .remark(&format!(
-                    "there is no checkpoint before this cell, because {}",
-                    escaped(why)
-                ))
-                .await?;
-            self.no_checkpoint.clone_from(&cell.no_checkpoint);
+            let remark = format!("there is no checkpoint before this cell, because {}", why.why());
+            self.screen.remark(&remark).await?;
+            self.no_checkpoint = cell.no_checkpoint;
         }
         if !cell.background.is_empty() || cell.background_dropped > 0 {
             let text = String::from_utf8_lossy(&cell.background);
