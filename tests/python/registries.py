@@ -61,7 +61,7 @@ def _bytes(text):
     return text.encode() if isinstance(text, str) else text
 
 
-def wheel(name, version, *metadata, files=None, tag="py3-none-any", record=None):
+def wheel(name, version, *metadata, files=None, tag="py3-none-any", record=None, compression=zipfile.ZIP_STORED):
     """A wheel with these files, or with a single empty module, as its file's name and bytes.
 
     `metadata` are more lines of its metadata. `record` is the list of the files with their hashes, if it is to be another.
@@ -80,6 +80,7 @@ def wheel(name, version, *metadata, files=None, tag="py3-none-any", record=None)
     with zipfile.ZipFile(packed, "w") as file:
         for path, text in files.items():
             entry = zipfile.ZipInfo(path)
+            entry.compress_type = compression
             is_link = isinstance(text, Link)
             entry.external_attr = ((stat.S_IFLNK | 0o777) if is_link else (stat.S_IFREG | 0o644)) << 16
             file.writestr(entry, text.target if is_link else text)

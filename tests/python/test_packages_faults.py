@@ -19,7 +19,7 @@ import pytest
 from disk import Disk
 from faults import collect
 from package_index import Index, Packages
-from package_sets import Store, node_set, packages, python_set, serving
+from package_sets import Store, node_set, packages, python_set, serving, tools_of
 from server import command, environment, instances, until
 
 SEED = 11
@@ -32,16 +32,6 @@ GONE_WITHIN_S = 20
 CLEAN_WITHIN_S = 5
 
 any_engine = pytest.mark.any_engine
-
-
-def tools_of(store):
-    """The processes of tools that build in a store. npm gives itself another name, but each is in the folder of its build."""
-    found = []
-    for pid in processes.all_pids():
-        with suppress(OSError):
-            if os.readlink(f"/proc/{pid}/cwd").startswith(str(store.packages)) and processes.state(pid) != "Z":
-                found.append(pid)
-    return found
 
 
 async def is_clean(store):

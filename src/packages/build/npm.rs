@@ -75,6 +75,9 @@ const SETTINGS: [&str; 10] = [
 /// The part of its memory that npm may have for objects of JavaScript.
 const HEAP: (u64, u64) = (3, 4);
 
+/// What Node.js reserves for machine code and does not use, in bytes.
+const RESERVED: u64 = 512 << 20;
+
 /// How npm is called for one set.
 pub(super) struct Npm<'n> {
     pub config: &'n Config,
@@ -145,6 +148,7 @@ impl Npm<'_> {
             env: env.variables,
             folder,
             lock: self.building.lock(),
+            reserved: RESERVED,
             watch: self.watch,
             secrets: &env.secrets,
             tell,
@@ -183,9 +187,12 @@ impl Npm<'_> {
 
     /// What a failure means, with npm's own explanation.
     fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
-        let Failed { how, said } = failed;
+        let Failed { status, said } = failed;
         let package = damaged(&said).unwrap_or_else(|| "a package".to_owned());
         let said = without_noise(&said);
+        if let Some(reached) = self.watch.explain(NPM, status, &said) {
+            return reached;
+        }
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
         let target = self.target.name.clone();
         let shown =
@@ -236,7 +243,7 @@ impl Npm<'_> {
         ]) {
             BuildError::Unreachable { index: shown, said }
         } else {
-            BuildError::Tool { tool: NPM, how, said }
+            BuildError::Tool { tool: NPM, how: status.to_string(), said }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use isolator_pool::engine::Progress;
@@ -51,6 +51,8 @@ pub(super) struct Call<'c> {
     pub folder: &'c Path,
     /// Keeps the folder as long as the tool runs.
     pub lock: &'c File,
+    /// Bytes of memory that each of its processes reserves and does not use.
+    pub reserved: u64,
     /// Its bounds.
     pub watch: &'c Watch<'c>,
     /// What must not be shown.
@@ -63,7 +65,7 @@ pub(super) struct Call<'c> {
 #[derive(Debug)]
 pub(super) struct Failed {
     /// How it ended.
-    pub how: String,
+    pub status: ExitStatus,
     /// The end of what it said, without credentials.
     pub said: String,
 }
@@ -162,7 +164,7 @@ impl Call<'_> {
         }
         let said = std::sync::Mutex::new(Said::default());
         let follow = self.follow(&mut child, &said, say);
-        let watched = self.watch.during_tool(self.tool, group.0, follow);
+        let watched = self.watch.during_tool(self.tool, self.reserved, group.0, follow);
         let ended = tokio::time::timeout_at(deadline.at, watched).await;
         // Also children that it has left behind.
         drop(group);
@@ -187,10 +189,7 @@ impl Call<'_> {
                 if status.success() {
                     return Ok(Ok(()));
                 }
-                if let Some(reached) = self.watch.explain(self.tool, status, &said.last(SHOWN)) {
-                    return Err(reached);
-                }
-                Ok(Err(Failed { how: status.to_string(), said: said.last(SHOWN) }))
+                Ok(Err(Failed { status, said: said.last(SHOWN) }))
             }
         }
     }
@@ -201,7 +200,7 @@ impl Call<'_> {
         child: &mut Child,
         said: &std::sync::Mutex<Said>,
         say: Progress<'_>,
-    ) -> io::Result<std::process::ExitStatus> {
+    ) -> io::Result<ExitStatus> {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let read = async {
             tokio::join!(self.listen(stdout, said, say), self.listen(stderr, said, say));
@@ -302,6 +301,7 @@ mod tests {
         let building = store.begin(room).unwrap().unwrap();
         let bounds =
             Bounds { set: 4 * MIB, disk: 16 * MIB, memory: ByteSize::bytes(64 * MIB), tasks: 20 };
+        let watch = Watch::new(&building, bounds, None);
         let mut secrets = Secrets::default();
         secrets.add("very secret");
         let call = Call {
@@ -311,14 +311,18 @@ mod tests {
             env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".into())]),
             folder: building.folder(),
             lock: building.lock(),
-            watch: &Watch::new(&building, bounds, None),
+            reserved: 0,
+            watch: &watch,
             secrets: &secrets,
             tell: |line| line.strip_prefix("told ").map(str::to_owned),
         };
         let told = Mutex::new(Vec::new());
-        let ended = call
-            .run(Deadline::after(after), &|line| told.lock().unwrap().push(line.to_owned()))
-            .await;
+        let say = |line: &str| told.lock().unwrap().push(line.to_owned());
+        let ended = call.run(Deadline::after(after), &say).await.and_then(|ended| {
+            let reached =
+                ended.as_ref().err().and_then(|it| watch.explain("sh", it.status, &it.said));
+            reached.map_or(Ok(ended), Err)
+        });
         (ended, told.into_inner().unwrap())
     }
 
@@ -332,8 +336,8 @@ mod tests {
             "echo told the very secret; seq 1 100000; echo the end is very secret >&2; exit 3";
         let (ended, told) = run(script, LONG).await;
         assert_eq!(told, ["the ***"]);
-        let Failed { how, said } = ended.unwrap().unwrap_err();
-        assert!(how.contains('3'), "{how}");
+        let Failed { status, said } = ended.unwrap().unwrap_err();
+        assert_eq!(status.code(), Some(3));
         assert!(said.len() <= SHOWN + 10 && said.contains("the end is ***"), "{said}");
         assert!(run("exit 0", LONG).await.0.unwrap().is_ok());
     }

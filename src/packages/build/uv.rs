@@ -163,6 +163,7 @@ impl Uv<'_> {
             env: env.variables,
             folder: self.building.folder(),
             lock: self.building.lock(),
+            reserved: 0,
             watch: self.watch,
             secrets: &env.secrets,
             tell,
@@ -175,8 +176,11 @@ impl Uv<'_> {
 
     /// What a failure means, with uv's own explanation.
     fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
-        let Failed { how, said } = failed;
+        let Failed { status, said } = failed;
         let said = without_noise(&said);
+        if let Some(reached) = self.watch.explain(UV, status, &said) {
+            return reached;
+        }
         let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
         let target = self.target.name.clone();
         let shown = index.map_or_else(|| "the index of packages".to_owned(), ToString::to_string);
@@ -212,7 +216,7 @@ impl Uv<'_> {
         ]) {
             BuildError::NoPython(said)
         } else {
-            BuildError::Tool { tool: UV, how, said }
+            BuildError::Tool { tool: UV, how: status.to_string(), said }
         }
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use super::error::BuildError;
 use super::processes;
 use crate::config::PackagesConfig;
-use crate::packages::store::tree::MOST_ENTRIES;
+use crate::packages::store::tree::{DEEPEST, MOST_ENTRIES};
 use crate::packages::store::{Building, Growth, Usage};
 
 /// How often the disk is asked for its free space, which takes microseconds.
@@ -47,16 +47,17 @@ const FREE_SHARE: u64 = 20;
 /// Processes and threads of a tool.
 const MOST_TASKS: u32 = 2048;
 
-/// Address space for each core that threads have and don't use.
+/// What threads reserve for each core and don't use, in bytes.
 const STACKS: u64 = 16 << 20;
 
 /// Who has more of this is killed first if the machine has no memory left. A program in a sandbox has as much.
 const OOM_SCORE: &str = "500";
 
 /// What tools say if they get no more memory, and if a file gets too long.
-const NO_MEMORY: [&str; 6] = [
+const NO_MEMORY: [&str; 7] = [
     "memory allocation of",
     "heap out of memory",
+    "Fatal process out of memory",
     "Array buffer allocation failed",
     "Cannot allocate memory",
     "ENOMEM",
@@ -92,11 +93,10 @@ impl Bounds {
     fn refuse(&self, usage: &Usage) -> Option<BuildError> {
         let of_which = usage.largest().map(|name| format!(", most of it in {}", quoted(name)));
         let of_which = of_which.unwrap_or_default();
-        if let Some(folder) = &usage.too_deep {
-            let folder = folder.to_string_lossy();
+        if let Some(name) = &usage.too_deep {
             return Some(BuildError::Refused(format!(
-                "it has folders in folders, deeper than any set may: {}",
-                quoted(&folder)
+                "it has folders in folders that are deeper than {DEEPEST}, in {}: ask for another version",
+                quoted(name)
             )));
         }
         if usage.bytes > self.disk {
@@ -153,17 +153,18 @@ impl<'w> Watch<'w> {
         }
     }
 
-    /// The same for a tool with this leader, whose processes are bounded as well.
+    /// The same for a tool with this leader, whose processes are bounded as well. Each may reserve so many bytes more than it uses.
     pub(super) async fn during_tool<T>(
         &self,
         tool: &'static str,
+        reserved: u64,
         leader: Option<Pid>,
         work: impl Future<Output = T>,
     ) -> Result<T, BuildError> {
         self.during(async {
             tokio::select! {
                 done = work => Ok(done),
-                reached = self.processes(tool, leader) => Err(self.refused(reached)),
+                reached = self.processes(tool, reserved, leader) => Err(self.refused(reached)),
             }
         })
         .await?
@@ -263,9 +264,14 @@ impl<'w> Watch<'w> {
     }
 
     /// Looks at the processes of a tool until a bound is reached, and tells which. The kernel bounds each process on its own.
-    async fn processes(&self, tool: &'static str, leader: Option<Pid>) -> BuildError {
+    async fn processes(
+        &self,
+        tool: &'static str,
+        reserved: u64,
+        leader: Option<Pid>,
+    ) -> BuildError {
         let Some(leader) = leader else { return std::future::pending().await };
-        self.limit(leader);
+        self.limit(leader, reserved);
         let mut limited = HashSet::from([leader]);
         loop {
             sleep(LOOK_AT_PROCESSES).await;
@@ -274,7 +280,7 @@ impl<'w> Watch<'w> {
             for pid in found.pids {
                 // What a limited process has started is limited, unless it was started in the first moment.
                 if limited.insert(pid) {
-                    self.limit(pid);
+                    self.limit(pid, reserved);
                 }
             }
             if let Some(reached) = self.of_group(tool, "") {
@@ -294,11 +300,13 @@ impl<'w> Watch<'w> {
     }
 
     /// Bounds a process, and lets the kernel kill it before others.
-    fn limit(&self, pid: Pid) {
+    fn limit(&self, pid: Pid, reserved: u64) {
+        // Threads reserve their stacks as well.
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        let data = self.bounds.memory.as_bytes() + reserved + cores * STACKS;
         for (resource, most) in [
             (Resource::Fsize, self.bounds.set),
-            (Resource::Data, self.bounds.memory.as_bytes() + cores * STACKS),
+            (Resource::Data, data),
             // With one byte the kernel starts no program that handles core dumps, which with zero it would.
             (Resource::Core, 1),
         ] {

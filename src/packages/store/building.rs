@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{FlockOperation, flock, syncfs};
 
@@ -28,7 +28,7 @@ pub(crate) struct Building {
     /// The inodes that were in the caches when it began.
     before: Arc<HashSet<u64>>,
     /// Bytes that the caches may have when it has ended.
-    cache_most: AtomicU64,
+    cache_most: u64,
 }
 
 impl Building {
@@ -68,7 +68,7 @@ impl Building {
             lock,
             cache: Some(cache),
             before: before.into(),
-            cache_most: cache_most.into(),
+            cache_most,
         };
         let files = building.files();
         fs::create_dir_all(&files).map_err(|error| StoreError::io(&files, error))?;
@@ -97,9 +97,9 @@ impl Building {
         Growth { folder: self.folder.clone(), cache, before: Arc::clone(&self.before) }
     }
 
-    /// Lets the caches go at its end: what is in them was refused, or is not complete.
+    /// Lets the caches go when nobody builds: what is in them was refused, or is not complete.
     pub(crate) fn spoil_cache(&self) {
-        self.cache_most.store(0, Ordering::Relaxed);
+        self.store.has_spoiled_cache.store(true, Ordering::Relaxed);
     }
 
     /// The files of the set.
@@ -150,7 +150,7 @@ impl Drop for Building {
             }
         };
         let (store, cache) = (self.store.clone(), self.cache.take());
-        let most = self.cache_most.load(Ordering::Relaxed);
+        let most = self.cache_most;
         let remove = move || {
             super::removal::remove_or_warn(&folder);
             // However it has ended.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::FlockOperation;
 
@@ -73,9 +74,11 @@ impl Store {
         usage
     }
 
-    /// Removes the caches if they have more bytes than they may, unless a process builds: then the end of that build does it.
+    /// Removes the caches if they have more bytes than they may, or what was refused, unless a process builds: then the end of
+    /// that build does it.
     pub(crate) fn bound_cache(&self, most: u64) {
-        if self.cache_usage(|_| {}).bytes <= most {
+        if !self.has_spoiled_cache.load(Ordering::Relaxed) && self.cache_usage(|_| {}).bytes <= most
+        {
             return;
         }
         match self.clear_cache() {
@@ -105,6 +108,7 @@ impl Store {
         let cache = self.folder.join("cache");
         let away = self.folder.join("removed").join(new_name());
         fs::rename(&cache, &away).map_err(|error| StoreError::io(&cache, error))?;
+        self.has_spoiled_cache.store(false, Ordering::Relaxed);
         let made = fs::create_dir(&cache).map_err(|error| StoreError::io(&cache, error));
         drop(held);
         made.and(remove_folder(&away)).map(|()| Some(bytes))

@@ -18,8 +18,8 @@ pub(crate) struct Usage {
     pub bytes: u64,
     /// Files, folders and links.
     pub entries: usize,
-    /// A folder that is deeper than any tool needs. What is below it does not count.
-    pub too_deep: Option<PathBuf>,
+    /// A package with folders that are deeper than any tool needs, or such a folder. What is below does not count.
+    pub too_deep: Option<String>,
     /// Bytes by package, as far as paths tell them.
     parts: HashMap<Arc<str>, u64>,
 }
@@ -70,7 +70,8 @@ impl Usage {
         let mut folders: Vec<(PathBuf, usize, Option<Arc<str>>)> = vec![(root.to_owned(), 0, None)];
         while let Some((folder, depth, part)) = folders.pop() {
             if depth > DEEPEST_OF_TOOL {
-                self.too_deep = Some(folder);
+                let name = folder.file_name().unwrap_or_default().to_string_lossy();
+                self.too_deep = Some(part.map_or(name.into_owned(), |part| part.to_string()));
                 continue;
             }
             // What vanishes meanwhile is not there.

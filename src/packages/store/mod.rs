@@ -25,6 +25,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -149,6 +150,8 @@ type Verified = Mutex<HashMap<(String, u64), Arc<Mutex<bool>>>>;
 pub(crate) struct Store {
     folder: Arc<Path>,
     verified: Arc<Verified>,
+    /// Whether the caches have something that was refused.
+    has_spoiled_cache: Arc<AtomicBool>,
 }
 
 impl Store {
@@ -158,7 +161,8 @@ impl Store {
     ///
     /// When the folder can't be made or written.
     pub(crate) fn open(folder: &Path) -> Result<Self, StoreError> {
-        let store = Self { folder: folder.into(), verified: Arc::default() };
+        let (verified, has_spoiled_cache) = (Arc::default(), Arc::default());
+        let store = Self { folder: folder.into(), verified, has_spoiled_cache };
         for name in ["sets", "building", "removed", "cache"] {
             let path = folder.join(name);
             let mut made = fs::DirBuilder::new();

@@ -163,8 +163,11 @@ fn caches_are_bounded_whenever_a_build_begins_or_ends() {
     drop(building);
     assert!(is_there());
     let building = store.begin(room).unwrap().unwrap();
+    let other = store.begin(room).unwrap().unwrap();
     building.spoil_cache();
     drop(building);
+    assert!(is_there());
+    drop(other);
     assert!(!is_there());
 }
 

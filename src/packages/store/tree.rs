@@ -22,7 +22,7 @@ pub(crate) const MOST_ENTRIES: usize = 400_000;
 const LONGEST_PATH: usize = 1024;
 
 /// Deepest nesting of folders.
-pub(super) const DEEPEST: usize = 64;
+pub(crate) const DEEPEST: usize = 64;
 
 /// Threads that read files at the same time.
 const MOST_READERS: usize = 4;
