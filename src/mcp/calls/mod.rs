@@ -395,7 +395,7 @@ impl Calls {
         let language = resolve::language(&language, &self.config)?;
         note.place(&language.name, None);
         // They change nothing about the syntax.
-        self.check_packages(&language, packages)?;
+        self.check_packages(&language, packages).await?;
         let checked = self.syntax_of(&language, &code, &client, note).await?;
         Ok(match checked {
             Ok(syntax) => {
