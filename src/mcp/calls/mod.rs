@@ -338,7 +338,8 @@ impl Calls {
         note.limits(request.run.timeout, request.run.resources);
         note.files(request.run.workspace.files());
         let mut notes = notes.into_texts();
-        let found = self.config.policies.check(&request.language.name, request.unchecked).await;
+        let found =
+            self.config.policies.check(&request.language.name, request.unchecked, client).await;
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));
@@ -433,7 +434,7 @@ impl Calls {
             }
             Err(no_verdict) => return Ok(no_verdict),
         }
-        let found = self.config.policies.check(&language.name, request.unchecked).await;
+        let found = self.config.policies.check(&language.name, request.unchecked, &client).await;
         if !found.is_empty() {
             return Ok(tool_result::of_data(&Tested::forbidden(found, notes)));
         }

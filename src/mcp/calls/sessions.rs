@@ -173,7 +173,7 @@ impl Calls {
         client: &Client,
     ) -> Result<(), Answer> {
         let unchecked = std::mem::take(&mut first.unchecked);
-        let found = self.config.policies.check(&session.language.name, unchecked).await;
+        let found = self.config.policies.check(&session.language.name, unchecked, client).await;
         if !found.is_empty() {
             return Err(Ok(tool_result::of_report(&Report::refused(found), Vec::new())));
         }
@@ -204,7 +204,8 @@ impl Calls {
             let (language, resources) = (&session.language, session.resources);
             let cell = in_session::again(step, files, timeout, language, resources, &self.config);
             let cell = Cell { has_lost_files, ..cell.map_err(Err)? };
-            let found = self.config.policies.check(&language.name, cell.unchecked.clone()).await;
+            let found =
+                self.config.policies.check(&language.name, cell.unchecked.clone(), client).await;
             replayed.steps += 1;
             let failure = if found.is_empty() {
                 let ran = self.run_step(session, cell, client, watch.clone()).await;
@@ -372,7 +373,8 @@ impl Calls {
         note.files(cell.sent());
         note.limits(cell.run.timeout, session.resources);
         let unchecked = std::mem::take(&mut cell.unchecked);
-        let found = session.policies(&self.config).check(&session.language.name, unchecked).await;
+        let found =
+            session.policies(&self.config).check(&session.language.name, unchecked, client).await;
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));

@@ -96,7 +96,7 @@ impl Console<'_> {
         }
         let name = &self.setup.language.name;
         let unchecked = std::mem::take(&mut self.pending.unchecked);
-        let found = self.config.policies.check(name, unchecked).await;
+        let found = self.config.policies.check(name, unchecked, &self.client).await;
         if !found.is_empty() {
             self.pending = Pending::new(self.config);
             bail!("the policy for {name} forbids something, so nothing was sent:\n{found}");
