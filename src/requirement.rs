@@ -4,6 +4,8 @@
 //! understand far more than names: addresses, paths, options, other names. So only a small part of what they understand is
 //! let through, and it is written anew from what was understood.
 
+mod marker;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr as _;
@@ -13,6 +15,8 @@ use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::quote::quoted;
 use pep440_rs::VersionSpecifiers;
 use regex::Regex;
+
+pub(crate) use marker::Machine;
 
 /// Longest requirement, in bytes.
 pub(crate) const LONGEST: usize = 300;
@@ -27,6 +31,14 @@ pub(crate) struct Requirement {
     pub name: String,
     /// The requirement as the tool gets it, in one spelling for all that mean the same.
     pub text: String,
+}
+
+impl Requirement {
+    /// Whether an interpreter of Python needs it, as its marker says.
+    pub(crate) fn is_needed(&self, machine: &Machine) -> bool {
+        let marker = self.text.split_once(MARKER).map(|(_, marker)| marker);
+        marker.and_then(|marker| marker::evaluate(marker, machine)).unwrap_or(true)
+    }
 }
 
 impl fmt::Display for Requirement {
@@ -211,10 +223,8 @@ static PYTHON: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// Words, texts and comparisons: enough for every marker, and no comment, line or option.
-static MARKER: LazyLock<Regex> = LazyLock::new(|| {
-    regex(r#"^(?:[A-Za-z_.]+|'[A-Za-z0-9 ._+*!-]*'|"[A-Za-z0-9 ._+*!-]*"|[<>=!~]{1,3}|[()]|\s+)+$"#)
-});
+/// What is between a requirement of Python and its marker.
+const MARKER: &str = " ; ";
 
 fn python(text: &str) -> Result<Requirement, String> {
     let found = PYTHON.captures(text).ok_or("it does not begin with the name of a package")?;
@@ -241,7 +251,9 @@ fn python(text: &str) -> Result<Requirement, String> {
     let versions = VersionSpecifiers::from_str(inner.unwrap_or(versions).trim())
         .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
     let marker = part("marker");
-    if found.name("marker").is_some() && !MARKER.is_match(marker) {
+    // Whether it is one does not depend on the machine.
+    let any = Machine { python: "3.13.0".to_owned(), processor: String::new() };
+    if found.name("marker").is_some() && marker::evaluate(marker, &any).is_none() {
         return Err("its marker, after the semicolon, can't be read".to_owned());
     }
     let mut text = name.clone();
@@ -252,7 +264,8 @@ fn python(text: &str) -> Result<Requirement, String> {
     versions.sort();
     text.push_str(&versions.join(","));
     if !marker.is_empty() {
-        text.push_str(&format!(" ; {marker}"));
+        text.push_str(MARKER);
+        text.push_str(marker);
     }
     Ok(Requirement { name, text })
 }

@@ -70,6 +70,8 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 async fn let_go(shared: &Shared) {
     let mut known: HashSet<String> = shared.jobs.ready().into_iter().collect();
     known.extend(lock(&shared.provided).iter().cloned());
+    let left: Vec<_> = lock(&shared.left).iter().cloned().collect();
+    known.extend(left.iter().cloned());
     let workshop = Arc::clone(&shared.workshop);
     let gone = move || -> Vec<String> {
         known.into_iter().filter(|hash| !workshop.is_there(hash)).collect()
@@ -84,10 +86,12 @@ async fn let_go(shared: &Shared) {
         if is_back || shared.is_held(&hash) {
             continue;
         }
-        tracing::info!(hash, "a set of packages was removed by another process");
-        if lock(&shared.provided).remove(&hash) {
-            shared.workshop.withdraw(&hash).await;
+        if left.contains(&hash) {
+            shared.withdraw(&hash).await;
+            continue;
         }
+        tracing::info!(hash, "a set of packages was removed by another process");
+        shared.withdraw(&hash).await;
         shared.jobs.removed(&hash);
         shared.has_changed();
     }
@@ -113,8 +117,8 @@ async fn build_if_missing(shared: &Arc<Shared>, name: &str, began: Instant) {
         // What is in the way is over at another time.
         Err(_) | Ok(Joined::Ready(_)) => return,
         Ok(Joined::Waiting(waiting)) => waiting,
-        Ok(Joined::Begun(waiting, step)) => {
-            shared.begin(&language, plan, step);
+        Ok(Joined::Begun(waiting, begun)) => {
+            shared.begin(&language, plan, begun);
             waiting
         }
     };

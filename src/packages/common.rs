@@ -5,18 +5,19 @@ use std::sync::{Mutex, Weak};
 use std::time::SystemTime;
 
 use isolator_pool::packages::PackageSet;
-use tokio::sync::{RwLock, Semaphore, watch};
+use isolator_pool::pool::admission::Admission;
+use tokio::sync::{RwLock, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::BUILDS_AT_ONCE;
 use super::jobs::Jobs;
+use super::line;
 
 /// What does not change with the configuration.
 pub(super) struct Common {
     pub jobs: Jobs,
-    /// For [`BUILDS_AT_ONCE`].
-    pub turns: Semaphore,
+    /// Where builds wait for their turn.
+    pub line: Admission,
     /// One for each set that was taken or removed: taking one excludes its removal.
     pub gates: Mutex<HashMap<String, Weak<RwLock<()>>>>,
     /// Sets that requests have now, by their hashes.
@@ -25,6 +26,8 @@ pub(super) struct Common {
     pub uses: Mutex<HashMap<String, SystemTime>>,
     /// Hashes of the sets that were brought to the engine.
     pub provided: Mutex<HashSet<String>>,
+    /// Hashes of the sets that could not be taken from the engine. That is tried again.
+    pub left: Mutex<HashSet<String>>,
     pub changes: watch::Sender<u64>,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
@@ -34,11 +37,12 @@ impl Common {
     pub(super) fn new(has_one_client: bool, stop: CancellationToken) -> Self {
         Self {
             jobs: Jobs::new(has_one_client),
-            turns: Semaphore::new(BUILDS_AT_ONCE),
+            line: line::new(has_one_client),
             gates: Mutex::default(),
             held: Mutex::default(),
             uses: Mutex::default(),
             provided: Mutex::default(),
+            left: Mutex::default(),
             changes: watch::Sender::new(0),
             stop,
             tasks: TaskTracker::new(),

@@ -73,6 +73,27 @@ impl Shared {
         }
     }
 
+    /// Takes from the engine what it has of a set that is gone.
+    pub(super) async fn withdraw(&self, hash: &str) {
+        let is_first = lock(&self.provided).remove(hash);
+        if is_first {
+            lock(&self.left).insert(hash.to_owned());
+        } else if !lock(&self.left).contains(hash) {
+            return;
+        }
+        match self.workshop.withdraw(hash).await {
+            Ok(()) => drop(lock(&self.left).remove(hash)),
+            Err(error) if is_first => {
+                tracing::warn!(
+                    error,
+                    hash,
+                    "a set of packages could not be taken from the engine; trying again"
+                );
+            }
+            Err(error) => tracing::debug!(error, hash, "a set of packages is still on the engine"),
+        }
+    }
+
     /// Whether a request has a set now.
     pub(super) fn is_held(&self, hash: &str) -> bool {
         lock(&self.held).get(hash).is_some_and(|set| set.strong_count() > 0)

@@ -17,7 +17,11 @@ use crate::packages::refusal::Refusal;
 use crate::packages::store::StoredSet;
 
 /// Builds that run or wait for their turn.
-const MOST_BUILDS: usize = 32;
+pub(super) const MOST_BUILDS: usize = 32;
+
+/// Builds that have begun, also those that are still looked for in the store. Where builds wait for their turn, the clients
+/// with many make room for those with few, so this is only so large that clients with many don't keep others out.
+const MOST_BEGUN: usize = 4 * MOST_BUILDS;
 
 /// Calls that wait for builds.
 const MOST_WAITERS: usize = 256;
@@ -62,7 +66,13 @@ struct Entry {
 
 enum State {
     /// A task builds it. It holds the other end.
-    Building { step: watch::Receiver<Step>, client: Client },
+    Building {
+        step: watch::Receiver<Step>,
+        /// Who has asked for it, and began it.
+        client: Client,
+        /// All who have asked for it.
+        askers: watch::Sender<Vec<Client>>,
+    },
     /// It was there.
     Ready(Arc<Ready>),
     /// It was not built.
@@ -81,14 +91,22 @@ pub(super) enum Known {
     Failed(Refusal),
 }
 
+/// What the task of a build has of those who wait for it.
+pub(super) struct Begun {
+    /// Where it tells its steps.
+    pub step: watch::Sender<Step>,
+    /// The clients that have asked for it so far, each once.
+    pub askers: watch::Receiver<Vec<Client>>,
+}
+
 /// What somebody who asks for a set gets.
 pub(super) enum Joined {
     /// The set.
     Ready(Arc<Ready>),
     /// A place among those who wait for it.
     Waiting(Waiting),
-    /// The same, and the end of the channel for the task that now has to be started.
-    Begun(Waiting, watch::Sender<Step>),
+    /// The same, and what the task has that now has to be started.
+    Begun(Waiting, Begun),
 }
 
 /// All builds; one for a server.
@@ -153,8 +171,16 @@ impl Jobs {
                     return Ok(Joined::Ready(Arc::clone(ready)));
                 }
                 // A task that is gone without a word has nothing to wait for.
-                State::Building { step, .. } if step.has_changed().is_ok() => {
-                    return Ok(Joined::Waiting(self.wait(client, step.clone())?));
+                State::Building { step, askers, .. } if step.has_changed().is_ok() => {
+                    let waiting = self.wait(client, step.clone())?;
+                    askers.send_if_modified(|askers| {
+                        let is_new = !askers.contains(client);
+                        if is_new {
+                            askers.push(client.clone());
+                        }
+                        is_new
+                    });
+                    return Ok(Joined::Waiting(waiting));
                 }
                 State::Failed { why, since } if !again => {
                     let (ago, pause) = (since.elapsed(), pause(failures, why));
@@ -174,15 +200,17 @@ impl Jobs {
             entries.values().filter(is_such).count()
         };
         let waiting = building(None);
-        if waiting >= MOST_BUILDS || building(Some(client)) >= self.of_one_builds {
+        if waiting >= MOST_BEGUN || building(Some(client)) >= self.of_one_builds {
             return Err(Refusal::Busy { waiting, what: "sets of packages are being built" });
         }
         let (sender, step) = watch::channel(Step::Doing(String::new()));
         let waiting = self.wait(client, step.clone())?;
-        let state = State::Building { step, client: client.clone() };
+        let askers = watch::Sender::new(vec![client.clone()]);
+        let begun = Begun { step: sender, askers: askers.subscribe() };
+        let state = State::Building { step, client: client.clone(), askers };
         entries.insert(key.clone(), Entry { state, failures, used: Instant::now() });
         forget_some(&mut entries);
-        Ok(Joined::Begun(waiting, sender))
+        Ok(Joined::Begun(waiting, begun))
     }
 
     /// Notes that a set is there, unless something is known of it.

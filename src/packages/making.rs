@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use isolator_pool::engine::Progress as Say;
 use isolator_pool::quote::escaped;
-use tokio::sync::watch;
 
 use crate::config::Language;
 use crate::packages::Shared;
 use crate::packages::asked::Plan;
 use crate::packages::blocking;
 use crate::packages::build::{BuildError, index_of};
-use crate::packages::jobs::{Ready, Step};
+use crate::packages::jobs::{Begun, Ready, Step};
+use crate::packages::line;
 use crate::packages::lock::Lock;
 use crate::packages::lock::pins::{LockedPart, pins};
 use crate::packages::refusal::Refusal;
@@ -27,16 +27,16 @@ pub(super) async fn make(
     shared: &Shared,
     language: &Language,
     plan: &Plan,
-    step: &watch::Sender<Step>,
+    begun: &Begun,
 ) -> Result<Arc<Ready>, Refusal> {
     let image = shared.workshop.image(&language.name);
     let say = |line: &str| {
         let line: String = escaped(line.trim()).chars().take(LONGEST_LINE).collect();
         if !line.is_empty() {
-            step.send_replace(Step::Doing(line));
+            begun.step.send_replace(Step::Doing(line));
         }
     };
-    let set = find_or_build(shared, language, plan, &say).await?;
+    let set = find_or_build(shared, language, plan, begun, &say).await?;
     // The first sandbox of a language tells which image it is.
     let image = image.or_else(|| shared.workshop.image(&language.name));
     Ok(Arc::new(Ready { set, image }))
@@ -112,6 +112,7 @@ async fn find_or_build(
     shared: &Shared,
     language: &Language,
     plan: &Plan,
+    begun: &Begun,
     say: Say<'_>,
 ) -> Result<StoredSet, Refusal> {
     let workshop = &shared.workshop;
@@ -120,7 +121,7 @@ async fn find_or_build(
         return Ok(set);
     }
     say("waiting for its turn");
-    let _turn = shared.turns.acquire().await.map_err(|_| Refusal::Stopping)?;
+    let _turn = line::turn(&shared.line, plan, begun.askers.clone()).await?;
     let lock = match kept {
         Some(lock) => lock,
         None => {

@@ -9,7 +9,9 @@ mod background;
 pub(crate) mod build;
 mod common;
 mod holding;
+mod image;
 mod jobs;
+mod line;
 pub(crate) mod lock;
 mod making;
 mod nowhere;
@@ -26,7 +28,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use isolator_pool::engine::Progress as Say;
-use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::lock::lock;
 use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Client;
@@ -39,7 +40,7 @@ use crate::config::{Config, Language};
 use crate::packages::asked::{Plan, plan, plan_of_set, sets_for};
 use crate::packages::common::Common;
 use crate::packages::holding::Lost;
-use crate::packages::jobs::{Joined, Known, Ready, Step, Waiting};
+use crate::packages::jobs::{Begun, Joined, Known, Ready, Step, Waiting};
 use crate::packages::nowhere::Nowhere;
 use crate::packages::requirement::Requirement;
 use crate::packages::store::{Store, StoredSet};
@@ -48,9 +49,6 @@ use crate::packages::workshop::{Shop, Workshop};
 pub(crate) use crate::packages::asked::Asked;
 pub(crate) use crate::packages::refusal::Refusal;
 pub(crate) use crate::requirement;
-
-/// Builds that run at the same time. The others wait for their turn.
-const BUILDS_AT_ONCE: usize = 2;
 
 /// How often a set is built anew for one request if it is gone before it could be taken.
 const ATTEMPTS: usize = 3;
@@ -257,17 +255,6 @@ impl Packages {
         plan(&self.shared.config, language, asked).map(|_| ())
     }
 
-    /// The version of a language's interpreter, if it can be found out.
-    pub(crate) async fn version(&self, language: &Language) -> Option<String> {
-        match self.shared.workshop.version(language).await {
-            Ok(version) => Some(version),
-            Err(error) => {
-                tracing::debug!(%error, language = language.name, "the version of an interpreter is not known");
-                None
-            }
-        }
-    }
-
     /// The sets of the configuration.
     pub(crate) fn listed(&self) -> Vec<Listed> {
         let sets = self.shared.config.packages.sets.values();
@@ -309,20 +296,6 @@ impl Packages {
             fits.then_some((set.packages.len(), listed.name))
         });
         fitting.min().map(|(_, name)| name)
-    }
-
-    /// Whether the image of a language satisfies all these requirements by itself.
-    pub(crate) async fn in_image(&self, language: &Language, wanted: &[Requirement]) -> bool {
-        if language.kernel != Some(Interpreter::Python) || wanted.is_empty() {
-            return false;
-        }
-        match self.shared.workshop.in_image(language).await {
-            Ok(there) => wanted.iter().all(|wanted| satisfies::has_version(&there, wanted)),
-            Err(error) => {
-                tracing::debug!(%error, language = language.name, "the packages of an image are not known");
-                false
-            }
-        }
     }
 
     /// Whether a set that a program has satisfies all these requirements.
@@ -393,8 +366,8 @@ impl Packages {
             match shared.jobs.join(&plan.key, client, image.as_deref(), again == Again::Now)? {
                 Joined::Ready(ready) => return Ok(ready),
                 Joined::Waiting(waiting) => waiting,
-                Joined::Begun(waiting, step) => {
-                    shared.begin(language, plan.clone(), step);
+                Joined::Begun(waiting, begun) => {
+                    shared.begin(language, plan.clone(), begun);
                     waiting
                 }
             };
@@ -440,18 +413,18 @@ impl Shared {
     }
 
     /// Starts the task of a build.
-    fn begin(self: &Arc<Self>, language: &Arc<Language>, plan: Plan, step: watch::Sender<Step>) {
+    fn begin(self: &Arc<Self>, language: &Arc<Language>, plan: Plan, begun: Begun) {
         let (shared, language) = (Arc::clone(self), Arc::clone(language));
         self.has_changed();
         self.tasks.spawn(async move {
             let made = tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => Err(Refusal::Stopping),
-                made = making::make(&shared, &language, &plan, &step) => made,
+                made = making::make(&shared, &language, &plan, &begun) => made,
             };
             let problem =
                 made.as_ref().err().filter(|it| it.is_remembered()).map(ToString::to_string);
-            let is_news = shared.jobs.end(&plan.key, made, &step);
+            let is_news = shared.jobs.end(&plan.key, made, &begun.step);
             match problem {
                 Some(error) if is_news => tracing::warn!(error, "a set of packages was not built"),
                 Some(error) => tracing::debug!(error, "a set of packages was not built again"),

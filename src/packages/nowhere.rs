@@ -11,7 +11,7 @@ use isolator_pool::packages::PackageSet;
 use crate::config::Language;
 use crate::packages::build::BuildError;
 use crate::packages::lock::Lock;
-use crate::packages::requirement::Recipe;
+use crate::packages::requirement::{Machine, Recipe};
 use crate::packages::store::{StoreError, StoredSet};
 use crate::packages::workshop::Workshop;
 
@@ -33,6 +33,10 @@ impl Workshop for Nowhere {
     }
 
     async fn version(&self, _: &Language) -> Result<String, BuildError> {
+        Err(none())
+    }
+
+    async fn machine(&self, _: &Language) -> Result<Machine, BuildError> {
         Err(none())
     }
 
@@ -62,7 +66,9 @@ impl Workshop for Nowhere {
         Ok(())
     }
 
-    async fn withdraw(&self, _: &str) {}
+    async fn withdraw(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
 
     fn find(&self, _: &str) -> Option<StoredSet> {
         None

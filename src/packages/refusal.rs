@@ -174,7 +174,10 @@ impl Refusal {
 
     /// Whether another try a moment later should fail at once, without asking the index again.
     pub(super) const fn is_remembered(&self) -> bool {
-        !matches!(self, Self::Stopping | Self::AllInUse(_) | Self::NoRoom { .. })
+        !matches!(
+            self,
+            Self::Stopping | Self::AllInUse(_) | Self::NoRoom { .. } | Self::Busy { .. }
+        )
     }
 }
 

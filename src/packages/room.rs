@@ -144,9 +144,7 @@ async fn remove(shared: &Shared, set: &StoredSet) -> Result<bool, Refusal> {
     if shared.is_held(&set.hash) {
         return Ok(false);
     }
-    if lock(&shared.provided).remove(&set.hash) {
-        shared.workshop.withdraw(&set.hash).await;
-    }
+    shared.withdraw(&set.hash).await;
     let (workshop, hash) = (Arc::clone(&shared.workshop), set.hash.clone());
     let removed = blocking(move || workshop.remove(&hash)).await?;
     match removed {

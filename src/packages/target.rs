@@ -8,7 +8,7 @@ use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::quote::quoted;
 use serde::Deserialize;
 
-use crate::packages::requirement::normalised_python;
+use crate::packages::requirement::{Machine, normalised_python};
 
 /// What an interpreter of Python is asked.
 pub(super) const PYTHON_PROGRAM: &str = r#"import importlib.metadata, json, os, platform, sys
@@ -122,6 +122,15 @@ impl Target {
             Interpreter::Python => Self::python(&parsed(answer)?),
             Interpreter::Node => Self::node(&parsed(answer)?),
         }
+    }
+
+    /// What markers are compared with.
+    pub(crate) fn machine(&self) -> Machine {
+        let processor = match &self.system {
+            System::Python { platform, .. } => platform.split('-').next().unwrap_or_default(),
+            System::Node { cpu, .. } => cpu,
+        };
+        Machine { python: self.version.clone(), processor: processor.to_owned() }
     }
 
     fn python(answer: &PythonAnswer) -> Result<Self, String> {

@@ -15,7 +15,7 @@ use isolator_pool::run::outcome::Outcome;
 use crate::config::{Config, Language};
 use crate::packages::build::{Bounds, BuildError, Builder, Sandboxes};
 use crate::packages::lock::Lock;
-use crate::packages::requirement::Recipe;
+use crate::packages::requirement::{Machine, Recipe};
 use crate::packages::store::{Store, StoreError, StoredSet};
 
 /// Builds sets, keeps them, and brings them to sandboxes. What is not `async` reads files: it is called on threads that
@@ -30,6 +30,9 @@ pub(super) trait Workshop: Send + Sync + 'static {
 
     /// The version of that interpreter, with three numbers.
     async fn version(&self, language: &Language) -> Result<String, BuildError>;
+
+    /// What markers are compared with, for an interpreter of Python.
+    async fn machine(&self, language: &Language) -> Result<Machine, BuildError>;
 
     /// The packages that the image has for that interpreter, by their normalised names, with their versions.
     async fn in_image(&self, language: &Language) -> Result<BTreeMap<String, String>, BuildError>;
@@ -58,7 +61,7 @@ pub(super) trait Workshop: Send + Sync + 'static {
     async fn provide(&self, language: &str, set: &PackageSet) -> Result<(), String>;
 
     /// Takes the set with this hash away again. No sandbox has it anymore.
-    async fn withdraw(&self, hash: &str);
+    async fn withdraw(&self, hash: &str) -> Result<(), String>;
 
     /// A set in the store.
     fn find(&self, hash: &str) -> Option<StoredSet>;
@@ -128,6 +131,10 @@ impl Workshop for Shop {
         self.builder.target(language).await.map(|target| target.version)
     }
 
+    async fn machine(&self, language: &Language) -> Result<Machine, BuildError> {
+        self.builder.target(language).await.map(|target| target.machine())
+    }
+
     async fn in_image(&self, language: &Language) -> Result<BTreeMap<String, String>, BuildError> {
         self.builder.target(language).await.map(|target| target.packages)
     }
@@ -169,10 +176,8 @@ impl Workshop for Shop {
         self.pools.provide_packages(language, set).await.map_err(|error| error.to_string())
     }
 
-    async fn withdraw(&self, hash: &str) {
-        if let Err(error) = self.pools.withdraw_packages(hash).await {
-            tracing::warn!(%error, hash, "a set of packages could not be taken from the engine");
-        }
+    async fn withdraw(&self, hash: &str) -> Result<(), String> {
+        self.pools.withdraw_packages(hash).await.map_err(|error| error.to_string())
     }
 
     fn find(&self, hash: &str) -> Option<StoredSet> {

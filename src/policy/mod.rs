@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use isolator_pool::pool::admission::Client;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -208,14 +209,22 @@ impl Policies {
     }
 
     /// Looks for what is forbidden in the files of a program. A file that can't be read in time is
-    /// forbidden, too.
-    pub async fn check(&self, language: &str, files: Vec<SourceFile>) -> Findings {
+    /// forbidden, too. The client is the one who wants to run it.
+    pub async fn check(&self, language: &str, files: Vec<SourceFile>, client: &Client) -> Findings {
         let Some(policy) = self.languages.get(language) else { return Findings::default() };
         let name = files.first().map_or(String::new(), |file| file.name.clone());
         let (readable, mut found) = policy.readable(files);
         if readable.is_empty() {
             return found;
         }
+        // The time for a check does not begin before its turn.
+        let _turn = match self.checkers.turn(client).await {
+            Ok(turn) => turn,
+            Err(error) => {
+                found.add(|| Findings::unreadable(&name, error));
+                return found;
+            }
+        };
         let check = self.checkers.check(language, &readable);
         match tokio::time::timeout(CHECK_TIMEOUT + GRACE, check).await {
             Ok(Ok(more)) => found.extend(more),

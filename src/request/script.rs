@@ -89,14 +89,16 @@ fn blocks(code: &str) -> impl Iterator<Item = String> {
             // Everything up to the last closing line before something else: lines in between may look like one.
             let mut ahead = lines.clone();
             let mut content: Vec<&str> = Vec::new();
-            let mut closed = None;
+            let (mut closed, mut nearly) = (None, None);
             while let Some(line) = ahead.next_if(|line| *line == "#" || line.starts_with("# ")) {
-                if line == CLOSING && !content.is_empty() {
-                    closed = Some((content.len(), ahead.clone()));
+                if line.trim_end() == CLOSING && !content.is_empty() {
+                    let end = if line == CLOSING { &mut closed } else { &mut nearly };
+                    *end = Some((content.len(), ahead.clone()));
                 }
                 content.push(line);
             }
-            let Some((length, after)) = closed else { continue };
+            // White space at the end of that line is easily overlooked. The standard has none, so a line without some is preferred.
+            let Some((length, after)) = closed.or(nearly) else { continue };
             lines = after;
             if kind == KIND {
                 content.truncate(length);
@@ -157,6 +159,18 @@ mod tests {
         assert_eq!(of(code).map(|script| script.dependencies), Some(vec!["///\na".to_owned()]));
         let other = "# /// pyproject\n# /// script\n# ///\nx\n# /// script\n# dependencies = ['b']\n# ///\n";
         assert_eq!(of(other).map(|script| script.dependencies), Some(vec!["b".to_owned()]));
+    }
+
+    #[test]
+    fn white_space_after_the_closing_line_is_overlooked() {
+        for end in ["# /// ", "# ///\t \nx = 1\n", "# ///\n# /// \nx = 1\n", "# /// \n# more\n"] {
+            let code = format!("# /// script\n# dependencies = ['a']\n{end}");
+            assert_eq!(
+                of(&code).map(|script| script.dependencies),
+                Some(vec!["a".to_owned()]),
+                "{end:?}"
+            );
+        }
     }
 
     #[test]

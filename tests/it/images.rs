@@ -127,9 +127,30 @@ fn unreadable_images_are_rejected_by_name() {
 }
 
 #[test]
-fn pruning_with_nothing_to_prune_is_fine() {
-    let pruned = Home::new().image(&["prune"]);
-    assert_eq!(pruned.code, Some(0), "{pruned:?}");
+fn pruning_names_what_stays_and_removes_the_rest() {
+    let home = Home::new();
+    let pruned = home.image(&["prune"]);
+    assert_eq!(pruned.code, Some(0), "nothing to prune is fine: {pruned:?}");
+    if Kind::chosen() != Kind::Embedded {
+        return;
+    }
+    let mounted = home.path("data/isolator/staging/a/mounted");
+    let other = home.path("data/isolator/staging/b/image");
+    for folder in [&mounted, &other] {
+        fs::create_dir_all(folder).expect("writable");
+    }
+    let system = |command: &str, arguments: &[&str]| {
+        let done = Command::new(command).args(arguments).arg(&mounted).output().expect("it ends");
+        assert!(done.status.success(), "{done:?}");
+    };
+    system("mount", &["-t", "tmpfs", "isolator-test"]);
+    let failed = home.image(&["prune"]);
+    system("umount", &[]);
+    assert_eq!(failed.code, Some(125), "{failed:?}");
+    assert!(failed.stderr.contains("staging/a: something is mounted"), "{failed:?}");
+    assert!(mounted.exists() && !other.exists());
+    assert_eq!(home.image(&["prune"]).code, Some(0));
+    assert!(!mounted.exists());
 }
 
 #[test]

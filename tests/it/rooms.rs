@@ -53,7 +53,18 @@ const ROOMS: [(&str, &[&str]); 2] = [
     ),
     (
         "pool/src",
-        &["pool", "run", "sandbox", "engine", "packages", "counts", "error_chain", "quote", "lock"],
+        &[
+            "pool",
+            "run",
+            "sandbox",
+            "engine",
+            "packages",
+            "counts",
+            "error_chain",
+            "quote",
+            "folders",
+            "lock",
+        ],
     ),
 ];
 

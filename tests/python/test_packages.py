@@ -171,9 +171,10 @@ TOLD = "import importlib.util as u; print(bool(u.find_spec('alpha')))"
         (['dependencies = ["alpha>=1,<2"]'], ["text"]),
         (["dependencies = [", '  "Alpha",', '  "odd_name.pkg>=0.5",', "]", 'requires-python = ">=3.8"'], ["text"]),
         (['dependencies = ["gamma"]'], ["small"]),
+        (["dependencies = [", '  "gamma",', "  'no-such; python_version < \"3.9\"',", "]"], ["small"]),
         (["dependencies = []"], []),
     ],
-    ids=["names a set", "one dependency", "several dependencies", "the smallest that has it", "none"],
+    ids=["names a set", "one dependency", "several dependencies", "the smallest", "one with a false marker", "none"],
 )
 async def test_a_block_in_the_program_chooses_its_set(sets, lines, chosen):
     result = await sets.call(block(*lines) + TOLD)
@@ -189,6 +190,7 @@ async def test_a_block_in_the_program_chooses_its_set(sets, lines, chosen):
         (['dependencies = ["alpha>=3"]'], "alpha>=3"),
         (['dependencies = ["alpha", "no-such"]'], "no-such"),
         (['requires-python = ">=3.99"'], "3.99"),
+        (["dependencies = ['no-such; sys_platform == \"win32\"']"], "nothing of this is needed"),
         (["dependencies = ["], "TOML"),
     ],
 )
@@ -196,6 +198,12 @@ async def test_a_block_that_nothing_can_satisfy_is_noted(sets, lines, notes):
     result = await sets.call(block(*lines) + TOLD)
     assert result.structured_content["stdout"] == "False\n", result.content
     assert notes in " ".join(result.structured_content["notes"])
+
+
+@pytest.mark.any_engine
+async def test_white_space_at_the_end_of_a_block_changes_nothing(sets):
+    program = block('dependencies = ["gamma"]').replace("# ///\n", "# /// \n") + TOLD
+    assert receipt(await sets.call(program))["packages"]["sets"] == ["small"]
 
 
 @pytest.mark.any_engine

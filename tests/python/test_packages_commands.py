@@ -1,11 +1,15 @@
 """The commands for sets of packages, and commands that run programs with them. The index is a folder of wheels."""
 
 import json
+import os
 import re
+import resource
 import subprocess
+from contextlib import closing
 
 import package_sets
 import pytest
+from disk import Disk
 from package_sets import Store, packages, python_set
 from server import BINARY, environment
 
@@ -129,6 +133,39 @@ def test_prune_keeps_what_the_configuration_names(commands):
     assert "-" in commands.rows(), "the set with the former requirements has no name"
     assert commands.prints("packages", "prune").startswith("removed 1 set(s)")
     assert "-" not in commands.rows() and len(commands.store.sets()) == 1
+
+
+def test_what_can_not_be_deleted_is_told_and_tried_again(commands):
+    commands.prints("packages", "build", "small")
+    (folder,) = commands.store.sets()
+    mounted = folder / "files/mounted"
+    mounted.mkdir()
+    with closing(Disk(mounted / "disk", 1 << 20)) as disk:
+        (disk.directory / "kept").write_text("kept")
+        stderr = commands.fails(1, "packages", "rm", "small")
+        assert "could not be deleted and still takes room" in stderr and str(commands.store.packages) in stderr, stderr
+        assert not commands.store.sets() and "not" in commands.rows()["small"]
+        done = commands.run("packages", "prune")
+        assert done.returncode == 1 and "could not be deleted" in done.stderr, done
+        (left,) = commands.store.unfinished()
+        (kept,) = left.rglob("kept")
+        disk.directory = kept.parent
+        assert kept.read_text() == "kept", "what is mounted is not removed"
+    # However deep it is.
+    make_deep(left)
+    limits = resource.RLIMIT_NOFILE, (64, 64)
+    commands.prints("packages", "prune", preexec_fn=lambda: resource.setrlimit(*limits))
+    assert not commands.store.unfinished()
+
+
+def make_deep(folder, depth=3000):
+    """Makes more folders in each other than a path can name."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        above, here = here, os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(above)
+    os.close(here)
 
 
 def test_a_lock_changes_only_when_it_has_to(commands):

@@ -102,6 +102,19 @@ async def test_what_the_image_has_is_not_installed_again(demand):
     assert "numpy==0.1" in str((await server.fails("1", "numpy==0.1")).content)
 
 
+async def test_a_package_whose_marker_is_false_is_not_needed(demand):
+    server, index = demand
+    markers = "python_version < '3.9'", 'sys_platform == "win32" and python_version >= "3"', "platform_machine == 'vax'"
+    requirements = [f"no-such ; {marker}" for marker in markers]
+    result = await server.call("print(1)", *requirements)
+    assert result.structured_content["stdout"] == "1\n" and "packages" not in receipt(result), result.content
+    assert "nothing of this is needed" in str(result.structured_content["notes"])
+    result = await server.call("import gamma; print(1)", "gamma; python_version >= '3.9'", *requirements)
+    assert result.structured_content["stdout"] == "1\n" and "notes" not in result.structured_content, result.content
+    assert used(result)["sets"] == ["gamma; python_version >= '3.9'"]
+    assert "no-such" not in str(index.asked)
+
+
 async def test_a_set_that_another_process_removes_is_let_go_of_and_comes_back(tmp_path):
     with Index(packages()) as index:
         config = on_demand(tmp_path, index, {"named": python_set("alpha")}, languages={"python"})

@@ -1,7 +1,7 @@
 //! Admission: how many requests run at once, how many may wait, and whose turn it is.
 //!
-//! Clients share the slots. A free slot goes to the waiting client with the fewest running requests, and no
-//! client may run more than its limit. When the queue is full, the client with the most queued requests loses
+//! Clients share the slots. A free slot goes to the waiting client with the fewest running requests, of several to
+//! the one whose last turn is longest ago, and no client may run more than its limit. When the queue is full, the client with the most queued requests loses
 //! its newest one to a client with fewer (in packet queues this is called "longest queue drop"). So a client
 //! that floods the server only slows down itself.
 //!
@@ -75,9 +75,9 @@ fn when(served_in: Option<Duration>) -> String {
     }
 }
 
-/// The gate in front of the pools.
+/// The gate in front of the pools, and of whatever else clients share. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Admission {
+pub struct Admission {
     turns: Arc<Mutex<Turns>>,
 }
 
@@ -85,11 +85,15 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 struct Turns {
     limits: AdmissionLimits,
+    /// The client that comes before all others, if there is one. Its requests always find room in the queue.
+    first: Option<Client>,
     is_closed: bool,
     running: usize,
     waiting: usize,
     /// The number of the next request.
     number: u64,
+    /// How many turns there were.
+    turns: u64,
     /// The clients with running or waiting requests.
     clients: HashMap<Client, ClientQueue>,
     /// Those of the running requests whose slots rest, the longest rest first.
@@ -108,6 +112,8 @@ struct Resting {
 #[derive(Debug, Default)]
 struct ClientQueue {
     running: usize,
+    /// The number of its last turn.
+    last_turn: u64,
     waiting: VecDeque<Waiting>,
 }
 
@@ -119,7 +125,7 @@ struct Waiting {
 
 /// The right to run; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Admitted {
+pub struct Admitted {
     pub(crate) admission: Admission,
     pub(crate) client: Client,
     /// Its number if it rests, and what tells that somebody wants it.
@@ -159,13 +165,25 @@ impl Admitted {
 }
 
 impl Admission {
-    pub(crate) fn new(limits: AdmissionLimits) -> Self {
+    /// A gate where all clients have the same rights.
+    pub fn new(limits: AdmissionLimits) -> Self {
+        Self::with(limits, None)
+    }
+
+    /// A gate where one client comes first. It must have bounds of its own.
+    pub fn with_first(limits: AdmissionLimits, first: Client) -> Self {
+        Self::with(limits, Some(first))
+    }
+
+    fn with(limits: AdmissionLimits, first: Option<Client>) -> Self {
         let turns = Turns {
             limits,
+            first,
             is_closed: false,
             running: 0,
             waiting: 0,
             number: 0,
+            turns: 0,
             clients: HashMap::new(),
             resting: Vec::new(),
             pace: Pace::default(),
@@ -194,7 +212,11 @@ impl Admission {
     }
 
     /// Waits for a slot. Dropping the future leaves the queue.
-    pub(crate) async fn enter(&self, client: &Client) -> Result<Admitted, AdmissionError> {
+    ///
+    /// # Errors
+    ///
+    /// See [`AdmissionError`].
+    pub async fn enter(&self, client: &Client) -> Result<Admitted, AdmissionError> {
         let (place, mut turn, wait) = {
             let turns = &mut *lock(&self.turns);
             if turns.is_closed {
@@ -282,7 +304,10 @@ impl Admission {
 impl Turns {
     fn admit(&mut self, admission: &Admission, client: &Client) -> Admitted {
         self.running += 1;
-        self.clients.entry(client.clone()).or_default().running += 1;
+        self.turns += 1;
+        let share = self.clients.entry(client.clone()).or_default();
+        share.running += 1;
+        share.last_turn = self.turns;
         Admitted { admission: admission.clone(), client: client.clone(), resting: None }
     }
 
@@ -307,15 +332,19 @@ impl Turns {
     /// Refuses the newest request of the client with the longest queue, unless that is this client.
     fn make_room(&mut self, client: &Client) -> Result<(), AdmissionError> {
         let running = self.busy();
-        let Self { clients, waiting, pace, limits, .. } = self;
+        let Self { clients, waiting, pace, limits, first, .. } = self;
         let queue = limits.queue;
         let served_in = pace.time_for(*waiting + 1);
         let full = AdmissionError::QueueFull { running, queue, served_in };
         let own = clients.get(client).map_or(0, |share| share.waiting.len());
-        let longest = clients.values_mut().max_by_key(|share| share.waiting.len());
+        let is_first = first.as_ref() == Some(client);
+        let others = clients.iter_mut().filter(|(other, _)| first.as_ref() != Some(*other));
+        let longest = others.map(|(_, share)| share).max_by_key(|share| share.waiting.len());
         match longest {
             // With one more request, this client's queue would be as long.
-            Some(share) if share.waiting.len() > own + 1 => {
+            Some(share)
+                if share.waiting.len() > own + 1 || is_first && !share.waiting.is_empty() =>
+            {
                 if let Some(last) = share.waiting.pop_back() {
                     *waiting -= 1;
                     // The receiver may be gone, which is fine.
@@ -323,6 +352,7 @@ impl Turns {
                 }
                 Ok(())
             }
+            _ if is_first => Ok(()),
             _ => Err(full),
         }
     }
@@ -340,17 +370,19 @@ impl Turns {
         self.may_start(client) > 0
     }
 
-    /// The next request to run, if there is a slot: of the clients that may start another, the one with the fewest running, and then
-    /// the one that came first.
+    /// The next request to run, if there is a slot: of the clients that may start another, the one that comes before all others, then
+    /// the one with the fewest running, then the one whose last turn is longest ago, and then the one that came first.
     fn next(&mut self) -> Option<(Client, Waiting)> {
         if self.running >= self.limits.running {
             return None;
         }
         let waiting = self.clients.iter().filter_map(|(client, share)| {
             let first = share.waiting.front()?;
-            self.may_start_another(client).then_some((share.running, first.number, client))
+            let is_behind = self.first.as_ref() != Some(client);
+            let rank = (is_behind, share.running, share.last_turn, first.number);
+            self.may_start_another(client).then_some((rank, client))
         });
-        let client = waiting.min_by_key(|(running, number, _)| (*running, *number))?.2.clone();
+        let client = waiting.min_by_key(|(rank, _)| *rank)?.1.clone();
         let first = self.clients.get_mut(&client)?.waiting.pop_front()?;
         self.waiting -= 1;
         Some((client, first))

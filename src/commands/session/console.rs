@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use isolator_pool::engine::limits::ByteSize;
+use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::{
     CellOutcome, CellRequest, CellRun, EndReason, NoCheckpoint, Session, SessionError,
 };
@@ -212,7 +213,7 @@ impl<'a> Console<'a> {
             let (name, content) = (self.setup.cell_name(number), code.clone().into_bytes());
             unchecked.insert(0, SourceFile { name, content, is_entrypoint: true });
         }
-        let found = self.config.policies.check(&language.name, unchecked).await;
+        let found = self.config.policies.check(&language.name, unchecked, &Client::Host).await;
         if !found.is_empty() {
             let name = &language.name;
             let why =

@@ -338,7 +338,8 @@ impl Calls {
         note.limits(request.run.timeout, request.run.resources);
         note.files(request.run.workspace.files());
         let mut notes = notes.into_texts();
-        let found = self.config.policies.check(&request.language.name, request.unchecked).await;
+        let found =
+            self.config.policies.check(&request.language.name, request.unchecked, client).await;
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));
@@ -396,7 +397,7 @@ impl Calls {
         let language = resolve::language(&language, &self.config)?;
         note.place(&language.name, None);
         // They change nothing about the syntax.
-        self.check_packages(&language, packages)?;
+        self.check_packages(&language, packages).await?;
         let checked = self.syntax_of(&language, &code, &client, note).await?;
         Ok(match checked {
             Ok(syntax) => {
@@ -435,7 +436,7 @@ impl Calls {
             }
             Err(no_verdict) => return Ok(no_verdict),
         }
-        let found = self.config.policies.check(&language.name, request.unchecked).await;
+        let found = self.config.policies.check(&language.name, request.unchecked, &client).await;
         if !found.is_empty() {
             return Ok(tool_result::of_data(&Tested::forbidden(found, notes)));
         }

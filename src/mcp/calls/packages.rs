@@ -75,15 +75,18 @@ impl Calls {
         let WantedPackages { wanted, requires_python, mut notes } = wanted;
         let (names, field) = match wanted {
             Wanted::Nothing => (Vec::new(), ""),
-            Wanted::Named { names, field } => match self.image_has(language, &names).await {
-                true => {
+            Wanted::Named { names, field } => {
+                let names = self.needed(language, names, &mut notes).await;
+                if !names.is_empty() && self.image_has(language, &names).await {
                     let names = names.join(", ");
                     notes.push(format!("the image has {names} already, so nothing was installed"));
                     (Vec::new(), "")
+                } else {
+                    (names, field)
                 }
-                false => (names, field),
-            },
+            }
             Wanted::Dependencies(texts) => {
+                let texts = self.needed(language, texts, &mut notes).await;
                 match self.set_for(language, &texts, client, tell, patience).await {
                     Ok(names) => (names, "entrypoint_code"),
                     Err(note) => {
@@ -126,6 +129,7 @@ impl Calls {
         match wanted {
             Wanted::Nothing => {}
             Wanted::Named { names, field } => {
+                let names = self.needed(language, names, &mut notes).await;
                 let has = |name: &String| bound.is_some_and(|bound| bound.asked.contains(name));
                 if !names.iter().all(has) {
                     let message = format!(
@@ -136,6 +140,7 @@ impl Calls {
                 }
             }
             Wanted::Dependencies(texts) => {
+                let texts = self.needed(language, texts, &mut notes).await;
                 notes.extend(self.note_of_cell(language, bound, &texts).await);
             }
         }
@@ -158,7 +163,7 @@ impl Calls {
                 shown(texts)
             ))
         };
-        let interpreter = language.kernel?;
+        let interpreter = language.kernel.filter(|_| !texts.is_empty())?;
         let parse = |text: &String| requirement::parse(interpreter, text);
         let wanted = match texts.iter().map(parse).collect::<Result<Vec<_>, _>>() {
             Ok(wanted) => wanted,
@@ -178,6 +183,21 @@ impl Calls {
             None if self.packages.check(language, &asked).is_ok() => told(&open_with(texts)),
             None => told(&self.no_set_has_them(language)),
         }
+    }
+
+    /// What a program needs of this, as the markers say. If that is nothing, the caller is told.
+    async fn needed(
+        &self,
+        language: &Language,
+        texts: Vec<String>,
+        notes: &mut Vec<String>,
+    ) -> Vec<String> {
+        let all = shown(&texts);
+        let needed = self.packages.needed(language, texts).await;
+        if needed.is_empty() {
+            notes.push(format!("nothing of this is needed here, as its markers say: {all}"));
+        }
+        needed
     }
 
     /// Whether a call asks only for packages that the image has, by requirements and not by names of sets.
@@ -215,11 +235,12 @@ impl Calls {
     /// # Errors
     ///
     /// When it can't be used.
-    pub(super) fn check_packages(
+    pub(super) async fn check_packages(
         &self,
         language: &Language,
         names: Vec<String>,
     ) -> Result<(), InvalidArgument> {
+        let names = self.packages.needed(language, names).await;
         if names.is_empty() {
             return Ok(());
         }
@@ -288,6 +309,9 @@ impl Calls {
         let Some(interpreter) = language.kernel else {
             return Err(told("its language has no packages"));
         };
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
         let parse = |text: &String| requirement::parse(interpreter, text);
         let wanted: Result<Vec<Requirement>, _> = texts.iter().map(parse).collect();
         let wanted = wanted.map_err(|error| told(&error.to_string()))?;

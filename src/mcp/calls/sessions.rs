@@ -178,7 +178,8 @@ impl Calls {
         notes: &mut Vec<String>,
     ) -> Result<(), Answer> {
         let unchecked = std::mem::take(&mut first.unchecked);
-        let found = self.config.policies.check(&session.language.name, unchecked).await;
+        let found =
+            self.config.policies.check(&session.language.name, unchecked, &session.client).await;
         if !found.is_empty() {
             return Err(Ok(tool_result::of_report(&Report::refused(found), Vec::new())));
         }
@@ -224,7 +225,11 @@ impl Calls {
             let (language, resources) = (&session.language, session.resources);
             let cell = in_session::again(step, files, timeout, language, resources, &self.config);
             let cell = Cell { has_lost_files, ..cell.map_err(Err)? };
-            let found = self.config.policies.check(&language.name, cell.unchecked.clone()).await;
+            let found = self
+                .config
+                .policies
+                .check(&language.name, cell.unchecked.clone(), &session.client)
+                .await;
             replayed.steps += 1;
             let failure = if found.is_empty() {
                 let ran = self.run_step(session, cell, watch.clone(), notes).await;
@@ -401,7 +406,8 @@ impl Calls {
         note.files(cell.sent());
         note.limits(cell.run.timeout, session.resources);
         let unchecked = std::mem::take(&mut cell.unchecked);
-        let found = session.policies(&self.config).check(&session.language.name, unchecked).await;
+        let found =
+            session.policies(&self.config).check(&session.language.name, unchecked, client).await;
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));

@@ -5,12 +5,15 @@ use std::fmt;
 use std::io;
 use std::process::Stdio;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use isolator_pool::lock::lock;
+use isolator_pool::pool::admission::{
+    Admission, AdmissionError, AdmissionLimits, Admitted, Client,
+};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::Semaphore;
 
 use super::messages::{
     Answer, LanguagePolicies, MAX_OF_CHECKER, Request, RequestFile, Setup, encode,
@@ -22,11 +25,16 @@ use crate::policy::{Findings, MAX_LISTED, Policy, SourceFile, Violation};
 /// Programs that are checked at the same time, each by a process: they do nothing but compute.
 const MOST_AT_ONCE: usize = 2;
 
+/// Programs that wait for their check, and for how long.
+const MOST_WAITING: usize = 256;
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// Checkers, which are started as they are needed and wait for more. All end with the server, because their standard
 /// input does.
 pub(in crate::policy) struct Checkers {
     setup: Setup,
-    turns: Semaphore,
+    /// Clients share the checkers as they share the sandboxes.
+    turns: Admission,
     idle: Mutex<Vec<Checker>>,
 }
 
@@ -58,10 +66,28 @@ impl Checkers {
             (language, LanguagePolicies { extensions: policy.extensions.clone(), texts })
         });
         let setup = Setup { languages: languages.collect() };
-        Self { setup, turns: Semaphore::new(MOST_AT_ONCE), idle: Mutex::default() }
+        let limits = AdmissionLimits {
+            running: MOST_AT_ONCE,
+            running_of_one: MOST_AT_ONCE - 1,
+            queue: MOST_WAITING,
+            wait: LONGEST_WAIT,
+        };
+        Self { setup, turns: Admission::new(limits), idle: Mutex::default() }
     }
 
-    /// Has the files of a program checked. Dropping the future ends the process that does.
+    /// Waits until a client's program can be checked.
+    ///
+    /// # Errors
+    ///
+    /// When too many wait, or this one has waited for too long.
+    pub(in crate::policy) async fn turn(
+        &self,
+        client: &Client,
+    ) -> Result<Admitted, AdmissionError> {
+        self.turns.enter(client).await
+    }
+
+    /// Has the files of a program checked, which has its [turn](Self::turn). Dropping the future ends the process that does.
     ///
     /// # Errors
     ///
@@ -71,7 +97,6 @@ impl Checkers {
         language: &str,
         files: &[SourceFile],
     ) -> io::Result<Findings> {
-        let _turn = self.turns.acquire().await.map_err(io::Error::other)?;
         let idle = lock(&self.idle).pop();
         if let Some(mut checker) = idle {
             match checker.check(language, files).await {
@@ -157,4 +182,19 @@ fn findings(Answer { listed, more }: Answer, files: &[SourceFile]) -> io::Result
         ..violation
     };
     Ok(Findings { listed: listed.into_iter().map(clean).collect(), more })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn programs_of_one_client_do_not_hold_up_those_of_another() {
+        let checkers = Checkers::default();
+        let [one, two] = ["one", "two"].map(Client::named);
+        let _checked = checkers.turn(&one).await.unwrap();
+        let mut next = Box::pin(checkers.turn(&one));
+        assert!(futures_util::poll!(&mut next).is_pending());
+        assert!(checkers.turn(&two).await.is_ok());
+    }
 }

@@ -145,6 +145,10 @@ async fn a_build_that_fails_or_is_given_up_leaves_nothing() {
         || fs::read_dir(bench.directory.path().join("images/staging")).map(Iterator::count);
     bench.build("#!/bin/sh\nexit 1\n").await.0.expect_err("it fails");
     assert_eq!(staged().expect("readable"), 0);
+    // However deep it is.
+    let deep = "#!/usr/bin/python3\nimport os\nos.chdir('/')\nfor _ in range(5000):\n    os.mkdir('d')\n    os.chdir('d')\n";
+    bench.build(deep).await.0.expect_err("no image can be so deep");
+    assert_eq!(staged().expect("readable"), 0);
 
     // The server stops in the middle of it.
     let build = bench.build("#!/bin/sh\nsleep 600\n");

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::session::{Session, SessionError};
 use isolator_pool::quote::{escaped, quoted};
 use isolator_pool::run::output::Stream;
@@ -97,7 +98,7 @@ impl Console<'_> {
         }
         let name = &self.setup.language.name;
         let unchecked = std::mem::take(&mut self.pending.unchecked);
-        let found = self.config.policies.check(name, unchecked).await;
+        let found = self.config.policies.check(name, unchecked, &Client::Host).await;
         if !found.is_empty() {
             self.pending = Pending::new(self.config);
             bail!("the policy for {name} forbids something, so nothing was sent:\n{found}");

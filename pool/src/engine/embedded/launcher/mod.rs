@@ -455,7 +455,15 @@ impl Launcher {
 /// Removes the files that the launcher keeps of a sandbox, in a tmpfs.
 fn remove_files(name: &str) {
     for directory in [STATE, BUNDLES] {
-        let _ = folders::remove(&Path::new(directory).join(name));
+        remove_folder(&Path::new(directory).join(name));
+    }
+}
+
+/// Removes a folder in the launcher's memory. One that stays goes with the launcher.
+fn remove_folder(folder: &Path) {
+    if let Err(error) = folders::remove(folder) {
+        let folder = folder.display();
+        complain(&format!("isolator {SUBCOMMAND}: {folder} can't be removed: {error}"));
     }
 }
 

@@ -17,7 +17,6 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::engine::embedded::layout::{self, SHARED};
 use crate::engine::embedded::protocol::Layer;
-use crate::folders;
 
 /// The launcher's device nodes. `libcontainer` uses them for sandboxes.
 const DEVICES: &str = "/dev";
@@ -107,6 +106,6 @@ impl Drop for Mounted {
             // A mount that stays is removed with this process.
             let _ = unmount(point, UnmountFlags::DETACH);
         }
-        let _ = folders::remove(&self.folder);
+        super::remove_folder(&self.folder);
     }
 }
