@@ -128,7 +128,9 @@ impl Pool {
         }
         let (hot, paused) = self.idle.len();
         let coming = self.coming.load(Ordering::Relaxed);
-        let missing = hot + paused + coming..self.idle.size();
+        // Where none should wait, one is tried after a failure: otherwise nothing would show that calls are served again.
+        let wanted = self.idle.size().max(usize::from(self.last_error().is_some()));
+        let missing = hot + paused + coming..wanted;
         if !missing.is_empty() {
             lock(&self.lead).delay.add(delay);
         }
@@ -311,7 +313,7 @@ impl Pool {
         None
     }
 
-    fn note_failure(&self, error: &dyn fmt::Display) {
+    pub(super) fn note_failure(&self, error: &dyn fmt::Display) {
         let image = self.template.image();
         if lock(&self.backoff).failed(error.to_string()) {
             tracing::warn!(%image, %error, "a sandbox could not be made");
