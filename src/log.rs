@@ -4,10 +4,15 @@
 //! So every value is escaped here, where none can be forgotten: nobody can forge a line, or send a terminal a command.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
 
+use humantime::format_rfc3339_micros;
 use isolator_pool::quote::{Escaping, escaped};
+use rustix::fs::FileType;
+use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -46,12 +51,12 @@ pub(crate) fn set_level(level: &str) {
     }
 }
 
-/// Writes the log of this process to standard error: standard output belongs to the protocol and to programs. If it can't be
-/// written, nobody is told: that would end the process.
+/// Writes the log of this process to standard error: standard output belongs to the protocol and to programs. Lines that can't
+/// be written are [counted](problem), which ends no process.
 pub fn to_stderr(level: &str, format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter(level))
-        .with_writer(io::stderr)
+        .with_writer(move || Lines { output: io::stderr(), losses: &LOSSES, format })
         .with_ansi(io::stderr().is_terminal() && format == LogFormat::Text)
         .log_internal_errors(false);
     // It fails only if there is no subscriber anymore, or it is set elsewhere, and it is set once.
@@ -71,6 +76,100 @@ pub fn to_stderr(level: &str, format: LogFormat) {
         }
     };
     let _ = SET_FILTER.set(set);
+}
+
+/// Lines that could not be written.
+#[derive(Debug)]
+struct Losses {
+    /// Those that the log does not tell of yet.
+    untold: AtomicU64,
+    /// Whether a part of the last one was written.
+    is_cut: AtomicBool,
+}
+
+impl Losses {
+    const NONE: Self = Self { untold: AtomicU64::new(0), is_cut: AtomicBool::new(false) };
+}
+
+static LOSSES: Losses = Losses::NONE;
+
+/// What is wrong with the log of this process, for those who can't read it there.
+pub(crate) fn problem() -> Option<String> {
+    let untold = LOSSES.untold.load(Ordering::Relaxed);
+    if untold > 0 {
+        return Some(format!("the log can't be written, and {untold} lines of it are lost"));
+    }
+    let found = rustix::fs::fstat(io::stderr()).ok()?;
+    let is_file = FileType::from_raw_mode(found.st_mode).is_file();
+    (is_file && found.st_nlink == 0).then(|| {
+        "the file of the log was removed, so its lines are lost: start the server again, and let what rotates the file copy \
+         and truncate it"
+            .to_owned()
+    })
+}
+
+/// Writes lines of the log, and how many were lost before one of them.
+struct Lines<W> {
+    output: W,
+    losses: &'static Losses,
+    format: LogFormat,
+}
+
+impl<W: Write> Write for Lines<W> {
+    /// A whole line, which is lost if it can't be written.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let untold = self.losses.untold.load(Ordering::Relaxed);
+        let mut whole = Vec::new();
+        if untold > 0 {
+            if self.losses.is_cut.load(Ordering::Relaxed) {
+                whole.push(b'\n');
+            }
+            whole.extend(self.format.lost(untold).bytes());
+        }
+        let told = whole.len();
+        whole.extend(line);
+        let mut written = 0;
+        let ended = loop {
+            if written == whole.len() {
+                break true;
+            }
+            match self.output.write(&whole[written..]) {
+                Ok(0) => break false,
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break false,
+            }
+        };
+        if told > 0 && written >= told {
+            self.losses.untold.fetch_sub(untold, Ordering::Relaxed);
+        }
+        if !ended {
+            self.losses.untold.fetch_add(1, Ordering::Relaxed);
+        }
+        if written > 0 || ended {
+            self.losses.is_cut.store(!ended && written != told, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+impl LogFormat {
+    /// The line that says how many were lost.
+    fn lost(self, lines: u64) -> String {
+        let (time, target) = (format_rfc3339_micros(SystemTime::now()), module_path!());
+        let message = "lines of the log could not be written and are lost";
+        match self {
+            Self::Text => format!("{time}  WARN {target}: {message} lines={lines}\n"),
+            Self::Json => format!(
+                "{}\n",
+                json!({ "timestamp": time.to_string(), "level": "WARN", "message": message, "lines": lines, "target": target })
+            ),
+        }
+    }
 }
 
 /// Writes events as JSON, each on its line, with their special characters escaped as JSON escapes them. What is special to a
@@ -217,5 +316,46 @@ mod tests {
         assert_eq!(read["message"], format!("said {forged}"));
         assert_eq!((&read["number"], &read["level"]), (&7.into(), &"INFO".into()), "{line}");
         assert_eq!(read["spans"][0]["of"], forged, "{line}");
+    }
+
+    /// An output with room for so many bytes.
+    struct Small<'a>(&'a mut Vec<u8>, usize);
+
+    impl Write for Small<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let room = self.1 - self.0.len();
+            if room == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let length = bytes.len().min(room);
+            self.0.extend_from_slice(&bytes[..length]);
+            Ok(length)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_log_says_how_many_of_its_lines_are_lost() {
+        static OF_TEST: Losses = Losses::NONE;
+        let mut written = Vec::new();
+        let mut write = |room, line: &str| {
+            let output = Small(&mut written, room);
+            let mut lines = Lines { output, losses: &OF_TEST, format: LogFormat::Json };
+            lines.write_all(line.as_bytes()).unwrap();
+        };
+        write(8, "one\n");
+        for line in ["a line that is cut\n", "two\n", "three\n"] {
+            write(8, line);
+        }
+        write(1000, "four\n");
+        write(1000, "five\n");
+        let text = String::from_utf8(written).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let ["one", "a li", lost, "four", "five"] = lines.as_slice() else { panic!("{text}") };
+        let lost: serde_json::Value = serde_json::from_str(lost).unwrap();
+        assert_eq!((&lost["lines"], &lost["level"]), (&3.into(), &"WARN".into()), "{text}");
     }
 }

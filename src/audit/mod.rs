@@ -9,13 +9,14 @@ mod writer;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use isolator_pool::counts::Count;
+use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::sync::oneshot;
 
@@ -54,6 +55,8 @@ struct State {
     waiting_bytes: AtomicUsize,
     /// Whether the last line could not be written, or the file could not be opened.
     is_failing: AtomicBool,
+    /// The path and the error, if that is the reason. The disk is too slow otherwise.
+    error: Mutex<Option<String>>,
     /// Whether the server's log says that too many lines wait. It is said once until all are written.
     is_told_behind: AtomicBool,
     written: Count,
@@ -144,13 +147,22 @@ impl Audit {
         }
     }
 
+    /// Why lines can't be written, if that is so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let Log { state, refuses, .. } = &**self.0.as_ref()?;
+        let is_failing =
+            state.is_failing.load(Ordering::Relaxed) || (*refuses && state.is_behind());
+        let error = || lock(&state.error).clone();
+        is_failing.then(|| error().unwrap_or_else(|| "the disk is too slow".to_owned()))
+    }
+
     /// What has happened; `None` if there is no log.
     pub(crate) fn counts(&self) -> Option<AuditCounts> {
-        let Log { state, refuses, .. } = &**self.0.as_ref()?;
+        let state = &self.0.as_ref()?.state;
         Some(AuditCounts {
             written: state.written.get(),
             lost: state.lost.get(),
-            is_failing: state.is_failing.load(Ordering::Relaxed) || (*refuses && state.is_behind()),
+            is_failing: self.failure().is_some(),
         })
     }
 

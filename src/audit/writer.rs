@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use isolator_pool::lock::lock;
+
 use super::file::AuditFile;
 use super::{Message, State};
 
@@ -164,7 +166,8 @@ impl Writer {
                 true
             }
             Err(error) => {
-                self.has_failed = true;
+                // If its file can't even be opened, that will show it.
+                self.has_failed = self.file.reopen_if_moved().is_ok();
                 self.failed(&error);
                 false
             }
@@ -173,19 +176,22 @@ impl Writer {
 
     fn recovered(&mut self) {
         if self.state.is_failing.swap(false, Ordering::Relaxed) {
+            *lock(&self.state.error) = None;
             self.told = None;
             tracing::info!("the audit log can be written again");
         }
     }
 
     fn failed(&mut self, error: &std::io::Error) {
+        let path = self.file.path().display();
+        *lock(&self.state.error) = Some(format!("{path}: {error}"));
         self.state.is_failing.store(true, Ordering::Relaxed);
         // No call is refused for a log that is no longer used.
         if self.unused.is_some() || self.told.is_some_and(|told| told.elapsed() < BETWEEN_LINES) {
             return;
         }
         self.told = Some(Instant::now());
-        let (path, lost) = (self.file.path().display(), self.state.lost.get());
+        let lost = self.state.lost.get();
         if self.refuses {
             tracing::error!(%path, %error, lost, "the audit log can't be written, so calls are refused");
         } else {

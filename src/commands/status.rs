@@ -52,7 +52,11 @@ async fn show(config: Config, arguments: StatusArguments) -> anyhow::Result<Exit
 /// The state for a terminal. What a client or an engine has chosen is escaped.
 fn shown(status: &Value) -> String {
     let sessions = &status["sessions"];
-    let mut lines = vec![
+    let texts = |key: &str| status[key].as_array().into_iter().flatten().map(text);
+    let not_ready = texts("not_ready").map(|reason| format!("NOT READY: {reason}"));
+    let warnings = texts("warnings").map(|warning| format!("WARNING: {warning}"));
+    let mut lines: Vec<_> = not_ready.chain(warnings).collect();
+    lines.extend([
         format!(
             "isolator {}, {} engine, up {} s",
             text(&status["version"]),
@@ -73,7 +77,7 @@ fn shown(status: &Value) -> String {
             "{:<14}{:>8}{:>8}{:>8}{:>9}{:>8}{:>10}{:>10}{:>10}",
             "pool", "ready", "in use", "making", "calls/s", "ready%", "p50", "p99", "refill"
         ),
-    ];
+    ]);
     for (name, pool) in status["pools"].as_object().into_iter().flatten() {
         let minute = Minute::of(status, name);
         let number = |key: &str| pool[key].as_u64().unwrap_or_default();

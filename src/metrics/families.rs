@@ -413,7 +413,7 @@ fn of_reloads(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
     families.gauge(
         "isolator_config_last_reload_successful",
         "Whether the last attempt to load the configuration succeeded.",
-        u32::from(sources.reloads.is_last_successful()),
+        u32::from(sources.reloads.failure().is_none()),
     )?;
     families.gauge(
         "isolator_config_last_reload_success_timestamp_seconds",

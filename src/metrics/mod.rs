@@ -23,7 +23,7 @@ use prometheus_client::registry::Registry;
 use self::history::{History, INTERVAL};
 use self::operations::Operations;
 use self::reloads::Reloads;
-pub(crate) use self::status::Status;
+pub(crate) use self::status::{Reason, Status};
 use self::waiting::Waiting;
 use crate::audit::Audit;
 use crate::packages::Packages;
@@ -126,11 +126,11 @@ impl Metrics {
         (self.0.look)().pools
     }
 
-    /// The state of the server.
-    pub(crate) fn status(&self) -> Status {
+    /// The state of the server, which is not ready for these reasons.
+    pub(crate) fn status(&self, not_ready: &[Reason]) -> Status {
         let sources = (self.0.look)();
         self.0.waiting.look(&sources.pools);
-        Status::of(&self.0, &sources)
+        Status::of(&self.0, &sources, not_ready)
     }
 
     /// All of them as they are now, but for the memory of what waits, which may be a while old.

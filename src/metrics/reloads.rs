@@ -9,31 +9,40 @@ use isolator_pool::lock::lock;
 #[derive(Debug)]
 pub(crate) struct Reloads(Mutex<Last>);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Last {
-    is_successful: bool,
+    failure: Option<Failure>,
     success: SystemTime,
+}
+
+/// Why the last attempt failed.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    /// When that was.
+    pub at: SystemTime,
+    /// The error.
+    pub error: String,
 }
 
 impl Default for Reloads {
     fn default() -> Self {
-        Self(Mutex::new(Last { is_successful: true, success: SystemTime::now() }))
+        Self(Mutex::new(Last { failure: None, success: SystemTime::now() }))
     }
 }
 
 impl Reloads {
     /// Notes an attempt.
-    pub(crate) fn ended(&self, is_successful: bool) {
-        let mut last = lock(&self.0);
-        last.is_successful = is_successful;
-        if is_successful {
-            last.success = SystemTime::now();
+    pub(crate) fn ended<T>(&self, ended: &Result<T, String>) {
+        let (mut last, at) = (lock(&self.0), SystemTime::now());
+        match ended {
+            Ok(_) => *last = Last { failure: None, success: at },
+            Err(error) => last.failure = Some(Failure { at, error: error.clone() }),
         }
     }
 
-    /// Whether the last one succeeded.
-    pub(crate) fn is_last_successful(&self) -> bool {
-        lock(&self.0).is_successful
+    /// Why the last one failed, if it did.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        lock(&self.0).failure.clone()
     }
 
     /// When one last succeeded, in seconds since 1970.

@@ -1,6 +1,7 @@
 //! The state of a server, for the page that operators look at and for `isolator status`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use humantime::format_rfc3339_seconds;
@@ -12,12 +13,41 @@ use isolator_pool::pool::sizing::Seen;
 use serde::Serialize;
 
 use super::history::{INTERVAL, Interval};
+use super::reloads::Failure as Failed;
 use super::{Inner, Sources};
+use crate::log;
 use crate::sessions::SessionCounts;
+
+/// Why a server is not ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reason {
+    /// What is wrong. Everybody may know it.
+    pub what: String,
+    /// What is for operators: paths, and errors.
+    pub detail: Option<String>,
+}
+
+impl Reason {
+    /// A reason without details.
+    pub(crate) fn public(what: &str) -> Self {
+        Self { what: what.to_owned(), detail: None }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        self.detail.as_ref().map_or(Ok(()), |detail| write!(f, ": {detail}"))
+    }
+}
 
 /// The state of a server.
 #[derive(Debug, Serialize)]
 pub(crate) struct Status {
+    /// Why it serves no call, or none in some language. Nothing if it is ready.
+    not_ready: Vec<String>,
+    /// What is wrong although calls are served.
+    warnings: Vec<String>,
     version: &'static str,
     engine: &'static str,
     /// How long it has been running.
@@ -123,6 +153,23 @@ fn advice(failure: Failure) -> &'static str {
     }
 }
 
+/// What is wrong although calls are served.
+fn warnings(sources: &Sources) -> Vec<String> {
+    let reload = sources.reloads.failure().map(|Failed { at, error }| {
+        let at = format_rfc3339_seconds(at);
+        format!("the configuration was not loaded again at {at}, and the one before is in force: {error}")
+    });
+    // If calls are refused for it, that is said first.
+    let audit = sources.audit.failure().filter(|_| sources.audit.refusal().is_none());
+    let lost = sources.audit.counts().map_or(0, |counts| counts.lost);
+    let audit = audit.map(|why| {
+        format!(
+            "the audit log can't be written, so its lines are lost ({lost} since the start): {why}"
+        )
+    });
+    reload.into_iter().chain(audit).chain(log::problem()).collect()
+}
+
 /// What runs now, the oldest first.
 fn programs(sources: &Sources) -> Vec<OneProgram> {
     let of_pools = sources.pools.counts().flat_map(|(pool, counts)| {
@@ -147,7 +194,7 @@ fn programs(sources: &Sources) -> Vec<OneProgram> {
 }
 
 impl Status {
-    pub(super) fn of(inner: &Inner, sources: &Sources) -> Self {
+    pub(super) fn of(inner: &Inner, sources: &Sources, not_ready: &[Reason]) -> Self {
         let Inner { waiting: waiting_memory, history, began, .. } = inner;
         let pools = &sources.pools;
         let (running, waiting) = pools.load();
@@ -207,6 +254,8 @@ impl Status {
             }
         });
         Self {
+            not_ready: not_ready.iter().map(Reason::to_string).collect(),
+            warnings: warnings(sources),
             version: env!("CARGO_PKG_VERSION"),
             engine: sources.engine,
             uptime_s: (now.as_secs_f64() - began).max(0.0) as u64,

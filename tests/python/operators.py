@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import anyio
 from faults import configuration
-from server import listening, until
+from server import BINARY, listening, until
 
 ANY_PORT = "127.0.0.1:0"
 
@@ -67,6 +67,12 @@ def check(text):
     """What the checker of Prometheus says of metrics."""
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
     return checked.returncode, checked.stdout + checked.stderr
+
+
+def first_line(admin, *arguments):
+    """What `isolator status` begins with."""
+    command = [BINARY, "status", admin.removeprefix("http://"), *arguments]
+    return subprocess.run(command, capture_output=True, check=True, text=True, timeout=30).stdout.splitlines()[0]
 
 
 def free_port():

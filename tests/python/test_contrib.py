@@ -7,10 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import stopped
 from by_hand import CLIENT, post, run
 from faults import NO_POOL, configuration
 from grafana_foundation_sdk.cog import plugins
@@ -197,3 +200,35 @@ async def test_a_service_manager_is_told_what_a_server_does(tmp_path, kind):
                     said = manager.recv(4096).decode().splitlines()
                     assert said == ["READY=1", f"STATUS=serving clients at {url}{ended}"]
         assert manager.recv(4096).decode().splitlines() == ["STOPPING=1", "STATUS=stopping"]
+
+
+def signs_of_life(manager, seconds):
+    """How many come in this time, after those that are waiting."""
+    manager.setblocking(False)
+    with suppress(BlockingIOError):
+        while manager.recv(4096):
+            pass
+    found, until_then = 0, time.monotonic() + seconds
+    while (left := until_then - time.monotonic()) > 0:
+        manager.settimeout(left)
+        with suppress(TimeoutError):
+            found += manager.recv(4096) == b"WATCHDOG=1"
+    return found
+
+
+async def test_a_service_manager_gets_signs_of_life_only_while_the_server_can_serve(tmp_path):
+    watched = ["env", f"NOTIFY_SOCKET={tmp_path / 'notify'}", "WATCHDOG_USEC=900000"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        async with listening(tmp_path, configuration(tmp_path, pool=NO_POOL), started_by=watched) as url:
+            assert signs_of_life(manager, 1.5) >= 2
+            pid = process_with(watched[1])
+            # The thread that accepts connections, and those that do all else.
+            for which in ("main", "others"):
+                command = [sys.executable, stopped.__file__, str(pid), which]
+                with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stopping:
+                    assert stopping.stdout.readline() == "stopped\n"
+                    assert signs_of_life(manager, 1.2) <= 1, which
+                assert stopping.returncode == 0
+                assert signs_of_life(manager, 1.5) >= 2, which
+            assert (await run(url, 1, "print(1)"))[0] == 200

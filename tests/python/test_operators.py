@@ -17,8 +17,8 @@ from by_hand import CLIENT, by_hand, post, python, request, run
 from certificates import certificate
 from disk import Disk
 from faults import NO_POOL, configuration
-from operators import ANY_PORT, admin_of, another_place, asked, check, get, hanging, operated, prometheus, values
-from server import BINARY, command, environment, listening, process_with, until
+from operators import ANY_PORT, admin_of, another_place, asked, check, first_line, get, hanging, operated, prometheus, values
+from server import BINARY, command, environment, listening, process_with, tokens, until
 
 pytestmark = pytest.mark.any_engine
 
@@ -365,6 +365,17 @@ async def test_a_full_disk_is_handled_as_the_operator_wants(tmp_path, on_full_di
                 answer = json.loads(body)["result"]
                 assert ("ran" in answer["content"][0]["text"]) == (on_full_disk == "continue"), answer
                 assert (answer.get("isError") is True) == (on_full_disk == "refuse"), answer
+                status, _, text = get(f"{admin}/readyz")
+                state, first = json.loads(get(f"{admin}/status.json")[2]), first_line(admin)
+                assert str(path) not in text
+                if on_full_disk == "refuse":
+                    assert (status, text) == (503, "the audit log can't be written, so every call is refused\n")
+                    assert first.startswith("NOT READY: the audit log can't be written") and str(path) in first, first
+                    assert state["not_ready"] and not state["warnings"], state
+                else:
+                    assert (status, text) == (200, "ready\n")
+                    assert re.match(r"WARNING: the audit log .* lines are lost \([1-9]\d* since", first) and str(path) in first, first
+                    assert state["warnings"] and not state["not_ready"], state
 
             async def is_served():
                 _, body = await run(url, 4, "print('ran')")
@@ -374,11 +385,66 @@ async def test_a_full_disk_is_handled_as_the_operator_wants(tmp_path, on_full_di
                 while not await is_served():
                     await anyio.sleep(0.2)
             await until(lambda: values(get(f"{admin}/metrics")[2])["isolator_audit_failing"] == 0, 10, "a log that is written")
+            assert get(f"{admin}/readyz")[0] == 200 and first_line(admin).startswith("isolator ")
             lost = values(get(f"{admin}/metrics")[2])["isolator_audit_lines_lost_total"]
             assert (lost > 0) == (on_full_disk == "continue"), lost
         assert all(line["status"] == "success" for line in audited(path))
     finally:
         disk.close()
+
+
+async def test_an_audit_log_that_is_made_again_for_others_to_read_is_not_used_and_that_is_told(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    async with operated(tmp_path, pool=NO_POOL, audit={"path": "audit.jsonl"}) as (url, admin, said):
+
+        def lost():
+            return values(get(f"{admin}/metrics")[2])["isolator_audit_lines_lost_total"]
+
+        await run(url, 1, "print(1)")
+        await until(lambda: path.exists() and len(audited(path)) == 1, 10, "a line")
+        # As logrotate does with `create 0640`.
+        path.rename(tmp_path / "audit.jsonl.1")
+        path.touch(mode=0o640)
+        await run(url, 2, "print(2)")
+        await until(lambda: lost() == 1, 10, "a line that is lost")
+        why = f"{path}: others than its owner can read or write it, so run `chmod 600` on it"
+        assert f"path={path}" in said() and "so lines are lost" in said(), said()
+        assert first_line(admin) == f"WARNING: the audit log can't be written, so its lines are lost (1 since the start): {why}"
+        path.chmod(0o600)
+        await until(lambda: first_line(admin).startswith("isolator "), 10, "a log that is written again")
+        await run(url, 3, "print(3)")
+        await until(lambda: len(audited(path)) == 1, 10, "a line in the new file")
+        assert lost() == 1 and len(audited(tmp_path / "audit.jsonl.1")) == 1
+
+
+async def test_a_log_whose_file_was_removed_is_told_to_operators(tmp_path):
+    config = configuration(tmp_path, pool=NO_POOL, admin={"address": ANY_PORT})
+    path = tmp_path / "log"
+    with path.open("w") as log:
+        async with by_hand(tmp_path, config, log):
+            admin = await admin_of(path.read_text)
+            # As logrotate does, which then compresses it.
+            path = path.rename(tmp_path / "log.1")
+            assert first_line(admin).startswith("isolator ")
+            path.unlink()
+            assert first_line(admin).startswith("WARNING: the file of the log was removed, so its lines are lost"), first_line(admin)
+
+
+async def test_a_server_that_refuses_every_request_is_not_ready(tmp_path):
+    lines, _ = tokens("ci")
+    file = tmp_path / "tokens"
+    file.write_text(lines[0])
+    async with operated(tmp_path, pool=NO_POOL, http={"tokens": "tokens"}) as (url, admin, _):
+        for text, reason, detail in [
+            ("nonsense", "the file of tokens can't be used, so every request is refused", f"{file}, line 1"),
+            (f"{lines[0].strip()} expires=2020-01-01T00:00:00Z", "all tokens have expired, so every request is refused", str(file)),
+        ]:
+            file.write_text(text)
+            for place in (admin, url.removesuffix("/mcp")):
+                assert get(f"{place}/readyz")[::2] == (503, f"{reason}\n")
+            assert first_line(admin).startswith(f"NOT READY: {reason}: {detail}"), first_line(admin)
+            file.write_text(lines[0])
+            assert get(f"{admin}/readyz")[0] == 200 and first_line(admin).startswith("isolator ")
 
 
 def test_an_audit_log_that_can_not_be_written_is_refused_at_the_start(tmp_path):

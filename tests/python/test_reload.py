@@ -14,7 +14,7 @@ import anyio
 import pytest
 from by_hand import CLIENT, by_hand, post, python, request, run
 from faults import NO_POOL, configuration
-from operators import ANY_PORT, admin_of, asked, get, operated, values
+from operators import ANY_PORT, admin_of, asked, first_line, get, operated, values
 from server import BINARY, command, environment, instances, process_with, until
 
 pytestmark = pytest.mark.any_engine
@@ -119,12 +119,17 @@ async def test_a_file_that_is_wrong_changes_nothing_and_is_told(tmp_path):
             assert found[SUCCESSFUL] == 0
             assert found["isolator_config_last_reload_success_timestamp_seconds"] == before
             assert await printed(url) == "/workspace"
+            first = first_line(admin)
+            assert re.match(r"WARNING: the configuration was not loaded again at 20\S+Z, and the one before is in force: ", first)
+            assert reason in first, first
+        assert get(f"{admin}/readyz")[0] == 200
         (tmp_path / "config.json").write_text("{")
         code, text = await reload(admin)
         assert code == 1 and "config.json" in text, text
         configuration(tmp_path, **settings)
         code, text = await reload(admin)
         assert code == 0 and "no key has another value" in text, text
+        assert first_line(admin).startswith("isolator ")
         found = metrics(admin)
         assert found[SUCCESSFUL] == 1 and found["isolator_config_last_reload_success_timestamp_seconds"] > before
 

@@ -104,7 +104,7 @@ async def test_the_page_fits_every_screen_also_with_twenty_languages(tmp_path, l
         assert (bright < 80) == (look == "dark"), bright
         page = await chromium(tmp_path, "--dump-dom", *LOOKS[look], f"{admin}/status")
         assert page.count("<article") == 20, page
-        assert "No new sandbox can be made for language-0" in html.unescape(page)
+        assert "Not ready: no sandbox is ready for language-0, language-1, " in html.unescape(page)
 
 
 async def test_the_state_is_shown_in_a_terminal(tmp_path):

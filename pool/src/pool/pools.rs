@@ -427,6 +427,13 @@ impl Pools {
         self.pools.get(name)?.image()
     }
 
+    /// Notes that the engine can't make sandboxes. Each pool tries again until one was made.
+    pub fn note_failure(&self, error: &EngineError) {
+        for pool in self.pools.values() {
+            pool.note_failure(error);
+        }
+    }
+
     /// Shuts down: refuses new requests, lets running ones go on for `drain`, then ends them, and removes
     /// everything that this instance has on the engine.
     ///

@@ -128,8 +128,11 @@ impl Pool {
         }
         let (hot, paused) = self.idle.len();
         let coming = self.coming.load(Ordering::Relaxed);
-        let mut missing = hot + paused + coming..self.idle.size();
-        if !self.template.is_resolved() && lock(&self.backoff).last_error().is_some() {
+        // Where none should wait, one is tried after a failure: otherwise nothing would show that calls are served again.
+        let has_failed = self.last_error().is_some();
+        let wanted = self.idle.size().max(usize::from(has_failed));
+        let mut missing = hot + paused + coming..wanted;
+        if !self.template.is_resolved() && has_failed {
             // One shows whether there is an image now.
             missing.end = missing.end.min(missing.start + 1);
         }
@@ -315,7 +318,7 @@ impl Pool {
         None
     }
 
-    fn note_failure(&self, error: &dyn fmt::Display) {
+    pub(super) fn note_failure(&self, error: &dyn fmt::Display) {
         self.note(error, false);
     }
 

@@ -35,7 +35,7 @@ use crate::packages::Packages;
 use crate::packages::store::Store;
 use crate::traces::Traces;
 use crate::transport::http::reload::{Asked, Reload};
-use crate::transport::http::{self, Access, Admin, Ending, Http, Serving};
+use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Serving};
 use crate::transport::message::Limits;
 use crate::transport::stdio::{Stdio, Streams};
 
@@ -124,12 +124,18 @@ async fn start(
 
 impl Started {
     /// Answers operators until the result is dropped.
-    fn listen(&self, admin: Option<Admin>, draining: &CancellationToken) -> Option<Serving> {
+    fn listen(&self, admin: Option<Admin>, health: &Health) -> Option<Serving> {
         admin.map(|admin| {
             let reloads = Arc::clone(&self.reloading.reloads);
             let metrics = self.server.metrics(self.app.kind.as_str(), reloads);
-            admin.start(metrics, self.server.clone(), self.reload.clone(), draining.clone())
+            admin.start(metrics, health.clone(), self.reload.clone())
         })
+    }
+
+    /// Whether it can serve calls. `draining` is cancelled when it takes no more.
+    fn health(&self, draining: &CancellationToken) -> Health {
+        let access = self.reloading.access.clone();
+        Health::new(self.server.clone(), draining.clone(), access)
     }
 }
 
@@ -144,7 +150,7 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     let started = start(config, load, Clients::One, None, admin.as_ref()).await?;
     let changes = started.server.changes();
     let draining = CancellationToken::new();
-    let _admin = started.listen(admin, &draining);
+    let _admin = started.listen(admin, &started.health(&draining));
     let Started { app, server, reloading, asked, .. } = started;
     let own = server.clone();
     let mut stop_signal = std::pin::pin!(async {
@@ -227,11 +233,16 @@ async fn serve_clients(
     service.ready();
 
     let ending = Ending::default();
-    let _admin = started.listen(admin, &ending.draining);
+    let health = started.health(&ending.draining);
+    let _admin = started.listen(admin, &health);
+    let look = {
+        let health = health.clone();
+        move || drop(health.not_ready())
+    };
     let Started { app, server, mut reloading, asked, .. } = started;
     reloading.service = Some(Arc::clone(&service));
     let (own, config) = (server.clone(), server.setup().config);
-    let mut serving = std::pin::pin!(http.serve(server, &config, ending.clone()));
+    let mut serving = std::pin::pin!(http.serve(server, health, &config, ending.clone()));
     let stop = async {
         let signal = tokio::select! {
             signal = stop_signal => signal,
@@ -259,6 +270,7 @@ async fn serve_clients(
             stopped?;
         }
         never = check_and_sweep(&app, &own) => match never {},
+        never = service.stay_alive(look) => match never {},
     }
     write_out(&own).await;
     Ok(ExitCode::SUCCESS)
@@ -310,6 +322,7 @@ async fn check_and_sweep(app: &App, server: &Server) -> Infallible {
         Err(error) => {
             let doctor = format!("{} doctor", isolator(&config, app.kind));
             tracing::error!(%error, "no engine yet; see `{doctor}`");
+            server.setup().pools.note_failure(&error);
         }
     }
     std::future::pending().await

@@ -69,8 +69,8 @@ impl Reloading {
             if let Some(service) = &self.service {
                 service.reloading();
             }
-            let ended = self.reload().await;
-            self.reloads.ended(ended.is_ok());
+            let ended = self.reload().await.map_err(|error| told(&error));
+            self.reloads.ended(&ended);
             if let Some(service) = &self.service {
                 service.reloaded(ended.is_ok());
             }
@@ -88,7 +88,6 @@ impl Reloading {
                     Ok(reloaded)
                 }
                 Err(error) => {
-                    let error = told(&error);
                     tracing::error!(
                         error,
                         "the configuration was not loaded, and nothing has changed"

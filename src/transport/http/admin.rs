@@ -30,7 +30,6 @@ use super::{LOCAL_HOSTS, connections, guard, head, listen};
 use crate::address::ListenAddress;
 use crate::config::Config;
 use crate::current::Current;
-use crate::mcp::server::Server;
 use crate::metrics::{Format, Metrics};
 
 /// Connections at the same time: more than operators have, and few beside those of clients.
@@ -136,28 +135,22 @@ impl Admin {
         self.operators.clone()
     }
 
-    /// Begins to serve. `draining` is cancelled when the server takes no more calls.
-    pub(crate) fn start(
-        self,
-        metrics: Metrics,
-        server: Server,
-        reload: Reload,
-        draining: CancellationToken,
-    ) -> Serving {
+    /// Begins to serve.
+    pub(crate) fn start(self, metrics: Metrics, health: Health, reload: Reload) -> Serving {
         let Self { listener, address, certificate, operators } = self;
         let scheme = if certificate.is_some() { "https" } else { "http" };
         tracing::info!(admin = format!("{scheme}://{address}"), "listening for operators");
         let tasks = TaskTracker::new();
-        let of_status = metrics.clone();
+        let (of_status, of_health) = (metrics.clone(), health.clone());
         let watching = AbortOnDropHandle::new(tasks.spawn(metrics.clone().watch()));
         let router = Router::new()
             .route("/metrics", get(move |headers: HeaderMap| ready(written(&metrics, &headers))))
             .route("/status", get(async || page()))
-            .route("/status.json", get(move || ready(status(&of_status))))
+            .route("/status.json", get(move || ready(status(&of_status, &of_health))))
             .route("/reload", post(move |headers: HeaderMap| reload.clone().answer(headers)))
             .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
             .layer(from_fn_with_state(operators.guard, check));
-        let router = Health::new(server, draining).route(router).layer(from_fn(head::check));
+        let router = health.route(router).layer(from_fn(head::check));
         let limits = connections::Limits {
             all: MAX_CONNECTIONS,
             of_address: if address.ip().is_loopback() { MAX_CONNECTIONS } else { OF_OTHERS },
@@ -228,8 +221,8 @@ fn names_this_machine(headers: &HeaderMap, address: IpAddr) -> bool {
 }
 
 /// What the page shows.
-fn status(metrics: &Metrics) -> Response {
-    match serde_json::to_vec(&metrics.status()) {
+fn status(metrics: &Metrics, health: &Health) -> Response {
+    match serde_json::to_vec(&metrics.status(&health.not_ready())) {
         Ok(json) => {
             let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
             (headers, json).into_response()

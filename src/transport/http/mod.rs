@@ -40,7 +40,7 @@ pub(crate) use tokens::Token;
 
 use self::certificate::Certificate;
 use self::guard::Guard;
-use self::health::Health;
+pub(crate) use self::health::Health;
 pub(crate) use self::rules::Rules;
 use self::sessions::Sessions;
 use self::tokens::Tokens;
@@ -49,6 +49,7 @@ use crate::current::Current;
 use crate::descriptors::Plan;
 use crate::mcp::budget::Budget;
 use crate::mcp::server::Server;
+use crate::metrics::Reason;
 use crate::transport::message::{Limits, MAX_MESSAGE};
 
 /// Names of this machine for itself.
@@ -79,6 +80,11 @@ impl Access {
     /// When the file of tokens can't be used, or other machines could call without a token.
     pub(crate) fn rules(&self, config: &Config) -> anyhow::Result<Rules> {
         Rules::new(&config.http, self.bound)
+    }
+
+    /// Why every request is refused, if that is so.
+    fn refuses_all(&self) -> Option<Reason> {
+        self.rules.get().tokens.as_ref()?.refuses_all()
     }
 
     /// Uses other rules for requests that come from now on.
@@ -158,7 +164,13 @@ impl Http {
     }
 
     /// Serves until the end.
-    pub(crate) async fn serve(self, server: Server, config: &Config, ending: Ending) {
+    pub(crate) async fn serve(
+        self,
+        server: Server,
+        health: Health,
+        config: &Config,
+        ending: Ending,
+    ) {
         let sessions = Arc::new(Sessions::new(config.limits.max_timeout));
         let Access { rules, bodies, .. } = self.access;
         let limits = Limits::new(config.limits.files.files);
@@ -173,7 +185,6 @@ impl Http {
             .with_json_response(true)
             .with_cancellation_token(ending.stop.clone());
         let manager = guard.sessions().manager();
-        let health = Health::new(server.clone(), ending.draining.clone());
         let service =
             StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
         let of_service = rules.clone();

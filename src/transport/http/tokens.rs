@@ -19,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::hex::hex;
+use crate::metrics::Reason;
 use crate::reread::{Files, ReadError};
 
 /// What tokens begin with, so that secret scanners find them.
@@ -83,6 +84,10 @@ impl Token {
         getrandom::fill(&mut random)?;
         let secret = format!("{PREFIX}{}", hex(&random));
         Ok((Self { name: name.to_owned(), digest: digest(&secret), expires }, secret))
+    }
+
+    fn has_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| expires <= SystemTime::now())
     }
 }
 
@@ -164,15 +169,15 @@ pub(crate) struct Tokens {
 #[derive(Debug)]
 struct Known {
     file: Files,
-    /// `None` if the file can't be read.
-    tokens: Option<Vec<Token>>,
+    /// Those of the file, or why it can't be used.
+    tokens: Result<Vec<Token>, String>,
 }
 
 impl Tokens {
     pub(super) fn read(path: PathBuf) -> Result<Self, TokensError> {
         let (file, contents) = Files::read(vec![path.clone()])?;
         let tokens = parse(&path, contents)?;
-        Ok(Self { path, known: Mutex::new(Known { file, tokens: Some(tokens) }) })
+        Ok(Self { path, known: Mutex::new(Known { file, tokens: Ok(tokens) }) })
     }
 
     /// The client with this token.
@@ -182,15 +187,33 @@ impl Tokens {
         self.read_again(&mut known);
         // All tokens are compared, so that the time gives nothing away.
         let mut found = None;
-        for token in known.tokens.as_ref().ok_or(Refusal::Unreadable)? {
+        for token in known.tokens.as_ref().map_err(|_| Refusal::Unreadable)? {
             if bool::from(token.digest.ct_eq(&digest)) {
                 found = Some(token);
             }
         }
         let token = found.ok_or(Refusal::Unknown)?;
-        match token.expires {
-            Some(expires) if expires <= SystemTime::now() => Err(Refusal::Expired),
-            _ => Ok(Client::named(&token.name)),
+        match token.has_expired() {
+            true => Err(Refusal::Expired),
+            false => Ok(Client::named(&token.name)),
+        }
+    }
+
+    /// Why every request is refused, if that is so.
+    pub(super) fn refuses_all(&self) -> Option<Reason> {
+        let mut known = lock(&self.known);
+        self.read_again(&mut known);
+        let path = self.path.display();
+        match &known.tokens {
+            Err(error) => {
+                let what =
+                    "the file of tokens can't be used, so every request is refused".to_owned();
+                Some(Reason { what, detail: Some(error.clone()) })
+            }
+            Ok(tokens) => tokens.iter().all(Token::has_expired).then(|| Reason {
+                what: "all tokens have expired, so every request is refused".to_owned(),
+                detail: Some(format!("{path}; `isolator token NAME` makes one")),
+            }),
         }
     }
 
@@ -200,11 +223,11 @@ impl Tokens {
         known.tokens = match read.and_then(|contents| parse(&self.path, contents)) {
             Ok(tokens) => {
                 tracing::info!(tokens = tokens.len(), "the token file has changed");
-                Some(tokens)
+                Ok(tokens)
             }
             Err(error) => {
                 tracing::error!(%error, "all requests are refused until the token file is fixed");
-                None
+                Err(error.to_string())
             }
         };
     }

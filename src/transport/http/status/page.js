@@ -100,8 +100,10 @@ function show(status) {
   find("about").textContent = `${status.version}, ${status.engine} engine, up ${age(status.uptime_s)}`;
   const failing = Object.entries(status.pools).filter(([, now]) => now.last_error).map(([name]) => name);
   const state = find("state");
-  state.textContent = failing.length ? `No new sandbox can be made for ${failing.join(", ")}` : "All pools make sandboxes";
-  state.className = failing.length ? "bad" : "good";
+  const [first, ...others] = status.not_ready.map((reason) => `Not ready: ${reason}`);
+  state.textContent = first ?? (failing.length ? `No new sandbox can be made for ${failing.join(", ")}` : "All pools make sandboxes");
+  state.className = first || failing.length ? "bad" : "good";
+  find("wrong").replaceChildren(...[...others, ...status.warnings].map((text) => element("p", text, "bad")));
   const numbers = [
     ["run", status.running],
     ["wait for their turn", status.waiting],
