@@ -4,13 +4,31 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, Weak};
 use std::time::SystemTime;
 
+use isolator_pool::counts::Count;
 use isolator_pool::packages::PackageSet;
+use serde::Serialize;
 use tokio::sync::{RwLock, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::BUILDS_AT_ONCE;
 use super::jobs::Jobs;
+
+/// Counts for operators.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct PackageCounts {
+    /// Sets of the configuration.
+    pub named: usize,
+    /// Those of them that can be used at once.
+    pub ready: usize,
+    /// Builds that run or wait for their turn.
+    pub building: usize,
+    /// Sets that requests use now.
+    pub in_use: usize,
+    /// Builds that have ended with a set, and those that have failed.
+    pub built: u64,
+    pub failed: u64,
+}
 
 /// What does not change with the configuration.
 pub(super) struct Common {
@@ -25,6 +43,9 @@ pub(super) struct Common {
     pub uses: Mutex<HashMap<String, SystemTime>>,
     /// Hashes of the sets that were brought to the engine.
     pub provided: Mutex<HashSet<String>>,
+    /// Builds that have ended with a set, and those that have failed.
+    pub built: Count,
+    pub failed: Count,
     pub changes: watch::Sender<u64>,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
@@ -39,6 +60,8 @@ impl Common {
             held: Mutex::default(),
             uses: Mutex::default(),
             provided: Mutex::default(),
+            built: Count::default(),
+            failed: Count::default(),
             changes: watch::Sender::new(0),
             stop,
             tasks: TaskTracker::new(),
