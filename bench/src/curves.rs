@@ -14,10 +14,13 @@ const MARGIN: i32 = 24;
 const HEAD_HEIGHT: i32 = 76;
 
 /// A panel with its title and the labels of its axis.
-const PANEL_HEIGHT: i32 = 220;
+const PANEL_HEIGHT: i32 = 244;
+
+/// The most sizes that have a point each.
+const MOST_POINTS: usize = 100;
 
 /// The part of a panel in which the curve is: left, right, top, bottom.
-const PLOT: (i32, i32, i32, i32) = (MARGIN + 56, WIDTH - MARGIN - 24, 40, 160);
+const PLOT: (i32, i32, i32, i32) = (MARGIN + 56, WIDTH - MARGIN - 36, 56, 176);
 
 const TEXT_COLOUR: RGBColor = RGBColor(0x1f, 0x23, 0x28);
 const MUTED_COLOUR: RGBColor = RGBColor(0x59, 0x63, 0x6e);
@@ -72,15 +75,17 @@ struct Canvas<'a>(DrawingArea<SVGBackend<'a>, plotters::coord::Shift>);
 impl Canvas<'_> {
     fn panel(&self, curve: &Curve, top: i32) -> Drawn {
         let (left, right, above, below) = PLOT;
-        let sizes = curve.shares.len().saturating_sub(1).max(1);
+        // Both marks are on the curve, which goes on as it ends.
+        let sizes = curve.shares.len().saturating_sub(1).max(curve.chosen);
+        let sizes = sizes.max(curve.now.unwrap_or(0)).max(1);
         let x = |size: usize| {
-            let share = size.min(sizes) as f64 / sizes as f64;
+            let share = size as f64 / sizes as f64;
             left + (share * f64::from(right - left)).round() as i32
         };
         let y = |share: f64| {
             top + below - (share.clamp(0.0, 1.0) * f64::from(below - above)).round() as i32
         };
-        self.text(&curve.language, (MARGIN, top + 18), (17, TEXT_COLOUR), HPos::Left)?;
+        self.text(&curve.language, (MARGIN, top + 14), (17, TEXT_COLOUR), HPos::Left)?;
         for percent in [0, 50, 90, 100] {
             let at = y(f64::from(percent) / 100.0);
             self.line(vec![(left, at), (right, at)], GRID_COLOUR)?;
@@ -95,20 +100,23 @@ impl Canvas<'_> {
             let label = format!("{size}: {:.0} MiB", size as f64 * curve.each);
             self.text(&label, (x(size), top + below + 16), (13, MUTED_COLOUR), HPos::Center)?;
         }
-        let points: Vec<_> =
-            curve.shares.iter().enumerate().map(|(size, share)| (x(size), y(*share))).collect();
-        self.line(points.clone(), CURVE_COLOUR)?;
-        for point in points {
-            self.0.draw(&Circle::new(point, 3, CURVE_COLOUR.filled()))?;
-        }
+        let axis = "size of the pool, and its memory";
+        self.text(axis, (right, top + below + 36), (13, MUTED_COLOUR), HPos::Right)?;
+        self.text("warm calls", (left, top + above - 16), (13, MUTED_COLOUR), HPos::Left)?;
         let share = |size: usize| curve.shares.get(size).or(curve.shares.last()).copied();
-        if let (Some(now), Some(at)) = (curve.now, curve.now.and_then(share)) {
-            self.0.draw(&Circle::new((x(now), y(at)), 7, NOW_COLOUR.stroke_width(2)))?;
+        let point = |size: usize| (x(size), y(share(size).unwrap_or_default()));
+        let points: Vec<_> = (0..=sizes).map(point).collect();
+        self.line(points.clone(), CURVE_COLOUR)?;
+        // More of them would run together.
+        if sizes <= MOST_POINTS {
+            for point in points {
+                self.0.draw(&Circle::new(point, 3, CURVE_COLOUR.filled()))?;
+            }
         }
-        if let Some(at) = share(curve.chosen) {
-            self.0.draw(&Circle::new((x(curve.chosen), y(at)), 6, CURVE_COLOUR.filled()))?;
+        if let Some(now) = curve.now {
+            self.0.draw(&Circle::new(point(now), 7, NOW_COLOUR.stroke_width(2)))?;
         }
-        Ok(())
+        self.0.draw(&Circle::new(point(curve.chosen), 6, CURVE_COLOUR.filled()))
     }
 
     fn line(&self, points: Vec<(i32, i32)>, colour: RGBColor) -> Drawn {
@@ -144,15 +152,33 @@ mod tests {
             curve("<py>", &[0.0, 0.8, 0.9, 0.99, 1.0], Some(9), 3),
             curve("none", &[0.0], None, 0),
         ];
-        let svg = svg(&curves, "filled: advice & ring: now").unwrap();
-        let document = roxmltree::Document::parse(&svg).unwrap();
+        let drawn = svg(&curves, "filled: advice & ring: now").unwrap();
+        let document = roxmltree::Document::parse(&drawn).unwrap();
         let texts: Vec<_> =
             document.descendants().filter_map(|node| node.text()).map(str::trim).collect();
         for text in ["<py>", "none", "4: 200 MiB", "0: 0 MiB", "filled: advice & ring: now"] {
             assert!(texts.contains(&text), "{texts:?}");
         }
         // Points, and the marks.
-        let circles = document.descendants().filter(|node| node.has_tag_name("circle")).count();
-        assert_eq!(circles, 5 + 1 + 2 + 1);
+        let circles = |svg: &str| {
+            let document = roxmltree::Document::parse(svg).unwrap();
+            let circles = document.descendants().filter(|node| node.has_tag_name("circle"));
+            let place = |node: roxmltree::Node<'_, '_>| {
+                ["cx", "cy"].map(|name| node.attribute(name).unwrap().to_owned())
+            };
+            circles.map(place).collect::<Vec<_>>()
+        };
+        assert_eq!(circles(&drawn).len(), 10 + 2 + 2 + 1);
+        // Of a large pool, only the marks, and both are on the line.
+        let large: Vec<_> = (0..=130).map(|size| (f64::from(size) / 100.0).min(1.0)).collect();
+        let drawn = svg(&[curve("go", &large, Some(140), 102)], "").unwrap();
+        let document = roxmltree::Document::parse(&drawn).unwrap();
+        let lines = document.descendants().filter_map(|node| node.attribute("points"));
+        let line = lines.max_by_key(|points| points.len()).unwrap();
+        let marks = circles(&drawn);
+        assert_eq!(marks.len(), 2);
+        for [x, y] in marks {
+            assert!(line.contains(&format!("{x},{y} ")), "{x},{y} is not on {line}");
+        }
     }
 }

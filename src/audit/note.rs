@@ -7,6 +7,7 @@ use humantime::format_rfc3339_millis;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::pool::Start;
 use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::pools::FoundPool;
 use isolator_pool::quote::escaped;
 use isolator_pool::run::outcome::Outcome;
 use serde::Serialize;
@@ -62,9 +63,25 @@ struct Line {
     limits: Option<Limits>,
     #[serde(skip_serializing_if = "Option::is_none")]
     start: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<Pool>,
     status: String,
     ms: f64,
     bytes: Bytes,
+}
+
+/// What the call found of its pool, so that `isolator tune` can tell from the log what size it should have.
+#[derive(Debug, Default, Serialize)]
+struct Pool {
+    /// For each sandbox that it took, how many were being made at that moment.
+    depths: Vec<usize>,
+    /// How long replacing one typically took: until it began, and from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    making_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +106,10 @@ struct Bytes {
     stdout: u64,
     stderr: u64,
     returned: u64,
+}
+
+fn ms(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 fn digest(content: &[u8]) -> String {
@@ -117,6 +138,7 @@ impl Note {
                 package_set: None,
                 limits: None,
                 start: None,
+                pool: None,
                 status: CANCELLED.to_owned(),
                 ms: 0.0,
                 bytes: Bytes::default(),
@@ -183,17 +205,21 @@ impl Note {
         });
     }
 
-    /// How a sandbox was got in which no program of the call has run: for a session, or for a check of its code.
-    pub(crate) fn started(&mut self, start: Start) {
+    /// The call took a sandbox: for a program, a session, or a check of its code.
+    pub(crate) fn took(&mut self, start: Start, found: FoundPool) {
         let Some(begun) = &mut self.0 else { return };
         begun.line.start = Some(start.as_str());
+        let pool = begun.line.pool.get_or_insert_default();
+        pool.depths.push(found.depth);
+        pool.delay_ms = found.lead.map(|lead| ms(lead.delay));
+        pool.making_ms = found.lead.map(|lead| ms(lead.making));
+        pool.sandbox_bytes = found.sandbox_bytes;
     }
 
-    /// A program has run; `start` says how it got its sandbox, unless it ran in a session.
-    pub(crate) fn ran(&mut self, outcome: &Outcome, start: Option<Start>) {
+    /// A program has run.
+    pub(crate) fn ran(&mut self, outcome: &Outcome) {
         let Some(begun) = &mut self.0 else { return };
         let line = &mut begun.line;
-        line.start = start.map(Start::as_str);
         outcome.status.as_str().clone_into(&mut line.status);
         line.bytes.stdout = outcome.stdout.total();
         line.bytes.stderr = outcome.stderr.total();
@@ -214,7 +240,7 @@ impl Drop for Note {
     fn drop(&mut self) {
         let Some(begun) = self.0.take() else { return };
         let Begun { log, began, mut line } = *begun;
-        line.ms = (began.elapsed().as_secs_f64() * 1e6).round() / 1e3;
+        line.ms = ms(began.elapsed());
         match serde_json::to_string(&line) {
             // As in the log, nothing of a caller's does something to a terminal.
             Ok(text) => log.send(format!("{}\n", escaped(&text))),

@@ -42,7 +42,7 @@ async fn a_line_says_what_ran_and_not_the_code_itself() {
         let files: [(&str, &[u8]); 2] =
             [("main.py", "print('secret\u{202e}')".as_bytes()), ("a.csv", b"1,2\n")];
         note.files(files);
-        note.ran(&isolator_pool::run::outcome::Outcome::of(Status::Timeout), None);
+        note.ran(&isolator_pool::run::outcome::Outcome::of(Status::Timeout));
         note.answered("success");
         drop(note);
         audit.close().await;

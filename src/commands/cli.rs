@@ -142,8 +142,8 @@ pub struct TuneArguments {
     /// The server
     #[command(flatten)]
     pub server: OperatorArguments,
-    /// An audit log with the calls; can be given several times. Then a server only tells what its sandboxes cost, and without a
-    /// server some are made to measure that
+    /// An audit log with the calls; can be given several times. A server is then only asked for the memory, if the log does not
+    /// tell it
     #[arg(long, value_name = "FILE")]
     pub audit: Vec<PathBuf>,
     /// The share of calls that shall find a sandbox ready, from 0.5 to 0.9999

@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Clears a terminal, and goes to its first line.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Intervals that the figures are of: the last minute.
-const INTERVALS: usize = 12;
+/// Intervals of the last minute.
+const MINUTE: usize = 12;
 
 /// Shows the state of a server, once or until somebody stops it.
 pub fn status(config: Config, arguments: StatusArguments) -> Work {
@@ -56,6 +56,7 @@ fn shown(status: &Value) -> String {
     let not_ready = texts("not_ready").map(|reason| format!("NOT READY: {reason}"));
     let warnings = texts("warnings").map(|warning| format!("WARNING: {warning}"));
     let mut lines: Vec<_> = not_ready.chain(warnings).collect();
+    let past = past(status);
     lines.extend([
         format!(
             "isolator {}, {} engine, up {} s",
@@ -64,7 +65,7 @@ fn shown(status: &Value) -> String {
             status["uptime_s"]
         ),
         format!(
-            "{} run, {} wait, {} sandboxes leaving, {} sessions ({} running, {} frozen)",
+            "{} requests run, {} wait, {} sandboxes leaving, {} sessions ({} run a cell, {} frozen)",
             status["running"],
             status["waiting"],
             status["leaving"],
@@ -72,27 +73,50 @@ fn shown(status: &Value) -> String {
             sessions["running"],
             sessions["frozen"]
         ),
+        format!("memory: {}", memory(status)),
         String::new(),
-        format!(
-            "{:<14}{:>8}{:>8}{:>8}{:>9}{:>8}{:>10}{:>10}{:>10}",
-            "pool", "ready", "in use", "making", "calls/s", "ready%", "p50", "p99", "refill"
-        ),
+        row([
+            "",
+            "",
+            "running a",
+            "held by",
+            "being",
+            "calls/s",
+            "calls/s",
+            "cells/s",
+            "cells/s",
+            "ready",
+            "p50",
+            "p99",
+            "making",
+        ]),
+        row([
+            "pool", "ready", "program", "sessions", "made", "1 min", &past, "1 min", &past,
+            "1 min", "latest", "latest", "takes",
+        ]),
     ]);
     for (name, pool) in status["pools"].as_object().into_iter().flatten() {
-        let minute = Minute::of(status, name);
+        let (minute, all) =
+            (Recent::of(status, name, MINUTE), Recent::of(status, name, usize::MAX));
         let number = |key: &str| pool[key].as_u64().unwrap_or_default();
         let ready = format!("{}/{}", number("hot") + number("paused"), number("size"));
-        lines.push(format!(
-            "{:<14}{ready:>8}{:>8}{:>8}{:>9.2}{:>8}{:>10}{:>10}{:>10}",
-            escaped(name),
-            number("in_use"),
-            number("making"),
-            minute.rate,
-            minute.ready.map_or_else(|| "-".to_owned(), |share| format!("{:.0}", share * 100.0)),
+        let rate = |rate: f64| format!("{rate:.2}");
+        let cells = [
+            escaped(name).into_owned(),
+            ready,
+            number("in_use").to_string(),
+            number("sessions").to_string(),
+            number("making").to_string(),
+            rate(minute.calls),
+            rate(all.calls),
+            rate(minute.cells),
+            rate(all.cells),
+            minute.ready.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
             time(minute.p50),
             time(minute.p99),
             time(pool["refill_ms"].as_f64()),
-        ));
+        ];
+        lines.push(row(cells.each_ref().map(String::as_str)));
         if let Some(error) = pool["last_error"].as_str() {
             lines.push(format!("  {}", escaped(error)));
         }
@@ -118,6 +142,11 @@ fn shown(status: &Value) -> String {
     lines.join("\n")
 }
 
+/// A line of the table: the name of a pool, and figures.
+fn row([name, figures @ ..]: [&str; 13]) -> String {
+    figures.iter().fold(format!("{name:<14}"), |line, figure| format!("{line}{figure:>10}"))
+}
+
 fn text(value: &Value) -> String {
     escaped(value.as_str().unwrap_or_default()).into_owned()
 }
@@ -131,30 +160,57 @@ fn time(ms: Option<f64>) -> String {
     }
 }
 
-/// What happened in a pool in the last minute.
+/// How far the intervals go back.
+fn past(status: &Value) -> String {
+    let seconds = status["interval_s"].as_u64().unwrap_or(1)
+        * status["intervals"].as_array().map_or(0, Vec::len) as u64;
+    if seconds < 120 { format!("{seconds} s") } else { format!("{} min", seconds / 60) }
+}
+
+/// Who takes memory besides the programs that run.
+fn memory(status: &Value) -> String {
+    let bytes = |value: &Value| match value.as_u64() {
+        Some(bytes) => format!("{} MiB", bytes.div_ceil(1 << 20)),
+        None => "not known yet".to_owned(),
+    };
+    let mut parts = vec![format!("sessions {}", bytes(&status["sessions"]["memory_bytes"]))];
+    let pools = status["pools"].as_object().into_iter().flatten();
+    let waiting: Option<u64> =
+        pools.filter_map(|(_, pool)| pool["memory_bytes"].as_u64()).reduce(|a, b| a + b);
+    parts.push(format!("what waits {}", bytes(&waiting.into())));
+    if let Some(count) = status["templates"].as_u64() {
+        parts.push(format!("{count} templates {}", bytes(&status["template_bytes"])));
+    }
+    parts.join(", ")
+}
+
+/// What happened in a pool in the last intervals.
 #[derive(Debug, PartialEq)]
-struct Minute {
-    /// Calls a second.
-    rate: f64,
+struct Recent {
+    /// Calls a second, and cells.
+    calls: f64,
+    cells: f64,
     /// The share of them that found a sandbox ready, if there were any.
     ready: Option<f64>,
-    /// Times in the last interval with calls, in milliseconds.
+    /// Times of calls in the last interval with some, in milliseconds.
     p50: Option<f64>,
     p99: Option<f64>,
 }
 
-impl Minute {
-    fn of(status: &Value, pool: &str) -> Self {
+impl Recent {
+    fn of(status: &Value, pool: &str, most: usize) -> Self {
         let intervals = status["intervals"].as_array().map_or(&[][..], Vec::as_slice);
-        let recent = &intervals[intervals.len().saturating_sub(INTERVALS)..];
+        let recent = &intervals[intervals.len().saturating_sub(most)..];
         let of_pool = || recent.iter().map(|interval| &interval["pools"][pool]);
         let sum = |key: &str| of_pool().filter_map(|it| it[key].as_u64()).sum::<u64>() as f64;
         let seconds = recent.len() as f64 * status["interval_s"].as_f64().unwrap_or(1.0);
-        let calls = sum("calls");
+        let rate = |key: &str| if seconds > 0.0 { sum(key) / seconds } else { 0.0 };
+        let starts = sum("starts");
         let last = |key: &str| of_pool().rev().find_map(|it| it[key].as_f64());
         Self {
-            rate: if seconds > 0.0 { calls / seconds } else { 0.0 },
-            ready: (calls > 0.0).then(|| sum("ready_starts") / calls),
+            calls: rate("calls"),
+            cells: rate("cells"),
+            ready: (starts > 0.0).then(|| sum("ready_starts") / starts),
             p50: last("p50_ms"),
             p99: last("p99_ms"),
         }
@@ -168,30 +224,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minute_is_of_the_last_intervals_and_nothing_special_is_shown() {
+    fn both_rates_are_of_their_intervals_and_nothing_special_is_shown() {
         let of = |calls: u64, p50: Option<f64>| {
-            let pool = json!({ "calls": calls, "ready_starts": calls / 2, "p50_ms": p50 });
+            let pool = json!({ "calls": calls, "cells": 3 * calls, "starts": calls, "ready_starts": calls / 2, "p50_ms": p50 });
             json!({ "pools": { "python": pool } })
         };
         let mut intervals = vec![of(1000, Some(9.0)); 3];
         intervals.extend(vec![of(6, Some(2.0)); 11]);
         intervals.push(of(0, None));
         let pool = json!({
-            "hot": 1, "paused": 1, "size": 4, "in_use": 1, "making": 2, "refill_ms": 41.2,
+            "hot": 1, "paused": 1, "size": 4, "in_use": 1, "sessions": 5, "making": 2, "refill_ms": 41.2,
+            "memory_bytes": 3 << 20,
             "last_error": "no\u{1b}[2J room",
         });
         let status = json!({
             "version": "1.2.3", "engine": "embedded", "uptime_s": 7, "running": 1, "waiting": 0, "leaving": 0,
-            "sessions": { "open": 0, "running": 0, "frozen": 0 }, "interval_s": 5,
+            "sessions": { "open": 0, "running": 0, "frozen": 0, "memory_bytes": 0 }, "interval_s": 5,
+            "templates": 2, "template_bytes": 70 << 20,
             "pools": { "python": pool }, "intervals": intervals,
             "clients": [{ "name": "ci\u{202e}", "running": 1, "waiting": 0 }],
             "programs": [{ "pool": "python", "client": "ci\u{202e}", "start": "hot", "ms": 1500.0 }],
             "failures": [{ "at": "now", "pool": "go", "message": "x\n", "advice": "Do y.", "count": 2 }],
         });
-        let minute = Minute::of(&status, "python");
-        assert_eq!(minute, Minute { rate: 1.1, ready: Some(0.5), p50: Some(2.0), p99: None });
+        let minute = Recent::of(&status, "python", MINUTE);
+        let expected =
+            Recent { calls: 1.1, cells: 3.3, ready: Some(0.5), p50: Some(2.0), p99: None };
+        assert_eq!(minute, expected);
         let shown = shown(&status);
-        assert!(shown.contains("     2/4       1       2     1.10      50    2.0 ms"), "{shown}");
+        let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains("python 2/4 1 5 2 1.10 40.88 3.30 122.64 50 % 2.0 ms - 41 ms"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("memory: sessions 0 MiB, what waits 3 MiB, 2 templates 70 MiB"),
+            "{shown}"
+        );
         assert!(shown.contains("running python for ci\\u202e, hot, 1.5 s"), "{shown}");
         assert!(shown.contains("now go: x\\n (2 times). Do y."), "{shown}");
         assert!(shown.contains("no\\u001b[2J room") && shown.contains("ci\\u202e"), "{shown}");

@@ -12,7 +12,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 
 use super::Sources;
-use super::waiting::Memory;
+use super::waiting::{Memory, template_bytes};
 
 /// Labels with their values.
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
@@ -186,20 +186,38 @@ fn of_executions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result 
         "isolator_cells",
         "Cells and commands of sessions, by what became of them.",
         by(sources, "status", statuses, |counts| &counts.cells),
+    )?;
+    families.histograms(
+        "isolator_cell_seconds",
+        "How long cells took, from the arrival of the request to the last byte from the sandbox.",
+        of_each(sources, |counts| &counts.cell_times),
     )
+}
+
+/// Times of each language in which there were some.
+fn of_each(
+    sources: &Sources,
+    times: fn(&PoolCounts) -> &Times,
+) -> impl Iterator<Item = (Labels<'_, 1>, &Times)> {
+    let all = sources.pools.counts().map(move |(language, counts)| (language, times(counts)));
+    let some = all.filter(|(_, times)| times.count() > 0);
+    some.map(|(language, times)| ([("language", language)], times))
 }
 
 /// Sandboxes, and requests that wait for them.
 fn of_pools(families: &mut Families<'_>, sources: &Sources, memory: &Memory) -> fmt::Result {
     let pools = &sources.pools;
     let status = pools.status();
+    let sessions = sources.sessions.by_language();
     let states = status.iter().flat_map(|(name, status)| {
         let in_use = pools.counts_of(name).map_or(0, PoolCounts::in_use);
+        let sessions = sessions.get(*name).copied().unwrap_or_default();
         [
             ("hot", status.hot),
             ("paused", status.paused),
             ("making", status.making),
             ("in_use", in_use),
+            ("session", sessions),
         ]
         .map(|(state, count)| ([("pool", *name), ("state", state)], count))
     });
@@ -272,9 +290,7 @@ fn of_pools(families: &mut Families<'_>, sources: &Sources, memory: &Memory) -> 
         "Proportional memory of the sandboxes that wait, at most half a minute ago.",
         waiting,
     )?;
-    // All pools share them.
-    let templates = memory.values().map(|memory| memory.templates).max();
-    if let Some(bytes) = templates {
+    if let Some(bytes) = template_bytes(memory) {
         families.gauge(
             "isolator_template_memory_bytes",
             "Proportional memory of the templates, at most half a minute ago.",
@@ -312,6 +328,21 @@ fn of_sessions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
         "Sessions that were opened, by how they got their sandbox.",
         by(sources, "start", starts, |counts| &counts.sessions),
     )?;
+    families.histograms(
+        "isolator_session_open_seconds",
+        "How long opening a session took, from the arrival of the request until cells could run.",
+        of_each(sources, |counts| &counts.opening),
+    )?;
+    families.counter(
+        "isolator_sessions_replayed",
+        "Sessions that were opened with what another one had run.",
+        counts.replayed,
+    )?;
+    families.counter(
+        "isolator_session_files_read",
+        "Files of sessions, and parts of them, that clients have read.",
+        counts.files_read,
+    )?;
     families.counter(
         "isolator_sessions_evicted",
         "Sessions that were ended to make room or free memory.",
@@ -342,6 +373,12 @@ fn of_packages(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
         "isolator_package_sets_in_use",
         "Sets of packages that requests use now.",
         counts.in_use,
+    )?;
+    families.counters(
+        "isolator_package_builds",
+        "Builds of sets of packages that have ended, by what became of them.",
+        [("built", counts.built), ("failed", counts.failed)]
+            .map(|(result, count)| ([("result", result)], count)),
     )
 }
 

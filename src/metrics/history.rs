@@ -1,4 +1,4 @@
-//! The last minutes: how many calls came in each interval, how fast they were, and what waited.
+//! The last minutes: how many programs, cells and sessions there were in each interval, how fast they were, and what waited.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -22,8 +22,12 @@ type Buckets = [u64; BOUNDS.len() + 1];
 /// The sums of a pool at one moment, and its state. Sums only grow, also if a pool goes and comes again.
 #[derive(Debug, Clone, Copy)]
 struct Look {
+    calls: u64,
+    cells: u64,
+    sessions_opened: u64,
     starts: [u64; Start::ALL.len()],
-    times: Buckets,
+    call_times: Buckets,
+    cell_times: Buckets,
     ready: usize,
     in_use: usize,
 }
@@ -52,15 +56,41 @@ pub(super) struct Interval {
 struct OfPool {
     /// Programs with an outcome.
     calls: u64,
-    /// Those of them that found a sandbox ready.
+    /// Cells and commands of sessions.
+    cells: u64,
+    sessions_opened: u64,
+    /// Programs and sessions that got a sandbox, and those of them that found one ready.
+    starts: u64,
     ready_starts: u64,
-    p50_ms: Option<f64>,
-    p95_ms: Option<f64>,
-    p99_ms: Option<f64>,
+    /// How long programs took.
+    #[serde(flatten)]
+    call_times: Quantiles,
+    /// How long cells took.
+    cell_times: Quantiles,
     /// Sandboxes that wait, at its end.
     ready: usize,
     /// Sandboxes in which a program runs, at its end.
     in_use: usize,
+}
+
+/// Times in milliseconds, if there were any.
+#[derive(Debug, Serialize)]
+struct Quantiles {
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+}
+
+impl Quantiles {
+    /// Of what was added between two moments.
+    fn between(before: &Buckets, after: &Buckets) -> Self {
+        let mut times = *after;
+        for (count, before) in times.iter_mut().zip(before) {
+            *count -= before;
+        }
+        let at = |share| quantile(&times, share).map(|seconds| (seconds * 1e5).round() / 100.0);
+        Self { p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
+    }
 }
 
 impl History {
@@ -89,30 +119,35 @@ impl History {
 
 impl Look {
     fn at(counts: &PoolCounts, ready: usize) -> Self {
-        let mut times = [0; BOUNDS.len() + 1];
+        let mut call_times = [0; BOUNDS.len() + 1];
         for of_start in &counts.times {
-            for (sum, count) in times.iter_mut().zip(of_start.buckets()) {
+            for (sum, count) in call_times.iter_mut().zip(of_start.buckets()) {
                 *sum += count;
             }
         }
-        let starts =
-            counts.executions.each_ref().map(|of_start| of_start.iter().map(Count::get).sum());
-        Self { starts, times, ready, in_use: counts.in_use() }
+        let sum = |counts: &[Count]| counts.iter().map(Count::get).sum::<u64>();
+        Self {
+            calls: counts.executions.iter().map(|of_start| sum(of_start)).sum(),
+            cells: sum(&counts.cells),
+            sessions_opened: sum(&counts.sessions),
+            starts: counts.starts(),
+            call_times,
+            cell_times: counts.cell_times.buckets(),
+            ready,
+            in_use: counts.in_use(),
+        }
     }
 
     fn since(&self, before: &Self) -> OfPool {
-        let mut times = self.times;
-        for (count, before) in times.iter_mut().zip(before.times) {
-            *count -= before;
-        }
         let starts = |start: Start| self.starts[start as usize] - before.starts[start as usize];
-        let at = |share| quantile(&times, share).map(|seconds| (seconds * 1e5).round() / 100.0);
         OfPool {
-            calls: Start::ALL.into_iter().map(starts).sum(),
+            calls: self.calls - before.calls,
+            cells: self.cells - before.cells,
+            sessions_opened: self.sessions_opened - before.sessions_opened,
+            starts: Start::ALL.into_iter().map(starts).sum(),
             ready_starts: starts(Start::Hot) + starts(Start::Warm),
-            p50_ms: at(0.5),
-            p95_ms: at(0.95),
-            p99_ms: at(0.99),
+            call_times: Quantiles::between(&before.call_times, &self.call_times),
+            cell_times: Quantiles::between(&before.cell_times, &self.cell_times),
             ready: self.ready,
             in_use: self.in_use,
         }

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::history::{INTERVAL, Interval};
 use super::reloads::Failure as Failed;
+use super::waiting::template_bytes;
 use super::{Inner, Sources};
 use crate::log;
 use crate::sessions::SessionCounts;
@@ -58,6 +59,9 @@ pub(crate) struct Status {
     /// Used sandboxes that are not removed yet.
     leaving: usize,
     sessions: SessionCounts,
+    /// Templates that are ready to be forked, and their memory, if there are some.
+    templates: Option<usize>,
+    template_bytes: Option<u64>,
     /// Those with requests, the one with the most first.
     clients: Vec<OneClient>,
     /// What runs now, the oldest first.
@@ -97,8 +101,13 @@ struct OnePool {
     hot: usize,
     paused: usize,
     making: usize,
+    /// Sandboxes in which a program runs, and those of open sessions.
     in_use: usize,
-    /// Programs with an outcome since the start, by how they got their sandbox.
+    sessions: usize,
+    /// Cells and commands of sessions, and sessions that were opened, since the start.
+    cells: u64,
+    sessions_opened: u64,
+    /// Programs and sessions that got a sandbox since the start, by how.
     starts: BTreeMap<&'static str, u64>,
     /// The mean time of making a sandbox.
     refill_ms: Option<f64>,
@@ -214,11 +223,11 @@ impl Status {
         clients.truncate(MOST_CLIENTS);
         let memory = waiting_memory.known();
         let mut status = pools.status();
+        let sessions = sources.sessions.by_language();
         let of_pool = |(name, counts): (&str, &PoolCounts)| {
             let status = status.remove(name)?;
-            let sums: [u64; Start::ALL.len()] =
-                counts.executions.each_ref().map(|of_start| of_start.iter().map(Count::get).sum());
-            let starts = Start::ALL.map(Start::as_str).into_iter().zip(sums).collect();
+            let starts = Start::ALL.map(Start::as_str).into_iter().zip(counts.starts()).collect();
+            let sum = |counts: &[Count]| counts.iter().map(Count::get).sum();
             let made = counts.made.count();
             let mean = || counts.made.sum() / u32::try_from(made).unwrap_or(u32::MAX);
             let Seen { depths, busiest_minute } = pools.seen(name).unwrap_or_default();
@@ -234,6 +243,9 @@ impl Status {
                 paused: status.paused,
                 making: status.making,
                 in_use: counts.in_use(),
+                sessions: sessions.get(name).copied().unwrap_or_default(),
+                cells: sum(&counts.cells),
+                sessions_opened: sum(&counts.sessions),
                 starts,
                 refill_ms: (made > 0).then(|| ms(mean())),
                 memory_bytes: memory.get(name).map(|memory| memory.sandboxes),
@@ -263,6 +275,8 @@ impl Status {
             waiting,
             leaving: pools.leaving(),
             sessions: sources.sessions.counts(),
+            templates: pools.templates(),
+            template_bytes: template_bytes(&memory),
             clients,
             programs: programs(sources),
             pools: pools_by_name,

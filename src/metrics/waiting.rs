@@ -19,6 +19,11 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Memory by the name of the pool.
 pub(super) type Memory = BTreeMap<String, WaitingMemory>;
 
+/// Bytes of the templates, which all pools share.
+pub(super) fn template_bytes(memory: &Memory) -> Option<u64> {
+    memory.values().map(|memory| memory.templates).max()
+}
+
 /// What is known of it.
 #[derive(Default)]
 pub(super) struct Waiting {

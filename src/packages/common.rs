@@ -4,14 +4,32 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, Weak};
 use std::time::SystemTime;
 
+use isolator_pool::counts::Count;
 use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::admission::Admission;
+use serde::Serialize;
 use tokio::sync::{RwLock, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::jobs::Jobs;
 use super::line;
+
+/// Counts for operators.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct PackageCounts {
+    /// Sets of the configuration.
+    pub named: usize,
+    /// Those of them that can be used at once.
+    pub ready: usize,
+    /// Builds that run or wait for their turn.
+    pub building: usize,
+    /// Sets that requests use now.
+    pub in_use: usize,
+    /// Builds that have ended with a set, and those that have failed.
+    pub built: u64,
+    pub failed: u64,
+}
 
 /// What does not change with the configuration.
 pub(super) struct Common {
@@ -28,6 +46,9 @@ pub(super) struct Common {
     pub provided: Mutex<HashSet<String>>,
     /// Hashes of the sets that could not be taken from the engine. That is tried again.
     pub left: Mutex<HashSet<String>>,
+    /// Builds that have ended with a set, and those that have failed.
+    pub built: Count,
+    pub failed: Count,
     pub changes: watch::Sender<u64>,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
@@ -43,6 +64,8 @@ impl Common {
             uses: Mutex::default(),
             provided: Mutex::default(),
             left: Mutex::default(),
+            built: Count::default(),
+            failed: Count::default(),
             changes: watch::Sender::new(0),
             stop,
             tasks: TaskTracker::new(),

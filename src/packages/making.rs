@@ -115,13 +115,26 @@ async fn find_or_build(
     begun: &Begun,
     say: Say<'_>,
 ) -> Result<StoredSet, Refusal> {
-    let workshop = &shared.workshop;
     let Found { set, kept, recipe } = find(shared, language, plan).await?;
     if let Some(set) = set {
         return Ok(set);
     }
     say("waiting for its turn");
     let _turn = line::turn(&shared.line, plan, begun.askers.clone()).await?;
+    let built = build(shared, language, plan, (kept, recipe), say).await;
+    let count = if built.is_ok() { &shared.built } else { &shared.failed };
+    count.add(1);
+    built
+}
+
+async fn build(
+    shared: &Shared,
+    language: &Language,
+    plan: &Plan,
+    (kept, recipe): (Option<Lock>, Recipe),
+    say: Say<'_>,
+) -> Result<StoredSet, Refusal> {
+    let workshop = &shared.workshop;
     let lock = match kept {
         Some(lock) => lock,
         None => {

@@ -47,6 +47,7 @@ use crate::packages::store::{Store, StoredSet};
 use crate::packages::workshop::{Shop, Workshop};
 
 pub(crate) use crate::packages::asked::Asked;
+pub(crate) use crate::packages::common::PackageCounts;
 pub(crate) use crate::packages::refusal::Refusal;
 pub(crate) use crate::requirement;
 
@@ -104,19 +105,6 @@ pub(crate) enum SetState {
     Waiting,
     /// It could not be built; why. It is tried again.
     Failed(String),
-}
-
-/// Counts for operators.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct PackageCounts {
-    /// Sets of the configuration.
-    pub named: usize,
-    /// Those of them that can be used at once.
-    pub ready: usize,
-    /// Builds that run or wait for their turn.
-    pub building: usize,
-    /// Sets that requests use now.
-    pub in_use: usize,
 }
 
 /// What is on disk.
@@ -340,6 +328,8 @@ impl Packages {
             ready: listed.iter().filter(|set| set.state == SetState::Ready).count(),
             building: self.shared.jobs.building(),
             in_use: held.values().filter(|set| set.strong_count() > 0).count(),
+            built: self.shared.built.get(),
+            failed: self.shared.failed.get(),
         }
     }
 

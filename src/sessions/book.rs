@@ -24,6 +24,8 @@ pub(super) struct Book {
     pub(super) opened: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) undone: AtomicU64,
+    pub(super) replayed: AtomicU64,
+    pub(super) files_read: AtomicU64,
 }
 
 #[derive(Default)]

@@ -5,6 +5,7 @@ pub(crate) mod gone;
 pub(crate) mod journal;
 mod open;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -54,6 +55,10 @@ pub(crate) struct SessionCounts {
     pub evicted: u64,
     /// Cells that were undone.
     pub undone_cells: u64,
+    /// Sessions that were opened with what another one had run.
+    pub replayed: u64,
+    /// Files, and parts of them, that clients have read.
+    pub files_read: u64,
 }
 
 /// A session that was asked for.
@@ -243,6 +248,25 @@ impl Sessions {
         self.book.undone.fetch_add(u64::from(cells), Ordering::Relaxed);
     }
 
+    /// Notes that a session was opened with what another one had run.
+    pub(crate) fn count_replay(&self) {
+        self.book.replayed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a client has read a file, or a part of it.
+    pub(crate) fn count_read(&self) {
+        self.book.files_read.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many are open of each language.
+    pub(crate) fn by_language(&self) -> BTreeMap<String, usize> {
+        let mut found = BTreeMap::new();
+        for open in lock(&self.book.entries).open.values() {
+            *found.entry(open.language.name.clone()).or_default() += 1;
+        }
+        found
+    }
+
     /// Ends sessions until all together take no more memory than they may. Returns what to tell this client of its own.
     pub(crate) fn keep_to_memory(&self, client: &Client) -> Vec<String> {
         told(&self.book.keep_to_memory(), client)
@@ -272,6 +296,8 @@ impl Sessions {
             opened: self.book.opened.load(Ordering::Relaxed),
             evicted: self.book.evicted.load(Ordering::Relaxed),
             undone_cells: self.book.undone.load(Ordering::Relaxed),
+            replayed: self.book.replayed.load(Ordering::Relaxed),
+            files_read: self.book.files_read.load(Ordering::Relaxed),
         }
     }
 

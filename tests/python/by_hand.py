@@ -134,3 +134,12 @@ async def run(url, number, code):
     message = python(number, code)
     message["params"]["_meta"] = CLIENT
     return await post(url, json.dumps(message).encode())
+
+
+async def tool(url, number, name, **arguments):
+    """Calls a tool over HTTP. Returns the data of its answer, which must not say that it failed."""
+    message = request(number, "tools/call", {"name": name, "arguments": arguments, "_meta": CLIENT})
+    status, body = await post(url, json.dumps(message).encode(), name=name)
+    result = json.loads(body)["result"]
+    assert status == 200 and not result["isError"], body
+    return result["structuredContent"]

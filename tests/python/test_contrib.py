@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import stopped
-from by_hand import CLIENT, post, run
+from by_hand import run, tool
 from faults import NO_POOL, configuration
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -109,15 +109,6 @@ def known(text):
             yield from (f"{name}_{part}" for part in ("bucket", "sum", "count"))
         else:
             yield name
-
-
-async def tool(url, number, name, **arguments):
-    """Calls a tool, and returns what it answers."""
-    params = {"name": name, "arguments": arguments, "_meta": CLIENT}
-    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-    status, body = await post(url, json.dumps(message).encode(), name=name)
-    assert status == 200, body
-    return json.loads(body)["result"]["structuredContent"]
 
 
 async def test_a_prometheus_answers_every_query_of_the_dashboard_and_of_the_alerts(tmp_path):

@@ -323,6 +323,7 @@ async def test_each_call_has_a_line_in_the_audit_log(tmp_path):
     assert one["code_sha256"] == hashlib.sha256(code.encode()).hexdigest() and "code" not in one
     assert one["files"] == [{"name": "a.csv", "sha256": hashlib.sha256(b"1,2\n").hexdigest(), "bytes": 4}]
     assert one["limits"] == {"timeout_ms": 5000, "memory_mb": 64, "cpus": 0.5}
+    assert len(one["pool"]["depths"]) == 1 and "pool" not in lines["invalid_arguments"], lines
     assert one["bytes"] == {"code": len(code), "files": 4, "stdout": 19, "stderr": 0, "returned": 0}
     assert "secret" not in path.read_text() and path.stat().st_mode & 0o777 == 0o600
     assert lines["success"]["ms"] > 1900

@@ -7,12 +7,13 @@ import struct
 import subprocess
 import urllib.request
 import zlib
+from pathlib import Path
 
 import anyio
 import pytest
-from by_hand import run
+from by_hand import CLIENT, post, request, run, tool
 from faults import NO_POOL
-from operators import asked, operated
+from operators import asked, operated, values
 from server import BINARY
 
 pytestmark = pytest.mark.any_engine
@@ -30,28 +31,89 @@ async def chromium(folder, *arguments):
     return done.stdout.decode()
 
 
+async def read(url, uri):
+    message = request(1, "resources/read", {"uri": uri, "_meta": CLIENT})
+    status, body = await post(url, json.dumps(message).encode(), "resources/read", uri)
+    assert status == 200 and "result" in json.loads(body), body
+
+
 async def test_the_page_shows_what_happens_and_keeps_itself_up_to_date(tmp_path):
     async with operated(tmp_path, pool={"size": 2, "hot": 1}) as (url, admin, _):
         for number in range(12):
             await run(url, number, "print(1)")
+        session = (await tool(url, 1, "open_session", language="python"))["session"]
+        for number in range(5):
+            await tool(url, 1, "execute_code", session=session, entrypoint_code=f"open('kept.txt', 'w').write('{number}')")
+        await read(url, f"isolator://sessions/{session}/files/kept.txt")
+        await tool(url, 1, "open_session", language="python", replay=session)
         # Two looks are between the calls and the page.
         await anyio.sleep(6)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, url, 12, "import time; time.sleep(60)")
             page = await chromium(tmp_path, "--dump-dom", f"{admin}/status")
             tasks.cancel_scope.cancel()
-        shown = html.unescape(re.sub(r"<[^>]+>", " ", page))
-        assert re.search(r"(?s)Running now .*python\s+127\.0\.0\.1\s+(hot|warm|queued|cold)\s+[\d.]+ m?s", shown), shown
-        assert re.search(r"requests in the queue\s+0", shown), shown
+        shown = text_of(page)
+        assert re.search(r"Running now .*python 127\.0\.0\.1 (hot|warm|queued|cold) [\d.]+ m?s", shown), shown
+        assert re.search(r"requests in the queue 0", shown), shown
         assert "All pools make sandboxes" in shown, shown
-        assert re.search(r"ready\s+\d of 2 \(\d thawed\)", shown), shown
-        assert re.search(r"starts so far\s+\d+ hot, \d+ warm, \d+ queued, \d+ cold", shown), shown
-        assert re.search(r"p50 [\d.]+ m?s\s+p95 [\d.]+ m?s\s+p99 [\d.]+ m?s", shown), shown
-        assert re.search(r'<polyline points="[\d.]+,', page), page
+        assert re.search(r"ready \d of 2 \(\d thawed\)", shown), shown
+        assert re.search(r"running a program 1 held by open sessions 2 being made \d", shown), shown
+        # Both rates: what is now, and the mean since the server began.
+        for kind in ("calls", "cells"):
+            rates = re.search(rf"{kind}, now ([\d.]+) a second {kind}, last \d+ s ([\d.]+) a second", shown)
+            assert rates and float(rates[2]) > 0, shown
+        assert re.search(r"taken so far \d+ hot, \d+ warm, \d+ queued, \d+ cold so far 10 cells, 2 sessions opened", shown), shown
+        for what in ("calls", "cells"):
+            assert re.search(rf"time of {what} p50 [\d.]+ m?s p95 [\d.]+ m?s p99 [\d.]+ m?s", shown), shown
+        # Each chart has the ends of both axes, with units.
+        assert re.search(r"[\d.]+ m?s 0 \d+ s ago now", shown), shown
+        assert re.search(r"[\d.]+ a second 0 \d+ s ago now", shown), shown
 
         state = json.loads((await asked(f"{admin}/status.json"))[2])
-        assert sum(state["pools"]["python"]["starts"].values()) == 12, state
-        assert sum(one["pools"]["python"]["calls"] for one in state["intervals"]) == 12, state
+        python = state["pools"]["python"]
+        intervals = [one["pools"]["python"] for one in state["intervals"]]
+        assert sum(one["calls"] for one in intervals) == 12, state
+        assert sum(one["cells"] for one in intervals) == python["cells"] == 10, state
+        assert sum(one["sessions_opened"] for one in intervals) == python["sessions_opened"] == python["sessions"] == 2, state
+        assert sum(one["starts"] for one in intervals) == sum(python["starts"].values()) == 14, state
+        found = values((await asked(f"{admin}/metrics"))[2])
+        assert found['isolator_cell_seconds_count{language="python"}'] == 10
+        assert found['isolator_session_open_seconds_count{language="python"}'] == 2
+        assert found['isolator_sandboxes{pool="python",state="session"}'] == 2
+        assert (found["isolator_sessions_replayed_total"], found["isolator_session_files_read_total"]) == (1, 1)
+
+    # The same page with other figures: calls, a pause, one call, a pause.
+    state |= {"templates": 3, "template_bytes": 70 << 20}
+    last = state["intervals"][-1]
+    busy = python | {"calls": 20, "p50_ms": 2.0, "p95_ms": 30.0, "p99_ms": 41.0, "starts": 20, "ready_starts": 20}
+    calm = {"calls": 0, "p50_ms": None, "p95_ms": None, "p99_ms": None, "starts": 0, "ready_starts": 0, "cells": 0}
+    kinds = [busy] * 60 + [calm] * 60 + [busy] + [calm] * 59
+    state["intervals"] = [last | {"pools": {"python": last["pools"]["python"] | kind}} for kind in kinds]
+    shot = tmp_path / "gaps.png"
+    page = await chromium(tmp_path, "--dump-dom", page_of(tmp_path, state))
+    await chromium(tmp_path, f"--screenshot={shot}", "--window-size=1280,1400", page_of(tmp_path, state))
+    lines = re.findall(r'<path d="([^"]*)" class="(one|two|three)"', page)
+    times = [line for line, _ in lines if line.count("L") == 59]
+    assert len(times) == 3 and all(line.count("M") == 2 for line in times), lines
+    shown = text_of(page)
+    assert "3 templates 70 MiB memory of templates" in shown, shown
+    assert "50 ms 0 15 min ago now" in shown, shown
+    assert "calls, now 0.00 a second calls, last 15 min 1.36 a second" in shown, shown
+
+
+def text_of(page):
+    page = re.sub(r"(?s)<(style|script)>.*?</\1>", "", page)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", page)))
+
+
+def page_of(folder, state):
+    """The page in a file, which shows this state."""
+    parts = Path(__file__).parents[2] / "src/transport/http/status"
+    script = f"const fetch = async () => ({{ ok: true, json: async () => ({json.dumps(state)}) }});\n"
+    script += (parts / "page.js").read_text()
+    page = (parts / "page.html").read_text().replace("STYLE", (parts / "page.css").read_text())
+    (folder / "page.html").write_text(page.replace("SCRIPT", script))
+    return (folder / "page.html").as_uri()
 
 
 async def test_the_page_has_nothing_from_elsewhere_and_runs_nothing_else(tmp_path):
@@ -119,7 +181,7 @@ async def test_the_state_is_shown_in_a_terminal(tmp_path):
             return done.returncode, done.stdout.decode(), done.stderr.decode()
 
         code, said, _ = await ask(place)
-        assert code == 0 and re.search(r"^python +\d/1 +0 +\d ", said, re.MULTILINE), said
+        assert code == 0 and re.search(r"^python +\d/1 +0 +0 +\d ", said, re.MULTILINE), said
         code, said, _ = await ask(place, "--json")
         assert code == 0 and sum(json.loads(said)["pools"]["python"]["starts"].values()) == 3, said
         live = await anyio.open_process([BINARY, "status", place, "--live"], cwd=tmp_path)

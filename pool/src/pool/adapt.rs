@@ -9,8 +9,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pools::Pools;
+use super::served::FoundPool;
 use super::sizing::{LeadTime, Seen, Size, Sizes};
 use super::{Pool, Shared};
+use crate::engine::WaitingMemory;
 use crate::engine::limits::ByteSize;
 use crate::engine::preload::Preload;
 use crate::lock::lock;
@@ -148,9 +150,7 @@ impl Look {
                 pool.measure().await;
             }
         }
-        let each = |pool: &Option<Arc<Pool>>| {
-            pool.as_ref().map_or(0, |pool| pool.each.load(Ordering::Relaxed))
-        };
+        let each = |pool: &Option<Arc<Pool>>| pool.as_ref().map_or(0, |pool| pool.each());
         let each: Vec<_> = pools.iter().map(each).collect();
         // Names that have come meanwhile are left for the next time.
         let sizes = lock(&shared.sizing).sizes.at(shared.began.elapsed(), &each);
@@ -170,14 +170,21 @@ impl Look {
 }
 
 impl Pool {
-    /// Looks how much memory each waiting sandbox takes, where the engine can tell.
-    async fn measure(&self) {
-        let names = self.idle.names();
-        let looked = tokio::time::timeout(MEMORY_TIMEOUT, self.shared.engine.memory(names)).await;
-        if let Ok(Some(memory)) = looked
-            && let Some(each) = memory.each()
-        {
+    /// Looks how much memory what waits takes, where the engine can tell.
+    pub(super) async fn measure(&self) -> Option<WaitingMemory> {
+        let looked = self.shared.engine.memory(self.idle.names());
+        let memory = tokio::time::timeout(MEMORY_TIMEOUT, looked).await.ok().flatten()?;
+        if let Some(each) = memory.each() {
             self.each.store(each, Ordering::Relaxed);
+        }
+        Some(memory)
+    }
+
+    /// Bytes for each sandbox that waits, or what that is taken to be.
+    fn each(&self) -> u64 {
+        match self.each.load(Ordering::Relaxed) {
+            0 => unmeasured_memory(self.template.preload()),
+            each => each,
         }
     }
 
@@ -195,11 +202,20 @@ impl Pool {
         }
     }
 
-    /// Notes that a call takes a sandbox, for the pool's size.
-    pub(super) fn note_call(&self) {
-        let lead = lock(&self.lead).typical().unwrap_or_default();
-        lock(&self.shared.sizing).sizes.arrive(self.place, self.shared.began.elapsed(), lead);
+    /// Notes that a call takes a sandbox, for the pool's size. Returns what it finds.
+    pub(super) fn note_call(&self) -> FoundPool {
+        let lead = lock(&self.lead).typical();
+        let at = self.shared.began.elapsed();
+        let depth =
+            lock(&self.shared.sizing).sizes.arrive(self.place, at, lead.unwrap_or_default());
         self.shared.called.notify_one();
+        let each = self.each.load(Ordering::Relaxed);
+        FoundPool { depth, lead, sandbox_bytes: (each > 0).then_some(each) }
+    }
+
+    /// Notes that it was served, for advice about the size.
+    pub(super) fn note_served(&self, found: FoundPool) {
+        lock(&self.shared.sizing).sizes.served(self.place, found.depth);
     }
 }
 

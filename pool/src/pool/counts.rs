@@ -117,8 +117,12 @@ pub struct PoolCounts {
     pub stages: [TimeSum; STAGES.len()],
     /// Sessions that were opened, by how they got their sandbox.
     pub sessions: [Count; Start::ALL.len()],
+    /// How long opening them took, from the arrival of the request until cells could run.
+    pub opening: Times,
     /// Cells of sessions, by their status.
     pub cells: [Count; Status::ALL.len()],
+    /// How long cells took, from their arrival to the last byte from the sandbox.
+    pub cell_times: Times,
     /// How long it took to make each sandbox.
     pub made: Times,
     /// Sandboxes that could not be made.
@@ -202,11 +206,18 @@ impl PoolCounts {
     /// Counts a session that was opened.
     pub(super) fn opened(&self, receipt: &OpenReceipt) {
         self.sessions[receipt.start as usize].add(1);
+        self.opening.add(receipt.queue + receipt.checkout + receipt.open);
     }
 
     /// Counts a cell of a session.
-    pub fn ran_cell(&self, status: Status) {
+    pub fn ran_cell(&self, status: Status, took: Duration) {
         self.cells[status as usize].add(1);
+        self.cell_times.add(took);
+    }
+
+    /// Programs and sessions that got a sandbox, by how.
+    pub fn starts(&self) -> [u64; Start::ALL.len()] {
+        self.starts.each_ref().map(Count::get)
     }
 }
 

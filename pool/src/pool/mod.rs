@@ -8,6 +8,7 @@ pub mod admission;
 mod backoff;
 pub mod counts;
 mod idle;
+pub mod minutes;
 mod pace;
 pub mod pools;
 mod preloading;
@@ -30,7 +31,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::counts::Count;
 use crate::engine::images::{FetchStatus, ImageProvider};
 use crate::engine::instance::Instance;
 use crate::engine::preload::{PreloadStatus, Want};
@@ -218,7 +218,7 @@ pub(crate) struct Pool {
     /// What has happened in it, and in the pools of the same name before it.
     counts: Arc<PoolCounts>,
     lead: Mutex<LeadTimes>,
-    /// Bytes that each waiting sandbox takes.
+    /// Bytes that each waiting sandbox takes; 0 until that was measured.
     each: AtomicU64,
 }
 
@@ -235,7 +235,7 @@ impl Pool {
         let wanted = wanted.clamp(size.size.least(), size.size.most());
         let place = lock(&shared.sizing).place(name);
         let pool = Arc::new(Self {
-            each: AtomicU64::new(unmeasured_memory(template.preload.as_ref())),
+            each: AtomicU64::new(0),
             template: Template::new(template),
             place,
             size: Mutex::new(size),
@@ -322,9 +322,6 @@ impl Pool {
         source: CheckoutSource,
         wants_modules: bool,
     ) -> Result<(Sandbox<Armed>, Start), CheckoutError> {
-        if source == CheckoutSource::IdleSet {
-            self.note_call();
-        }
         let find = tokio::time::timeout(CHECKOUT_TIMEOUT, self.find(source, wants_modules));
         let found = tokio::select! {
             biased;
@@ -435,7 +432,7 @@ impl Pool {
             size: self.idle.size(),
             sizes: lock(&self.size).size,
             lead: lock(&self.lead).typical(),
-            starts: self.counts.starts.each_ref().map(Count::get),
+            starts: self.counts.starts(),
             former_image: self.template.former_digest(),
             outdated: self.idle.count(|sandbox| self.template.is_outdated(sandbox)),
             last_error: self.last_error(),

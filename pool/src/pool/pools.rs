@@ -21,7 +21,7 @@ use crate::engine::{
 use crate::packages::PackageSet;
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
 use crate::pool::counts::{Counting, Failure, PoolCounts, SharedCounts};
-pub use crate::pool::served::{ExecuteError, OpenError, OpenReceipt, Receipt};
+pub use crate::pool::served::{ExecuteError, FoundPool, OpenError, OpenReceipt, Receipt};
 use crate::pool::session::{self, Session, SessionError, SessionRequest};
 use crate::pool::{
     CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, adapt, reconcile,
@@ -174,6 +174,7 @@ impl Pools {
         self.shared.counts.queue.add(admitted - arrived);
         let mut want = pool.expect(request);
         let of = client.to_string();
+        let found = pool.note_call();
         let mut is_first = true;
         let mut source = CheckoutSource::IdleSet;
         loop {
@@ -210,11 +211,12 @@ impl Pools {
                 ran => {
                     pool.count(start);
                     let (outcome, run) = ran?;
+                    pool.note_served(found);
                     let queue = admitted - arrived;
                     let unenforced = self.shared.engine.unenforced();
                     return Ok((
                         outcome,
-                        Receipt { start, queue, checkout, run, image, unenforced },
+                        Receipt { start, found, queue, checkout, run, image, unenforced },
                     ));
                 }
             }
@@ -258,6 +260,7 @@ impl Pools {
         let queue = arrived.elapsed();
         self.shared.counts.queue.add(queue);
         let want = pool.for_session(request);
+        let found = pool.note_call();
         let mut source = CheckoutSource::IdleSet;
         loop {
             let began = Instant::now();
@@ -280,8 +283,10 @@ impl Pools {
                 }
                 opened => {
                     pool.count(start);
-                    let receipt = OpenReceipt { start, queue, checkout, open: began.elapsed() };
+                    let open = began.elapsed();
+                    let receipt = OpenReceipt { start, found, queue, checkout, open };
                     return opened.map(|opened| {
+                        pool.note_served(found);
                         pool.counts.opened(&receipt);
                         let (shared, abort) = (&self.shared, self.abort.clone());
                         (session::begin(sandbox, opened, request, slot, shared, abort), receipt)
@@ -390,7 +395,7 @@ impl Pools {
     pub async fn memory(&self) -> BTreeMap<&str, WaitingMemory> {
         let mut found = BTreeMap::new();
         for (name, pool) in &self.pools {
-            if let Some(memory) = self.shared.engine.memory(pool.idle.names()).await {
+            if let Some(memory) = pool.measure().await {
                 found.insert(name.as_str(), memory);
             }
         }

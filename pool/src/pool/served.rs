@@ -4,15 +4,29 @@ use std::time::Duration;
 
 use super::admission::AdmissionError;
 use super::session::SessionError;
+use super::sizing::LeadTime;
 use super::{CheckoutError, Start};
 use crate::engine::limits::LimitKind;
 use crate::run::{RunError, RunTimes};
+
+/// What a call found of its pool when it took a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FoundPool {
+    /// How many sandboxes of the pool were being made.
+    pub depth: usize,
+    /// How long replacing one typically took, if some were made.
+    pub lead: Option<LeadTime>,
+    /// Bytes of each that waited, if that was measured.
+    pub sandbox_bytes: Option<u64>,
+}
 
 /// How a request was served: its start, its times, its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// How the request got its sandbox.
     pub start: Start,
+    /// What it found of the pool.
+    pub found: FoundPool,
     /// Waiting to be admitted.
     pub queue: Duration,
     /// From admission to a sandbox that can take the job.
@@ -30,6 +44,8 @@ pub struct Receipt {
 pub struct OpenReceipt {
     /// How it got its sandbox.
     pub start: Start,
+    /// What it found of the pool.
+    pub found: FoundPool,
     /// Waiting to be admitted.
     pub queue: Duration,
     /// From admission to a sandbox.

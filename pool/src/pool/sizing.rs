@@ -10,6 +10,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::minutes::Minutes;
+
 /// The largest size that follows demand. Depths from here on count as one.
 pub const MOST: usize = 256;
 
@@ -18,9 +20,6 @@ const HALF_LIFE: Duration = Duration::from_secs(10 * 60);
 
 /// How long the calls must have asked for less before a pool gets one sandbox less.
 const SHRINK_AFTER: Duration = Duration::from_secs(60);
-
-/// What a minute is for [`Seen::busiest_minute`].
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// How many sandboxes of a pool should wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -156,15 +155,15 @@ impl Depths {
 /// What is known of a pool's calls since the beginning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Seen {
-    /// The calls by their depth.
+    /// The calls that were served, by their depth.
     pub depths: Depths,
-    /// The most calls in a minute.
+    /// The most calls in a minute, from the first one on.
     pub busiest_minute: u64,
 }
 
 /// The calls of some pools whose sandboxes are made side by side.
 #[derive(Debug)]
-pub struct Demand {
+struct Demand {
     /// When each of those that make sandboxes is free again, if every call's sandbox is replaced.
     makers: Vec<Duration>,
     pools: Vec<OfPool>,
@@ -176,13 +175,12 @@ struct OfPool {
     ends: VecDeque<Duration>,
     recent: Depths,
     seen: Seen,
-    /// Number of the minute of the last call, and how many it has.
-    minute: (u64, u64),
+    minutes: Minutes,
 }
 
 impl Demand {
     /// Of so many pools, for which so many sandboxes are made at the same time.
-    pub fn new(refills: usize, pools: usize) -> Self {
+    fn new(refills: usize, pools: usize) -> Self {
         let pools = std::iter::repeat_with(OfPool::default).take(pools).collect();
         Self { makers: vec![Duration::ZERO; refills.max(1)], pools }
     }
@@ -193,7 +191,7 @@ impl Demand {
     }
 
     /// A call takes a sandbox of a pool. Returns its depth. Times of calls must not go back.
-    pub fn arrive(&mut self, pool: usize, at: Duration, lead: LeadTime) -> usize {
+    fn arrive(&mut self, pool: usize, at: Duration, lead: LeadTime) -> usize {
         let Some(pool) = self.pools.get_mut(pool) else { return 0 };
         while pool.ends.front().is_some_and(|end| *end <= at) {
             pool.ends.pop_front();
@@ -209,17 +207,9 @@ impl Demand {
         }
         pool.recent.fade(at);
         pool.recent.add(depth);
-        pool.seen.depths.add(depth);
-        let minute = at.as_secs() / MINUTE.as_secs();
-        let so_far = if pool.minute.0 == minute { pool.minute.1 } else { 0 };
-        pool.minute = (minute, so_far + 1);
-        pool.seen.busiest_minute = pool.seen.busiest_minute.max(so_far + 1);
+        pool.minutes.add(at);
+        pool.seen.busiest_minute = pool.minutes.busiest();
         depth
-    }
-
-    /// What is known of a pool.
-    pub fn seen(&self, pool: usize) -> Option<&Seen> {
-        self.pools.get(pool).map(|pool| &pool.seen)
     }
 }
 
@@ -301,14 +291,21 @@ impl Sizes {
         Self { demand: Demand::new(refills, pools.len()), pools, memory }
     }
 
-    /// A call takes a sandbox of a pool.
-    pub fn arrive(&mut self, pool: usize, at: Duration, lead: LeadTime) {
-        self.demand.arrive(pool, at, lead);
+    /// A call takes a sandbox of a pool. Returns its depth.
+    pub fn arrive(&mut self, pool: usize, at: Duration, lead: LeadTime) -> usize {
+        self.demand.arrive(pool, at, lead)
+    }
+
+    /// A call with this depth was served.
+    pub fn served(&mut self, pool: usize, depth: usize) {
+        if let Some(pool) = self.demand.pools.get_mut(pool) {
+            pool.seen.depths.add(depth);
+        }
     }
 
     /// What is known of a pool.
     pub fn seen(&self, pool: usize) -> Option<&Seen> {
-        self.demand.seen(pool)
+        self.demand.pools.get(pool).map(|pool| &pool.seen)
     }
 
     /// Adds a pool, and returns its place.
@@ -385,8 +382,16 @@ mod tests {
         assert_eq!([at(0, 119), at(0, 120), at(0, 220)], [4, 3, 2]);
         // Another pool has none, but waits for the same makers: until 320 and 420 ms they make what came at 119 to 220 ms.
         assert_eq!([at(1, 220), at(1, 400), at(1, 421)], [0, 1, 1]);
-        let seen = demand.seen(0).unwrap();
-        assert_eq!((seen.depths.total(), seen.busiest_minute), (7.0, 7));
+        assert_eq!(demand.pools[0].seen.busiest_minute, 7);
+        // A minute begins with the first call, and only calls that are served count for the advice.
+        let mut sizes = Sizes::new(2, None, [Size::Fixed(1)]);
+        for at in [59.0, 61.0, 118.9, 119.1] {
+            let depth = sizes.arrive(0, secs(at), LEAD);
+            sizes.served(0, depth);
+        }
+        sizes.arrive(0, secs(300.0), LEAD);
+        let seen = sizes.seen(0).unwrap();
+        assert_eq!((seen.depths.total(), seen.busiest_minute), (4.0, 3));
     }
 
     #[test]
@@ -408,7 +413,7 @@ mod tests {
     fn sizes_grow_with_the_first_burst_and_shrink_when_it_is_long_ago() {
         let mut sizes = Sizes::new(2, None, [adaptive(1, 16)]);
         assert_eq!(sizes.at(secs(0.0), &[1]), [1]);
-        (0..8).for_each(|_| sizes.arrive(0, secs(1.0), LEAD));
+        (0..8).for_each(|_| _ = sizes.arrive(0, secs(1.0), LEAD));
         assert_eq!(sizes.at(secs(1.0), &[1]), [8]);
         let mut least = 8;
         for minute in 1..=30 {
@@ -428,7 +433,7 @@ mod tests {
         let mut sizes = Sizes::new(2, None, [adaptive(2, 5), Size::Fixed(3), adaptive(0, 16)]);
         assert_eq!(sizes.at(secs(0.0), &[1; 3]), [2, 3, 0]);
         for _ in 0..40 {
-            (0..2).for_each(|pool| sizes.arrive(pool, secs(1.0), LEAD));
+            (0..2).for_each(|pool| _ = sizes.arrive(pool, secs(1.0), LEAD));
         }
         assert_eq!(sizes.at(secs(1.0), &[1; 3]), [5, 3, 0]);
         sizes.set(0, Size::Fixed(4));
@@ -464,7 +469,7 @@ mod tests {
     fn a_memory_bound_holds_at_once() {
         let mut sizes = Sizes::new(2, None, [adaptive(1, 16), adaptive(1, 16)]);
         for _ in 0..16 {
-            (0..2).for_each(|pool| sizes.arrive(pool, secs(1.0), LEAD));
+            (0..2).for_each(|pool| _ = sizes.arrive(pool, secs(1.0), LEAD));
         }
         assert_eq!(sizes.at(secs(1.0), &[10, 10]), [16, 16]);
         sizes.bound(Some(100));

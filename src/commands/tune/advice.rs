@@ -3,7 +3,7 @@
 use isolator_pool::pool::sizing::{Ask, Depths, LeadTime, Size, fit};
 use serde::Serialize;
 
-/// Fewer calls say little.
+/// Fewer calls say little: then advice is a guess, which is not written.
 const FEW_CALLS: u64 = 100;
 
 /// What was seen of the calls of a language.
@@ -14,8 +14,8 @@ pub(super) struct Seen {
     pub(super) depths: Depths,
     /// The most calls in a minute.
     pub(super) busiest_minute: u64,
-    /// How long it takes to replace a sandbox.
-    pub(super) lead: LeadTime,
+    /// How long it takes to replace a sandbox, if any was made ahead.
+    pub(super) lead: Option<LeadTime>,
     /// Bytes for each sandbox that waits, and whether they were measured.
     pub(super) each: u64,
     pub(super) is_measured: bool,
@@ -40,7 +40,8 @@ pub(super) struct Advice {
     pub(super) language: String,
     pub(super) calls: u64,
     pub(super) busiest_minute: u64,
-    pub(super) lead_ms: f64,
+    /// How long replacing a sandbox takes, if that is known.
+    pub(super) lead_ms: Option<f64>,
     pub(super) sandbox_bytes: u64,
     /// Whether that was measured.
     pub(super) is_measured: bool,
@@ -53,6 +54,8 @@ pub(super) struct Advice {
     pub(super) warm: Option<f64>,
     pub(super) bytes_now: u64,
     pub(super) bytes: u64,
+    /// Whether it is little more than a guess.
+    pub(super) is_guess: bool,
     /// The reason.
     pub(super) reason: String,
     /// What to know besides.
@@ -97,7 +100,7 @@ pub(super) fn advise(seen: &[Seen], aim: Aim) -> Vec<Advice> {
 
 fn one(of: &Seen, size: usize, wanted: usize, aim: Aim) -> Advice {
     let calls = of.depths.total() as u64;
-    let lead = of.lead.delay + of.lead.making;
+    let lead = of.lead.map(|lead| lead.delay + lead.making);
     // An adaptive pool has found its size, which depends on the time of the day.
     let as_now = match of.now {
         Size::Fixed(size) => Some(size),
@@ -107,10 +110,21 @@ fn one(of: &Seen, size: usize, wanted: usize, aim: Aim) -> Advice {
     let warm = of.depths.share(size);
     let bytes = |size: usize| of.each.saturating_mul(size as u64);
     let mut notes = Vec::new();
-    if calls > 0 && calls < FEW_CALLS {
-        notes.push(format!("only {calls} calls were seen, so this is little more than a guess"));
+    let is_few = calls > 0 && calls < FEW_CALLS;
+    if is_few {
+        notes.push(format!(
+            "only {calls} calls were seen, so this is little more than a guess: it takes {FEW_CALLS}"
+        ));
     }
-    let makes = aim.refills as f64 / of.lead.making.as_secs_f64().max(0.001);
+    let is_untimed = calls > 0 && of.lead.is_none();
+    if is_untimed {
+        notes.push(
+            "no sandbox was made ahead yet, so how long one takes is a guess, and so is this: set a size of 1 first"
+                .to_owned(),
+        );
+    }
+    let making = of.lead.unwrap_or_default().making;
+    let makes = aim.refills as f64 / making.as_secs_f64().max(0.001);
     let rate = of.busiest_minute as f64 / 60.0;
     if rate > makes {
         notes.push(format!(
@@ -140,10 +154,12 @@ fn one(of: &Seen, size: usize, wanted: usize, aim: Aim) -> Advice {
                 }
             };
             let verb = if size == 1 { ("keeps", "takes") } else { ("keep", "take") };
+            let takes = lead.map_or_else(String::new, |lead| {
+                format!(", a sandbox takes {:.0} ms", lead.as_secs_f64() * 1e3)
+            });
             format!(
-                "{} in the busiest minute, a sandbox takes {:.0} ms: {size} {} {} of calls warm and {} {} ({were})",
+                "{} in the busiest minute{takes}: {size} {} {} of calls warm and {} {} ({were})",
                 pace(of.busiest_minute),
-                lead.as_secs_f64() * 1e3,
                 verb.0,
                 percent(warm),
                 verb.1,
@@ -155,7 +171,7 @@ fn one(of: &Seen, size: usize, wanted: usize, aim: Aim) -> Advice {
         language: of.language.clone(),
         calls,
         busiest_minute: of.busiest_minute,
-        lead_ms: (lead.as_secs_f64() * 1e4).round() / 10.0,
+        lead_ms: lead.map(|lead| (lead.as_secs_f64() * 1e4).round() / 10.0),
         sandbox_bytes: of.each,
         is_measured: of.is_measured,
         now: Now::of(of.now),
@@ -164,6 +180,7 @@ fn one(of: &Seen, size: usize, wanted: usize, aim: Aim) -> Advice {
         warm,
         bytes_now: bytes(as_now.unwrap_or(size)),
         bytes: bytes(size),
+        is_guess: is_few || is_untimed,
         reason,
         notes,
         depths: of.depths.clone(),
@@ -208,7 +225,10 @@ mod tests {
             language: language.to_owned(),
             depths: Depths::of(depths.iter().copied()),
             busiest_minute: 48,
-            lead: LeadTime { delay: Duration::from_millis(20), making: Duration::from_millis(120) },
+            lead: Some(LeadTime {
+                delay: Duration::from_millis(20),
+                making: Duration::from_millis(120),
+            }),
             each: 47 << 20,
             is_measured: true,
             now,
@@ -227,19 +247,21 @@ mod tests {
             "0.8 calls a second in the busiest minute, a sandbox takes 140 ms: 4 keep 99.5 % of calls warm and take \
              188 MiB (now 2: 91 % and 94 MiB)"
         );
-        assert_eq!(advice.notes, [""; 0]);
+        assert_eq!((&*advice.notes, advice.is_guess), (&[][..], false));
     }
 
     #[test]
     fn what_there_is_to_know_is_told() {
         let mut few = seen("go", &[5.0, 3.0], Size::Adaptive { min: 1, max: 8, target: 0.9 });
         few.is_measured = false;
+        few.lead = None;
         few.busiest_minute = 6000;
         let none = seen("javascript", &[], Size::Fixed(2));
         let advice = advise(&[few, none], AIM);
         assert_eq!(advice[0].size, 2);
         assert!(advice[0].reason.ends_with("(now 1 to 8, which follows the calls by itself)"));
-        assert_eq!(advice[0].notes.len(), 3, "{:?}", advice[0].notes);
+        assert_eq!((advice[0].notes.len(), advice[0].is_guess), (4, true), "{:?}", advice[0].notes);
+        assert!(!advice[1].is_guess);
         assert_eq!((advice[1].size, &*advice[1].reason), (2, "no calls were seen, so 2 is left"));
     }
 

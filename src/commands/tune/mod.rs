@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::advice::{Advice, Aim, Now, Seen, advise, mib, percent};
-use self::source::{Calls, Cost, measure, of_server, read_logs};
+use self::source::{Calls, Cost, of_server, read_logs};
 use crate::commands::cli::TuneArguments;
 use crate::commands::operators::AskedServer;
 use crate::commands::{Work, complain, say};
@@ -26,8 +26,8 @@ use crate::config::Config;
 /// A server that was asked for the first time measures its memory, and is asked again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1500);
 
-/// The largest size in the chart.
-const MOST_IN_CHART: usize = 64;
+/// The chart goes on until this share of calls finds a sandbox ready, or further if a size is larger.
+const SHARE_IN_CHART: f64 = 0.999;
 
 /// Says what sizes pools should have.
 pub fn tune(config: Config, arguments: TuneArguments) -> Work {
@@ -77,7 +77,7 @@ async fn run(config: Config, arguments: TuneArguments) -> anyhow::Result<ExitCod
                 language: language.name.clone(),
                 depths: of.depths,
                 busiest_minute: of.busiest_minute,
-                lead: cost.lead.unwrap_or_default(),
+                lead: cost.lead,
                 each: cost
                     .each
                     .unwrap_or_else(|| unmeasured_memory(language.sandbox.preload.as_ref())),
@@ -124,16 +124,9 @@ async fn gather(
     arguments: &TuneArguments,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<Gathered> {
-    let server = match AskedServer::find(&arguments.server, || Ok(config), "tune") {
-        // With an audit log it only helps, and nobody has named it.
-        Err(error) if !arguments.audit.is_empty() && arguments.server.address.is_none() => {
-            notes.push(format!("{error:#}; some sandboxes are made to measure them instead"));
-            None
-        }
-        server => server?,
-    };
+    let server = AskedServer::find(&arguments.server, || Ok(config), "tune");
     if arguments.audit.is_empty() {
-        let Some(server) = server else {
+        let Some(server) = server? else {
             bail!(
                 "it is not known which calls came: give the address of `serve --admin`, such as `isolator tune 9464`, \
                  or an audit log with --audit"
@@ -143,45 +136,25 @@ async fn gather(
     }
     let mut logs = read_logs(&arguments.audit)?;
     notes.append(&mut logs.notes);
-    let known = |name: &&str| config.languages.contains_key(*name);
-    let mut languages: Vec<_> = logs.languages().filter(known).map(ToOwned::to_owned).collect();
-    languages.sort_unstable();
-    languages.dedup();
-    let costs = if languages.is_empty() {
-        // None of them is ours, which is told.
-        BTreeMap::new()
-    } else {
-        costs(config, server.as_ref(), &languages, notes).await?
+    let (calls, mut costs) = logs.found();
+    if costs.values().all(|cost| cost.each.is_some()) {
+        return Ok((calls, costs));
+    }
+    // The server measures it when it is asked. Without one it is estimated.
+    let asked = match server {
+        Ok(Some(server)) => state(&server).await.map(|status| of_server(&status).1),
+        Ok(None) => return Ok((calls, costs)),
+        Err(error) => Err(error),
     };
-    let lead = |name: &str| costs.get(name).and_then(|cost| cost.lead).unwrap_or_default();
-    let calls = logs.calls(lead, config.pools.refills, config.pools.admission.running);
-    Ok((calls, costs))
-}
-
-/// What sandboxes cost: a server knows best, and otherwise some are made.
-async fn costs(
-    config: &Config,
-    server: Option<&AskedServer>,
-    languages: &[String],
-    notes: &mut Vec<String>,
-) -> anyhow::Result<BTreeMap<String, Cost>> {
-    if let Some(server) = server {
-        match state(server).await {
-            Ok(status) => return Ok(of_server(&status).1),
-            Err(error) => {
-                notes.push(format!("{error:#}; some sandboxes were made to measure them instead"));
+    match asked {
+        Ok(known) => {
+            for (name, cost) in &mut costs {
+                cost.each = cost.each.or_else(|| known.get(name)?.each);
             }
         }
+        Err(error) => notes.push(format!("the server does not tell the memory: {error:#}")),
     }
-    let measured = measure(config, languages).await.context(
-        "an audit log does not tell how long sandboxes take and how large they are, and they can't be measured: give the \
-         address of a server, or fix this",
-    )?;
-    let missing = |name: &&String| measured.get(*name).is_none_or(|cost| cost.lead.is_none());
-    for name in languages.iter().filter(missing) {
-        notes.push(format!("no sandbox of {name} could be made, so what it takes is a guess"));
-    }
-    Ok(measured)
+    Ok((calls, costs))
 }
 
 /// The state of a server, with its memory if it can tell.
@@ -238,6 +211,11 @@ fn put<'a>(
         });
         match (one.now, variable) {
             (Now::Fixed(now), _) if now == one.size => {}
+            (Now::Fixed(_), _) if one.is_guess => notes.push(format!(
+                "{} is left as it is, because this is a guess. Let the server serve more calls, or set \
+                 languageSettings.{}.pool.size yourself",
+                one.language, one.language
+            )),
             (Now::Adaptive { .. }, _) => {
                 notes.push(format!("{} follows the calls by itself, and is left so", one.language));
             }
@@ -249,7 +227,10 @@ fn put<'a>(
         }
     }
     if sizes.is_empty() {
-        notes.push(format!("{} has these sizes already", file.display()));
+        let is_same = |one: &Advice| one.now == Now::Fixed(one.size);
+        let why =
+            if advice.iter().all(is_same) { "has these sizes already" } else { "is unchanged" };
+        notes.push(format!("{} {why}", file.display()));
         return Ok(None);
     }
     let backup = write::write(file, &sizes)?;
@@ -296,12 +277,13 @@ fn curve(advice: &Advice) -> Option<Curve> {
         Now::Fixed(size) => Some(size),
         Now::Adaptive { .. } => None,
     };
-    let most = advice.depths.weights().len().max(advice.size).max(now.unwrap_or(0)) + 1;
+    let enough = advice.depths.size_for(SHARE_IN_CHART);
+    let most = enough.max(advice.size).max(now.unwrap_or(0)) + 1;
     let share = |size: usize| advice.depths.share(size).unwrap_or_default();
     Some(Curve {
         language: advice.language.clone(),
         each: advice.sandbox_bytes as f64 / f64::from(1 << 20),
-        shares: (0..=most.min(MOST_IN_CHART)).map(share).collect(),
+        shares: (0..=most).map(share).collect(),
         now,
         chosen: advice.size,
     })

@@ -1,30 +1,20 @@
-//! Where the advice gets its figures: from a server, from audit logs, and from sandboxes that are made to measure them.
+//! Where the advice gets its figures: from the counts of a server, or from audit logs, in which servers write the same. Nothing is
+//! measured here: a new process would make sandboxes more slowly than a server that runs.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use isolator_pool::engine::WaitingMemory;
-use isolator_pool::pool::PoolStatus;
-use isolator_pool::pool::sizing::{Demand, Depths, LeadTime};
+use isolator_pool::pool::minutes::Minutes;
+use isolator_pool::pool::sizing::{Depths, LeadTime};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::app::{App, PoolFill};
-use crate::config::Config;
-
 /// The longest line of an audit log that is read, in bytes. Code may be in it.
 const MAX_LINE: u64 = 64 << 20;
-
-/// How long sandboxes may take to be made, to measure that.
-const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// So many are made of each language. The first one may take much longer, and what they share counts in parts.
-const MEASURED: usize = 4;
 
 /// What was seen of the calls of a language.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,17 +35,12 @@ pub(super) struct Cost {
 pub(super) fn of_server(status: &Value) -> (BTreeMap<String, Calls>, BTreeMap<String, Cost>) {
     let mut found = (BTreeMap::new(), BTreeMap::new());
     for (name, pool) in status["pools"].as_object().into_iter().flatten() {
-        let ms = |key: &str| {
-            let ms = pool[key].as_f64().filter(|ms| (0.0..1e9).contains(ms))?;
-            Some(Duration::from_secs_f64(ms / 1e3))
-        };
         let number = |key: &str| pool[key].as_u64().unwrap_or_default();
         let depths = pool["depths"].as_array().into_iter().flatten().filter_map(Value::as_f64);
         let calls = Calls { depths: Depths::of(depths), busiest_minute: number("busiest_minute") };
-        let lead = ms("making_ms");
         let cost = Cost {
-            lead: lead.map(|making| LeadTime { delay: ms("delay_ms").unwrap_or_default(), making }),
-            each: pool["sandbox_bytes"].as_u64().filter(|each| *each > 0),
+            lead: lead(pool["delay_ms"].as_f64(), pool["making_ms"].as_f64()),
+            each: bytes(pool["sandbox_bytes"].as_u64()),
         };
         found.0.insert(name.clone(), calls);
         found.1.insert(name.clone(), cost);
@@ -65,16 +50,27 @@ pub(super) fn of_server(status: &Value) -> (BTreeMap<String, Calls>, BTreeMap<St
 
 /// A call in an audit log that took a sandbox.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Call {
+struct Call {
     at: SystemTime,
-    took: Duration,
     language: String,
+    pool: FoundPool,
+}
+
+/// What a call found of its pool, as its server has written it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct FoundPool {
+    depths: Vec<usize>,
+    delay_ms: Option<f64>,
+    making_ms: Option<f64>,
+    sandbox_bytes: Option<u64>,
 }
 
 /// What audit logs have.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     calls: Vec<Call>,
+    /// Calls of which it is not known what they found.
+    unknown: usize,
     /// What to know of them.
     pub(super) notes: Vec<String>,
 }
@@ -83,20 +79,35 @@ pub(super) struct Logs {
 #[derive(Deserialize)]
 struct Line {
     time: String,
-    ms: f64,
+    /// Each line has it, and lines of other programs have not.
+    #[serde(rename = "ms")]
+    _ms: f64,
     language: Option<String>,
     start: Option<String>,
+    pool: Option<FoundPool>,
 }
 
 /// Reads audit logs.
 ///
 /// # Errors
 ///
-/// When one can't be read, or no line is one of an audit log.
+/// When one can't be read, no line is one of an audit log, or its calls don't tell what they found of their pools.
 pub(super) fn read_logs(files: &[PathBuf]) -> anyhow::Result<Logs> {
     let mut logs = Logs::default();
     for file in files {
         read_log(file, &mut logs).with_context(|| file.display().to_string())?;
+    }
+    let unknown = logs.unknown;
+    if unknown > 0 && logs.calls.is_empty() {
+        bail!(
+            "none of its {unknown} calls tells what it found of its pool: they are of an older version. Ask a server, as with \
+             `isolator tune 9464`, or wait until this version has served calls"
+        );
+    }
+    if unknown > 0 {
+        logs.notes.push(format!(
+            "{unknown} calls are left out: they are of an older version, which did not write what they found of their pools"
+        ));
     }
     logs.calls.sort_by_key(|call| call.at);
     Ok(logs)
@@ -116,7 +127,7 @@ fn read_log(path: &Path, logs: &mut Logs) -> anyhow::Result<()> {
         match serde_json::from_slice(&line) {
             Ok(line) => {
                 good += 1;
-                logs.calls.extend(call(line)?);
+                logs.add(line)?;
             }
             Err(_) if !is_whole && read as u64 != MAX_LINE => {
                 let name = path.display();
@@ -137,98 +148,55 @@ fn read_log(path: &Path, logs: &mut Logs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The call of a line, if it took a sandbox.
-fn call(line: Line) -> anyhow::Result<Option<Call>> {
-    let (Some(language), Some(_)) = (line.language, line.start) else { return Ok(None) };
-    let at = humantime::parse_rfc3339(&line.time)
-        .with_context(|| format!("{:?} is not a time", line.time))?;
-    let took = Duration::try_from_secs_f64(line.ms / 1e3).unwrap_or_default();
-    Ok(Some(Call { at, took, language }))
-}
-
 impl Logs {
-    /// The languages of the calls.
-    pub(super) fn languages(&self) -> impl Iterator<Item = &str> {
-        self.calls.iter().map(|call| &*call.language)
+    /// Adds the call of a line, if it took a sandbox.
+    fn add(&mut self, line: Line) -> anyhow::Result<()> {
+        let (Some(language), Some(_)) = (line.language, line.start) else { return Ok(()) };
+        let at = humantime::parse_rfc3339(&line.time)
+            .with_context(|| format!("{:?} is not a time", line.time))?;
+        match line.pool {
+            Some(pool) => self.calls.push(Call { at, language, pool }),
+            None => self.unknown += 1,
+        }
+        Ok(())
     }
 
-    /// The calls by language, as pools would have seen them that replace each sandbox in this time. At most so many run at the same
-    /// time, and others wait for their turn.
-    pub(super) fn calls(
-        &self,
-        lead: impl Fn(&str) -> LeadTime,
-        refills: usize,
-        running: usize,
-    ) -> BTreeMap<String, Calls> {
-        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-        for language in self.languages() {
-            let next = places.len();
-            places.entry(language).or_insert(next);
-        }
-        let mut demand = Demand::new(refills, places.len());
-        let Some(began) = self.calls.first().map(|call| call.at) else { return BTreeMap::new() };
-        let mut ends: BinaryHeap<Reverse<Duration>> = BinaryHeap::new();
-        let mut last = Duration::ZERO;
-        for call in &self.calls {
-            let arrived = call.at.duration_since(began).unwrap_or_default();
-            while ends.peek().is_some_and(|Reverse(end)| *end <= arrived) {
-                ends.pop();
+    /// The calls and the costs by language, as the server of each call has seen them.
+    pub(super) fn found(&self) -> (BTreeMap<String, Calls>, BTreeMap<String, Cost>) {
+        let mut found: BTreeMap<&str, (Depths, Minutes, Cost)> = BTreeMap::new();
+        for Call { at, language, pool } in &self.calls {
+            let (depths, minutes, cost) = found.entry(language).or_default();
+            let since = at.duration_since(self.calls[0].at).unwrap_or_default();
+            for depth in &pool.depths {
+                depths.add(*depth);
+                minutes.add(since);
             }
-            let turn = match ends.len() < running {
-                true => arrived,
-                false => ends.pop().map_or(arrived, |Reverse(end)| end),
+            // What the last ones say holds now.
+            *cost = Cost {
+                lead: lead(pool.delay_ms, pool.making_ms).or(cost.lead),
+                each: bytes(pool.sandbox_bytes).or(cost.each),
             };
-            last = last.max(turn);
-            ends.push(Reverse((arrived + call.took).max(last)));
-            demand.arrive(places[&*call.language], last, lead(&call.language));
         }
-        let of_place = |(language, place): (&str, usize)| {
-            let seen = demand.seen(place).cloned().unwrap_or_default();
-            let calls = Calls { depths: seen.depths, busiest_minute: seen.busiest_minute };
-            (language.to_owned(), calls)
-        };
-        places.into_iter().map(of_place).collect()
+        let mut both = (BTreeMap::new(), BTreeMap::new());
+        for (language, (depths, minutes, cost)) in found {
+            let calls = Calls { depths, busiest_minute: minutes.busiest() };
+            both.0.insert(language.to_owned(), calls);
+            both.1.insert(language.to_owned(), cost);
+        }
+        both
     }
 }
 
-/// Makes some sandboxes of these languages, and measures what they cost.
-///
-/// # Errors
-///
-/// When there is no engine, or it can't make such sandboxes.
-pub(super) async fn measure(
-    config: &Config,
-    languages: &[String],
-) -> anyhow::Result<BTreeMap<String, Cost>> {
-    let app = App::new(config).await?;
-    let pools = app.start_pools(config, PoolFill::Few(MEASURED))?;
-    let are_full = async {
-        loop {
-            let status = pools.status();
-            let is_done = |name: &String| {
-                status.get(&**name).is_none_or(|pool| {
-                    pool.hot + pool.paused == pool.size || pool.last_error.is_some()
-                })
-            };
-            if languages.iter().all(is_done) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+fn lead(delay_ms: Option<f64>, making_ms: Option<f64>) -> Option<LeadTime> {
+    let time = |ms: Option<f64>| {
+        let ms = ms.filter(|ms| (0.0..1e9).contains(ms))?;
+        Some(Duration::from_secs_f64(ms / 1e3))
     };
-    // What is not there by then is not known.
-    let _ = tokio::time::timeout(MEASURE_TIMEOUT, are_full).await;
-    let memory = pools.memory().await;
-    let of_one = |(name, pool): (&str, PoolStatus)| {
-        let each = memory.get(name).and_then(WaitingMemory::each);
-        (name.to_owned(), Cost { lead: pool.lead, each })
-    };
-    let found = pools.status().into_iter().map(of_one).collect();
-    pools
-        .close(Duration::ZERO)
-        .await
-        .context("the sandboxes that were measured can't be removed")?;
-    Ok(found)
+    Some(LeadTime { making: time(making_ms)?, delay: time(delay_ms).unwrap_or_default() })
+}
+
+fn bytes(bytes: Option<u64>) -> Option<u64> {
+    bytes.filter(|bytes| *bytes > 0)
 }
 
 #[cfg(test)]
@@ -242,10 +210,12 @@ mod tests {
     const LEAD: LeadTime =
         LeadTime { delay: Duration::from_millis(10), making: Duration::from_millis(90) };
 
-    fn line(ms: u32, took: f64, language: &str, start: Option<&str>) -> String {
-        let time = format!("2026-03-01T12:00:{:02}.{:03}Z", ms / 1000, ms % 1000);
+    fn line(seconds: u32, language: &str, depths: &[usize]) -> String {
+        let time = format!("2026-03-01T12:{:02}:{:02}.000Z", seconds / 60, seconds % 60);
+        let start = (!depths.is_empty()).then_some("hot");
+        let pool = json!({ "depths": depths, "delay_ms": 10.0, "making_ms": 90.0 });
         json!({ "time": time, "client": "c", "tool": "execute_code", "language": language, "start": start,
-            "status": "success", "ms": took, "bytes": {} })
+            "pool": start.map(|_| pool), "status": "success", "ms": 5.0, "bytes": {} })
         .to_string()
     }
 
@@ -256,31 +226,45 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_as_deep_as_the_pool_would_have_seen_them() {
+    fn calls_of_a_log_are_those_that_its_servers_have_seen() {
+        let with_memory = line(90, "python", &[3])
+            .replace("\"making_ms\"", "\"sandbox_bytes\":1000,\"making_ms\"");
         let lines = [
-            line(40, 5.0, "python", Some("hot")),
-            line(0, 50.0, "python", Some("cold")),
-            line(0, 5.0, "go", Some("hot")),
+            with_memory,
+            line(30, "python", &[0]),
+            line(31, "go", &[0]),
             // It ran in a session.
-            line(20, 5.0, "python", None),
-            line(20, 5.0, "python", Some("queued")),
+            line(40, "python", &[]),
+            // A check of its code, and the program.
+            line(89, "python", &[0, 1]),
         ];
         let logs = logs(&lines.map(|line| line + "\n").concat()).unwrap();
         assert_eq!(logs.notes, [""; 0]);
-        let calls = logs.calls(|_| LEAD, 4, 8);
-        assert_eq!(calls["python"].depths.weights(), [1.0, 1.0, 1.0]);
-        assert_eq!((calls["go"].depths.weights(), calls["python"].busiest_minute), (&[1.0][..], 3));
-        // One at a time, the others wait until the first call has ended, and then for each other.
-        let calls = logs.calls(|_| LEAD, 4, 1);
-        assert_eq!(calls["python"].depths.total(), 3.0);
+        let (calls, costs) = logs.found();
+        let python = Calls { depths: Depths::of([2.0, 1.0, 0.0, 1.0]), busiest_minute: 3 };
+        assert_eq!(calls["python"], python);
+        assert_eq!((calls["go"].depths.total(), calls["go"].busiest_minute), (1.0, 1));
+        assert_eq!(costs["python"], Cost { lead: Some(LEAD), each: Some(1000) });
+        assert_eq!(costs["go"], Cost { lead: Some(LEAD), each: None });
+    }
+
+    #[test]
+    fn calls_that_do_not_tell_what_they_found_give_no_advice() {
+        let whole = line(0, "python", &[1]);
+        let old = whole.replace("\"pool\"", "\"other\"");
+        let error = format!("{:#}", logs(&format!("{old}\n{old}\n")).unwrap_err());
+        assert!(error.contains("none of its 2 calls tells what it found of its pool"), "{error}");
+        let found = logs(&format!("{old}\n{whole}\n")).unwrap();
+        assert!(found.notes[0].starts_with("1 calls are left out: they are of an older version"));
+        assert_eq!(found.found().0["python"].depths.total(), 1.0);
     }
 
     #[test]
     fn a_log_that_is_damaged_is_read_as_far_as_it_goes() {
-        let whole = line(0, 5.0, "python", Some("hot"));
+        let whole = line(0, "python", &[0]);
         let cut = &whole[..40];
         let found = logs(&format!("{whole}\nrubbish\n\n{whole}\n{cut}")).unwrap();
-        assert_eq!((found.languages().count(), found.notes.len()), (2, 2));
+        assert_eq!((found.found().0["python"].depths.total(), found.notes.len()), (2.0, 2));
         assert!(found.notes[0].ends_with("ends in the middle of a line, which is left out"));
         assert!(found.notes[1].starts_with("1 lines of "));
         for bad in ["", "rubbish\n", cut] {

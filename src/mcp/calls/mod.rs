@@ -360,7 +360,8 @@ impl Calls {
                 return Ok(tool_result::sandbox_fault(&error, self.pools.advice_when_busy()));
             }
         };
-        note.ran(&outcome, Some(receipt.start));
+        note.took(receipt.start, receipt.found);
+        note.ran(&outcome);
         let context = Context {
             config: &self.config,
             language: &request.language,
@@ -451,7 +452,8 @@ impl Calls {
         request.run.watch = progress;
         Ok(match self.pools.execute(&language.name, &client, &request.run).await {
             Ok((outcome, receipt)) => {
-                note.ran(&outcome, Some(receipt.start));
+                note.took(receipt.start, receipt.found);
+                note.ran(&outcome);
                 let answer = tool_result::of_data(&Tested::executed(&outcome, &receipt, notes));
                 let receipt = ReceiptReport::new(&outcome, &receipt, got.used());
                 tool_result::with_receipt(answer, &receipt)
@@ -474,7 +476,7 @@ impl Calls {
         let (check, request) = syntax::request(language, code, &self.config)?;
         let outcome = match self.pools.execute(&language.name, client, &request).await {
             Ok((outcome, receipt)) => {
-                note.started(receipt.start);
+                note.took(receipt.start, receipt.found);
                 outcome
             }
             Err(error) => {

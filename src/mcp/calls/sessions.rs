@@ -120,7 +120,7 @@ impl Calls {
         };
         note.place(&session.language.name, Some(&session.id));
         note.limits(session.idle_timeout, session.resources);
-        note.started(receipt.start);
+        note.took(receipt.start, receipt.found);
         if let Some(bound) = &got.bound {
             note.packages(&bound.asked, &bound.set.hash);
         }
@@ -139,6 +139,9 @@ impl Calls {
             && let Err(answer) = self.replay(session, steps, replayed, progress, &mut notes).await
         {
             return answer;
+        }
+        if replayed.is_some() {
+            self.sessions.count_replay();
         }
         let limits = json!({
             "memory_mb": session.resources.memory.as_mib(),
@@ -312,7 +315,8 @@ impl Calls {
                 self.sessions.count_undone(outcome.undone);
                 let counts = self.pools.counts_of(&session.language.name).filter(|_| is_cell);
                 if let Some(counts) = counts {
-                    counts.ran_cell(outcome.outcome.status);
+                    let took = outcome.times.queue + outcome.times.total;
+                    counts.ran_cell(outcome.outcome.status, took);
                 }
             }
             // It is not known how far it came.
@@ -419,7 +423,7 @@ impl Calls {
             Ok(outcome) => outcome,
             Err(error) => return Ok(session_answers::failed(&error, session)),
         };
-        note.ran(&outcome.outcome, None);
+        note.ran(&outcome.outcome);
         let context = Context {
             config: &self.config,
             language: &session.language,

@@ -11,7 +11,7 @@ use crate::sessions::{SessionCounts, Sessions};
 
 #[derive(Serialize)]
 pub(super) struct Status<'a> {
-    /// Programs that run, of all languages and clients.
+    /// Requests that run, of all languages and clients: programs, cells, and sessions that are being opened.
     running: usize,
     /// Those that wait for their turn.
     waiting: usize,
@@ -44,7 +44,7 @@ struct OnePool {
     former_digest: Option<String>,
     /// Sandboxes that wait and still have a former image.
     outdated: usize,
-    /// Programs since the server began, by how they got their sandbox.
+    /// Programs and sessions since the server began, by how they got their sandbox.
     starts: Starts,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,

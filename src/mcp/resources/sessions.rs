@@ -81,7 +81,9 @@ pub(super) async fn read(
         Some(path) if path.starts_with('/') => {
             let path = percent_decode_str(&path[1..]).decode_utf8();
             let path = path.map_err(|_| not_found(uri, "the path is not UTF-8"))?;
-            file(&session, uri, address, &path, query).await
+            let contents = file(&session, uri, address, &path, query).await?;
+            sessions.count_read();
+            Ok(contents)
         }
         _ => Err(not_found(uri, "there is no such resource")),
     }

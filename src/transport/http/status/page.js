@@ -35,64 +35,112 @@ function sum(values) {
   return values.reduce((total, value) => total + value, 0);
 }
 
-// Lines from the oldest interval on the left to the newest on the right. Intervals without a value are left out.
-function chart(caption, lines) {
-  const top = Math.max(...lines.flatMap((line) => line.values.map((value) => value ?? 0)), 0);
+function perSecond(rate) {
+  return `${rate < 10 ? rate.toFixed(2) : rate.toFixed(0)} a second`;
+}
+
+// The end of an axis: a number that begins with 1, 2 or 5.
+function rounded(most) {
+  if (most <= 0) return 1;
+  const decade = 10 ** Math.floor(Math.log10(most));
+  return [1, 2, 5, 10].map((step) => step * decade).find((end) => end >= most);
+}
+
+// A line for each run of values: there is none where nothing was measured. One value alone is a point.
+function path(values, top) {
+  const last = Math.max(values.length - 1, 1);
+  let isOpen = false;
+  const parts = values.map((value, at) => {
+    if (value === null) {
+      isOpen = false;
+      return "";
+    }
+    const place = `${((at * 100) / last).toFixed(2)},${(29 - (value / top) * 28).toFixed(2)}`;
+    const part = isOpen ? `L${place}` : `M${place}h0`;
+    isOpen = true;
+    return part;
+  });
+  return parts.join("");
+}
+
+// Lines from the oldest interval on the left to the newest on the right, with both axes. `shown` writes a value with its unit.
+function chart(caption, shown, lines, seconds) {
+  const top = rounded(Math.max(...lines.flatMap((line) => line.values.map((value) => value ?? 0)), 0));
   const figure = element("figure");
+  const text = element("figcaption", `${caption} `);
+  for (const { name, className, last } of lines) {
+    text.append(element("span", `${name} ${last} `, className));
+  }
   const image = document.createElementNS(SVG, "svg");
   image.setAttribute("viewBox", "0 0 100 30");
   image.setAttribute("preserveAspectRatio", "none");
   image.setAttribute("role", "img");
   image.setAttribute("aria-label", caption);
   for (const { values, className } of lines) {
-    const last = Math.max(values.length - 1, 1);
-    const points = values
-      .map((value, at) => (value === null ? null : `${(at * 100) / last},${29 - (top ? (value / top) * 28 : 0)}`))
-      .filter((point) => point !== null);
-    const line = document.createElementNS(SVG, "polyline");
-    line.setAttribute("points", points.join(" "));
+    const line = document.createElementNS(SVG, "path");
+    line.setAttribute("d", path(values, top));
     line.setAttribute("class", className);
     image.append(line);
   }
-  const text = element("figcaption", `${caption} `);
-  for (const { name, className, last } of lines) {
-    text.append(element("span", `${name} ${last} `, className));
-  }
-  figure.append(image, text);
+  const upright = element("div", undefined, "upright");
+  upright.append(element("span", shown(top)), element("span", "0"));
+  const level = element("div", undefined, "level");
+  const intervals = Math.max(...lines.map((line) => line.values.length), 0);
+  level.append(element("span", `${age(intervals * seconds)} ago`), element("span", "now"));
+  const plot = element("div", undefined, "plot");
+  plot.append(upright, image, level);
+  figure.append(text, plot);
   return figure;
+}
+
+const CLASSES = ["one", "two", "three"];
+
+function times(caption, all, seconds) {
+  const lines = ["p50", "p95", "p99"].map((name, at) => {
+    const values = all.map((of) => of[`${name}_ms`]);
+    const known = values.filter((value) => value !== null);
+    return { name, className: CLASSES[at], values, last: time(known.at(-1)) };
+  });
+  return chart(caption, time, lines, seconds);
 }
 
 function pool(name, now, status) {
   const seconds = status.interval_s;
   const intervals = status.intervals.map((interval) => interval.pools[name]).filter(Boolean);
-  const calls = sum(intervals.map((interval) => interval.calls));
-  const ready = sum(intervals.map((interval) => interval.ready_starts));
-  const rate = intervals.length ? calls / (intervals.length * seconds) : 0;
+  const all = (key) => sum(intervals.map((interval) => interval[key]));
+  const recent = `last ${age(intervals.length * seconds)}`;
+  const mean = (key) => perSecond(intervals.length ? all(key) / (intervals.length * seconds) : 0);
+  const latest = (key) => perSecond((intervals.at(-1)?.[key] ?? 0) / seconds);
   const card = element("article");
   card.dataset.pool = name;
   card.append(element("h3", name));
   const facts = [
     ["ready", `${now.hot + now.paused} of ${now.size} (${now.hot} thawed)${now.min < now.max ? `, ${now.min} to ${now.max}` : ""}`],
-    ["in use, made now", `${now.in_use}, ${now.making}`],
+    ["running a program", now.in_use],
+    ["held by open sessions", now.sessions],
+    ["being made", now.making],
     ["making one takes", time(now.refill_ms)],
-    ["calls", `${rate.toFixed(2)} a second`],
-    ["found one ready", calls ? `${Math.round((ready / calls) * 100)} %` : "–"],
-    ["starts so far", ["hot", "warm", "queued", "cold"].map((start) => `${now.starts[start] ?? 0} ${start}`).join(", ")],
+    ["calls, now", latest("calls")],
+    [`calls, ${recent}`, mean("calls")],
+    ["cells, now", latest("cells")],
+    [`cells, ${recent}`, mean("cells")],
+    [`found one ready, ${recent}`, all("starts") ? `${Math.round((all("ready_starts") / all("starts")) * 100)} %` : "–"],
+    ["taken so far", ["hot", "warm", "queued", "cold"].map((start) => `${now.starts[start] ?? 0} ${start}`).join(", ")],
+    ["so far", `${now.cells} cells, ${now.sessions_opened} sessions opened`],
     ["memory that waits", size(now.memory_bytes)],
   ];
   const list = element("dl");
   for (const [term, text] of facts) list.append(element("dt", term), element("dd", text));
   card.append(list);
   if (now.last_error) card.append(element("p", now.last_error, "bad"));
-  const lines = [["p50", "one"], ["p95", "two"], ["p99", "three"]].map(([name, className]) => {
-    const values = intervals.map((interval) => interval[`${name}_ms`]);
-    const known = values.filter((value) => value !== null);
-    return { name, className, values, last: time(known.at(-1)) };
+  card.append(times("time of calls", intervals, seconds));
+  if (all("cells")) card.append(times("time of cells", intervals.map((interval) => interval.cell_times), seconds));
+  const rates = [["calls", "calls"], ["cells", "cells"], ["sessions opened", "sessions_opened"]];
+  const lines = rates.map(([name, key], at) => {
+    const values = intervals.map((interval) => interval[key] / seconds);
+    return { name, className: CLASSES[at], values, last: (values.at(-1) ?? 0).toFixed(2) };
   });
-  card.append(chart("time of calls", lines));
-  const rates = intervals.map((interval) => interval.calls / seconds);
-  const last = rates.length ? rates.at(-1).toFixed(1) : "–";
-  card.append(chart("calls a second", [{ name: "", className: "one", values: rates, last }]));
+  card.append(chart("each second", perSecond, lines, seconds));
   return card;
 }
 
@@ -105,12 +153,17 @@ function show(status) {
   state.className = first || failing.length ? "bad" : "good";
   find("wrong").replaceChildren(...[...others, ...status.warnings].map((text) => element("p", text, "bad")));
   const numbers = [
-    ["run", status.running],
+    ["requests run", status.running],
     ["wait for their turn", status.waiting],
     ["sandboxes leaving", status.leaving],
     ["sessions open", status.sessions.open],
+    ["of them run a cell", status.sessions.running],
     ["of them frozen", status.sessions.frozen],
     ["memory of sessions", size(status.sessions.memory_bytes)],
+    ...(status.templates === null ? [] : [
+      ["templates", status.templates],
+      ["memory of templates", size(status.template_bytes)],
+    ]),
   ];
   find("numbers").replaceChildren(
     ...numbers.map(([name, value]) => {
@@ -120,7 +173,7 @@ function show(status) {
     }),
   );
   const queue = status.intervals.map((interval) => interval.queue);
-  find("queue").replaceChildren(chart("requests in the queue", [{ name: "", className: "one", values: queue, last: status.waiting }]));
+  find("queue").replaceChildren(chart("requests in the queue", String, [{ name: "", className: "one", values: queue, last: status.waiting }], status.interval_s));
   find("pools").replaceChildren(...Object.entries(status.pools).map(([name, now]) => pool(name, now, status)));
   find("clients-section").hidden = !status.clients.length;
   find("clients").replaceChildren(
