@@ -22,8 +22,8 @@ use super::layout::{CONTEXT, NETWORK};
 use super::protocol::{Building, Devices, Kind, LauncherPaths};
 use super::shared::write;
 use super::zygotes::TEMPLATES;
-use super::{EmbeddedEngine, live, refused, spec};
-use crate::engine::store::{self, Description, Stored};
+use super::{EmbeddedEngine, live, refused, spec, store_refused};
+use crate::engine::store::{self, Description, StoreError, Stored};
 use crate::engine::{Call, EngineError, Progress};
 
 /// The last line that the script's shell prints if the script succeeded.
@@ -93,11 +93,16 @@ impl EmbeddedEngine {
         let failed = |error: &dyn std::fmt::Display| refused(Call::FetchImage, error);
         let host = self.host()?;
         let ids = Self::ids_of_build(host)?;
+        let store = self.settings.images.as_path();
+        let store_failed = |error: StoreError| {
+            let error = error.with_room(store, || limits::NEEDED.to_owned());
+            store_refused(Call::FetchImage, error)
+        };
         let resolv_conf = network::resolv_conf().map_err(|error| failed(&error))?;
-        let staged = self.store.stage().await.map_err(|error| failed(&error))?;
-        let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;
+        let staged = self.store.stage().await.map_err(store_failed)?;
+        let staged = staged.copy_from(build.base).await.map_err(store_failed)?;
         // Without this, a link in the base image could lead what is written there to the host.
-        let staged = staged.begin_build(CONTEXT).await.map_err(|error| failed(&error))?;
+        let staged = staged.begin_build(CONTEXT).await.map_err(store_failed)?;
         let context_folder = staged.root().join(CONTEXT);
         let ImageBuild { name, context, description, .. } = build;
         let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
@@ -143,13 +148,16 @@ impl EmbeddedEngine {
         };
         if let Err(error) = ended {
             // Here, and not when it is dropped: the process may end before that is done.
-            staged.discard().await.map_err(|error| failed(&error))?;
-            return Err(failed(&error));
+            staged.discard().await.map_err(store_failed)?;
+            return Err(match store::is_full(&error) {
+                true => EngineError::DiskFull(error.to_string()),
+                false => failed(&error),
+            });
         }
         progress(&format!("storing {name}"));
         let names = [name.to_owned()];
         let committed = self.store.commit(staged, description, &names).await;
-        committed.map(|_| ()).map_err(|error| failed(&error))
+        committed.map(|_| ()).map_err(store_failed)
     }
 
     /// The instance name for the control groups of builds.
