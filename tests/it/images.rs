@@ -336,7 +336,7 @@ fn a_full_disk_is_told_with_its_folder_and_how_much_room_is_needed() {
         finished.stderr
     };
     let built = on_disk("100M", &format!("cp -a {}/. /mnt &&", data.display()), &["build"]);
-    let room = format!("make room in {}", data.display());
+    let room = format!("make room in {}, whose disk has ", data.display());
     for words in [room.as_str(), " MiB free: a build takes up to 2 GiB"] {
         assert!(built.contains(words), "{words}: {built}");
     }

@@ -21,6 +21,6 @@ pub fn make_room(directory: &Path, needed: &str) -> String {
 }
 
 /// How much is needed, in a number that is easy to read.
-pub fn in_mib(needed: ByteSize) -> String {
+pub(super) fn in_mib(needed: ByteSize) -> String {
     ByteSize::mib(needed.as_bytes().div_ceil(1 << 20)).to_string()
 }

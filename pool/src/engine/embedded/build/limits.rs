@@ -40,7 +40,7 @@ pub(super) const NEEDED: &str =
 /// How often a build is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until a build that writes below `directory` has reached a limit, and says which.
+/// Waits until a build that writes below `directory`, that of the store, has reached a limit, and says which.
 pub(super) async fn reached(directory: PathBuf, group: Option<Cgroup>) -> io::Error {
     let started = Instant::now();
     loop {
@@ -86,7 +86,7 @@ mod tests {
         let started = Instant::now();
         // No file system of the kernel has room.
         let full = limit("/proc").await;
-        assert!(full.contains("make room in /proc, whose disk has 0 MiB free"), "{full}");
+        assert!(full.contains("make room in /proc, whose disk has 0 bytes free"), "{full}");
         assert!(full.contains("up to 2 GiB"), "{full}");
         assert!(started.elapsed() < TIME);
         // What is not there is not full.

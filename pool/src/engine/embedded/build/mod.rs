@@ -10,7 +10,6 @@ mod output;
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
 
 use tokio::io::AsyncWriteExt;
 
@@ -143,7 +142,7 @@ impl EmbeddedEngine {
         let spec = spec::build(&script, host, group.as_ref(), ids);
         let created = launcher.create(&sandbox, spec, Kind::Build, None).await;
         let ended = match created {
-            Ok(created) => self.follow(created, group, staged.root(), progress).await,
+            Ok(created) => self.follow(created, group, progress).await,
             Err(message) => Err(io::Error::other(message)),
         };
         if let Err(error) = ended {
@@ -185,7 +184,6 @@ impl EmbeddedEngine {
         &self,
         created: Created,
         group: Option<Cgroup>,
-        root: PathBuf,
         progress: Progress<'_>,
     ) -> io::Result<()> {
         let Created { stream, log: _, process } = created;
@@ -197,7 +195,7 @@ impl EmbeddedEngine {
         };
         let last = tokio::select! {
             last = run => last,
-            limit = limits::reached(root, group.clone()) => Err(limit),
+            limit = limits::reached(self.settings.images.clone(), group.clone()) => Err(limit),
         };
         // The script may have ended because of it.
         let reached = group.as_ref().and_then(Cgroup::reached);
