@@ -110,6 +110,7 @@ fn concluded(ended: anyhow::Result<ExitCode>) -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let (file, engine) = (cli.config.clone(), cli.engine);
+    commands::remember_options(file.as_deref(), engine);
     let load = move || -> anyhow::Result<Config> {
         let mut config = Config::load(file.as_deref())?;
         config.is_file_chosen_on_command_line = file.is_some();

@@ -11,6 +11,7 @@ use isolator_pool::quote::escaped_lines;
 use isolator_pool::run::output::Stream;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::advice::with_options;
 use super::program_output::of_command_line;
 
 /// Whether this process was started without these streams, by their numbers.
@@ -60,6 +61,7 @@ pub(crate) fn print_to_stderr(bytes: &[u8]) -> anyhow::Result<()> {
 
 /// Writes a line for the operator to standard error. A part of it may be a stranger's text, such as an engine's error. If that fails, there is nobody left to tell.
 pub fn complain(line: &str) {
+    let line = &with_options(line);
     let _ = write(io::stderr().as_fd(), format!("{}\n", escaped_lines(line)).as_bytes());
 }
 

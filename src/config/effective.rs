@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use isolator_pool::pool::sizing::Size;
 use serde_json::{Value, json};
@@ -11,6 +12,7 @@ use super::defaults::{
     CAP_DROP, CPUS, MAX_PACKAGE_SETS, MEMORY_MB, NETWORK, OPEN_FILES, PIDS, PROMPTS,
     TEST_CODE_LANGUAGE, WORKDIR,
 };
+use super::language::PRELOAD_MEMORY_MB;
 use super::load::{built_in, raw};
 use super::operators::{RawLog, filled_audit};
 use super::pool::{POOL_HOT, POOL_MAX_AGE, POOL_SIZE, POOL_TARGET, raw_size};
@@ -38,6 +40,8 @@ pub struct Effective {
 pub enum Origin {
     /// Isolator's default.
     Default,
+    /// Isolator's default, which holds only if something else is configured.
+    DefaultIf(&'static str),
     /// The key for all languages.
     Key(&'static str),
     /// The configuration file.
@@ -52,6 +56,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::DefaultIf(condition) => write!(f, "default, if {condition}"),
             Self::Key(key) => f.write_str(key),
             Self::File(file) => file.display().fmt(f),
             Self::Variable(name) => f.write_str(name),
@@ -106,6 +111,9 @@ fn origin(config: &Config, path: &[String], built_in: &Value) -> Origin {
     if has(&config.settings.document) {
         return config.file.clone().map_or(Origin::Default, Origin::File);
     }
+    if let Some(condition) = condition(config, path) {
+        return Origin::DefaultIf(condition);
+    }
     match path {
         [section, _, rest @ ..] if section == "languageSettings" && !has(built_in) => {
             let rest = rest.join(".");
@@ -113,6 +121,24 @@ fn origin(config: &Config, path: &[String], built_in: &Value) -> Origin {
             common.map_or(Origin::Default, |(_, key)| Origin::Key(key))
         }
         _ => Origin::Default,
+    }
+}
+
+/// What has to be configured before a key matters that is not set.
+fn condition(config: &Config, path: &[String]) -> Option<&'static str> {
+    let path: Vec<_> = path.iter().map(String::as_str).collect();
+    let language = |name| config.languages.get(name);
+    let has_one_size = |it: &&Arc<Language>| matches!(it.pool.size, Size::Fixed(_));
+    match path[..] {
+        ["audit", key] if config.audit.is_none() && key != "path" => Some("audit.path is set"),
+        ["languageSettings", name, "pool", "target"] => {
+            language(name).filter(has_one_size).map(|_| "pool.size is a range")
+        }
+        ["languageSettings", name, "preload", "memoryMB" | "fork" | "modules"] => {
+            let has_none = |it: &&Arc<Language>| it.kernel.is_none();
+            language(name).filter(has_none).map(|_| "preload.interpreter is set")
+        }
+        _ => None,
     }
 }
 
@@ -140,6 +166,7 @@ fn flatten(shape: &Shape, value: &Value, path: &[String], found: &mut Vec<(Vec<S
 fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguage>) -> RawConfig {
     let languages = language::merged(built_in, &raw.language_settings);
     let timeout = config.limits.default_timeout.as_secs_f64();
+    let target = raw.pool.target.unwrap_or(POOL_TARGET);
     let size = raw.pool.size.unwrap_or(RawSize::Fixed(POOL_SIZE));
     let most = match size {
         RawSize::Fixed(size) => size,
@@ -163,7 +190,7 @@ fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguag
             .map(|(name, raw)| {
                 let known = config.languages.get(&name);
                 let off = RawLanguage { enabled: Some(false), ..RawLanguage::default() };
-                (name, known.map_or(off, |known| filled_language(known, raw)))
+                (name, known.map_or(off, |known| filled_language(known, raw, target)))
             })
             .collect(),
         prompts_dir: raw.prompts_dir.or_else(|| Some(PROMPTS.to_owned())),
@@ -180,7 +207,7 @@ fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguag
         },
         pool: RawPools {
             size: Some(size),
-            target: raw.pool.target.or(Some(POOL_TARGET)),
+            target: Some(target),
             hot: raw.pool.hot.or(Some(POOL_HOT.min(most))),
             max_age: raw.pool.max_age.or(Some(POOL_MAX_AGE)),
             memory_mb: raw.pool.memory_mb,
@@ -204,7 +231,7 @@ fn filled(config: &Config, raw: RawConfig, built_in: BTreeMap<String, RawLanguag
     }
 }
 
-fn filled_language(language: &Language, raw: RawLanguage) -> RawLanguage {
+fn filled_language(language: &Language, raw: RawLanguage, target: f64) -> RawLanguage {
     let sandbox = &language.sandbox;
     let (user, group) = sandbox.user;
     let preload = sandbox.preload.as_ref();
@@ -226,7 +253,7 @@ fn filled_language(language: &Language, raw: RawLanguage) -> RawLanguage {
             size: Some(raw_size(language.pool.size)),
             target: match language.pool.size {
                 Size::Adaptive { target, .. } => Some(target),
-                Size::Fixed(_) => None,
+                Size::Fixed(_) => Some(target),
             },
             hot: Some(language.pool.hot),
             max_age: Some(language.pool.max_age),
@@ -234,9 +261,9 @@ fn filled_language(language: &Language, raw: RawLanguage) -> RawLanguage {
         preload: RawPreload {
             enabled: Some(preload.is_some()),
             interpreter: raw.preload.interpreter,
-            modules: raw.preload.modules,
-            memory_mb: preload.map(|preload| preload.memory.as_mib()),
-            fork: preload.map(|preload| preload.fork),
+            modules: raw.preload.modules.or_else(|| Some(Vec::new())),
+            memory_mb: raw.preload.memory_mb.or(Some(PRELOAD_MEMORY_MB)),
+            fork: raw.preload.fork.or(Some(true)),
         },
         hints: raw.hints,
         syntax_check: raw.syntax_check,

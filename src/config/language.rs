@@ -25,7 +25,7 @@ const TMPFS_SHARE: u64 = 4;
 const INODES: u32 = 8192;
 
 /// Twice what Python takes with numpy and pandas.
-const PRELOAD_MEMORY_MB: u64 = 128;
+pub(super) const PRELOAD_MEMORY_MB: u64 = 128;
 
 /// Python's multiprocessing keeps its locks there; they are small.
 const SHM: ByteSize = ByteSize::mib(16);

@@ -147,11 +147,8 @@ pub(super) fn audit(raw: &RawAudit, directory: &Path, check: &mut Check) -> Opti
     })
 }
 
-/// With the defaults of what is not set, if there is an audit log.
+/// With the defaults of what is not set.
 pub(super) fn filled_audit(raw: RawAudit) -> RawAudit {
-    if raw.path.is_none() {
-        return raw;
-    }
     RawAudit {
         path: raw.path,
         max_mb: raw.max_mb.or(Some(AUDIT_MAX_MB)),

@@ -1,7 +1,7 @@
 //! Builds the language images from the folder `images/`, which is part of the binary.
 
 mod docker;
-mod store;
+mod embedded;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use include_dir::{Dir, include_dir};
 use isolator_pool::engine::images::{BuiltFrom, Former, ImageBuilder, ImageStore};
-use isolator_pool::engine::{Call, Engine, EngineError, Image, Progress};
+use isolator_pool::engine::limits::ByteSize;
+use isolator_pool::engine::{Call, Engine, EngineError, Image, Progress, store};
+use rustix::process::{Pid, Signal, kill_process_group};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -31,6 +33,9 @@ const PUBLIC_BASE: &str = "debian:trixie-slim";
 
 /// Certificates of this machine, because builds may reach the package registries through its proxy.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// What building the base image takes in the folder for temporary files: Debian's packages, what they become, and its archive.
+const BASE_ROOM: ByteSize = ByteSize::mib(512);
 
 /// How images are built. Raise it when the same folder and the same base give another image than before.
 const BUILDER: &str = "1";
@@ -130,7 +135,20 @@ impl LanguageImages {
     }
 
     async fn build_base(&self, progress: Progress<'_>) -> Result<&'static str, EngineError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(refused(format!(
+                "only root can build the base image: run this as root once, or let the engine get {PUBLIC_BASE} or \
+                 what images.base names"
+            )));
+        }
         let folder = tempfile::tempdir().map_err(failed)?;
+        let free = store::free(folder.path());
+        if free.is_some_and(|free| free < BASE_ROOM) {
+            let needed = format!(
+                "the base image takes up to {BASE_ROOM} while it is built; TMPDIR names another folder"
+            );
+            return Err(EngineError::DiskFull(store::make_room(&env::temp_dir(), &needed)));
+        }
         let tar = make_base(folder.path(), progress).await?;
         self.engine.import(&tar, Some(BASE), progress).await?;
         Ok(BASE)
@@ -257,8 +275,11 @@ async fn run_script(
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
+        .process_group(0)
         .spawn()
         .map_err(failed)?;
+    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let mut stopped = Stopped(group);
     let mut last = String::new();
     if let Some(stderr) = child.stderr.take() {
         let mut lines = BufReader::new(stderr).lines();
@@ -268,7 +289,19 @@ async fn run_script(
         }
     }
     let status = child.wait().await.map_err(failed)?;
+    stopped.0 = None;
     if status.success() { Ok(()) } else { Err(refused(format!("{status}: {last}"))) }
+}
+
+/// Asks the script and what it has started to stop, unless they have ended: they unmount and remove what they have made.
+struct Stopped(Option<Pid>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = kill_process_group(group, Signal::TERM);
+        }
+    }
 }
 
 fn failed(error: std::io::Error) -> EngineError {

@@ -256,14 +256,40 @@ async fn doctor_finds_a_working_installation_in_order() {
 }
 
 #[tokio::test]
-async fn doctor_names_what_is_missing_and_what_mends_it() {
+async fn doctor_names_what_is_missing_and_what_mends_it_and_checks_the_rest() {
     let image = "isolator-test.invalid/missing";
-    let missing = json!({ "languageSettings": { "python": { "image": image } } });
-    let missing = directory(missing);
-    let finished = run_on_engine(missing.path(), &["doctor"], "").await;
+    let other = json!({ "image": image, "extensions": [".x"], "command": ["x", "{file}"] });
+    let missing = directory(json!({ "languageSettings": { "other": other } }));
+    fs::rename(missing.path().join("isolator_config.json"), missing.path().join("c.json")).unwrap();
+    let finished = run_on_engine(missing.path(), &["--config", "c.json", "doctor"], "").await;
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    let promised = format!("MISSING  python: {image}\n           isolator image pull python");
-    assert!(finished.stdout.contains(&promised), "{finished:?}");
+    let promised =
+        format!("MISSING  other: {image}\n           isolator --config c.json image pull other");
+    for promised in [
+        promised.as_str(),
+        "python: a sandbox works",
+        "\nhost\n",
+        "\n1 thing(s) missing, ",
+        "`isolator --config c.json config init ",
+    ] {
+        assert!(finished.stdout.contains(promised), "{promised}: {finished:?}");
+    }
+}
+
+#[test]
+fn doctor_makes_every_check_where_its_state_can_not_be_written() {
+    let directory = directory(json!({}));
+    fs::create_dir(directory.path().join("state")).unwrap();
+    let mount = "mount -t tmpfs -o ro disk state";
+    let finished = run_on_changed_machine(directory.path(), mount, &["doctor"]);
+    assert_eq!((finished.code, finished.stderr.as_str()), (Some(1), ""), "{finished:?}");
+    let failures: Vec<_> =
+        finished.stdout.lines().filter(|line| line.starts_with("  MISSING")).collect();
+    assert_eq!(failures.len(), 1, "{finished:?}");
+    assert!(failures[0].contains("can't be written: set XDG_STATE_HOME"), "{finished:?}");
+    for promised in ["python: isolator/python", "python: a sandbox works", "\nhost\n"] {
+        assert!(finished.stdout.contains(promised), "{promised}: {finished:?}");
+    }
 }
 
 /// The lines of `doctor --production` about one check: its kind and name.
@@ -321,6 +347,9 @@ fn doctor_warns_of_core_dumps_that_start_a_program_on_the_host() {
     let warning = "  warning  a program that crashes can start a program on the host";
     assert!(plain.stdout.contains(warning), "{plain:?}");
     assert!(plain.stdout.contains("sysctl -w kernel.core_pattern=core"), "{plain:?}");
+    let warnings = plain.stdout.matches("\n  warning  ").count();
+    let told = format!("\neverything is there, {warnings} warning(s)\n");
+    assert!(plain.stdout.ends_with(&told), "{plain:?}");
 
     let strict = doctor(&["--production"]);
     assert_eq!(strict.code, Some(1), "{strict:?}");

@@ -43,6 +43,34 @@ fn config_check_says_what_is_valid() {
 }
 
 #[test]
+fn config_check_looks_at_tools_and_names_and_its_advice_has_the_options() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = json!({ "image": "isolator-test.invalid/missing" });
+    let more = json!({
+        "images": { "policy": "missing" },
+        "languageSettings": { "python": missing, "pyhton": { "enabled": false } },
+        "packages": {
+            "sets": { "x": { "language": "python", "requirements": ["humanize"] } },
+            "tools": { "uv": "/nowhere/uv" },
+        },
+    });
+    fs::write(directory.path().join("my c.json"), config(&["python"], more).to_string()).unwrap();
+    let finished = run(directory.path(), &["--config", "my c.json", "config", "check"], "");
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    for told in [
+        "warning: packages.tools.uv: uv, which installs packages: /nowhere/uv: there is no such program",
+        "warning: languageSettings.pyhton: there is no such language to switch off; did you mean `python`?",
+        "run `isolator --config 'my c.json' image pull python`",
+    ] {
+        assert!(finished.stderr.contains(told), "no {told:?}: {finished:?}");
+    }
+    let own = json!({ "languageSettings": { "pyhton": { "cpus": 1 } } });
+    write_config(directory.path(), &config(&["python"], own));
+    let refused = check(directory.path());
+    assert!(refused.stderr.contains("did you mean the language `python`?"), "{refused:?}");
+}
+
+#[test]
 fn every_command_reports_a_wrong_configuration() {
     let directory = tempfile::tempdir().unwrap();
     write_config(directory.path(), &json!({ "defaultMemoryMB": 0, "pool": { "sise": 1 } }));
@@ -167,6 +195,7 @@ fn variables_override_the_file_and_the_command_line_overrides_them() {
         "pool.hot = 0  # isolator_config.json\n",
         "languageSettings.go.enabled = false  # isolator_config.json\n",
         "limits.maxTimeout = \"5m\"  # default\n",
+        "audit.maxMB = 64  # default, if audit.path is set\n",
     ] {
         assert!(shown.stdout.contains(line), "no {line:?}: {shown:?}");
     }
@@ -223,6 +252,7 @@ fn config_init_writes_what_works_and_what_is_missing_and_never_overwrites() {
     let restored = (Some(0), "./prompts/json_shape.py\n");
     assert_eq!((again.code, again.stdout.as_str()), restored, "{again:?}");
     assert!(again.stderr.contains("isolator_config.json already exists; it was left as it is"));
+    assert_eq!(again.stderr.lines().count(), 2, "{again:?}");
     assert_eq!(fs::read_to_string(file).unwrap(), "{}");
 }
 

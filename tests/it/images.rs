@@ -1,8 +1,10 @@
-//! `isolator image`: importing images from files, and removing them.
+//! `isolator image`: building images, importing them from files, and removing them.
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::common::engine::Kind;
 use crate::common::{Finished, config, isolator, run_command, write_config};
@@ -194,4 +196,173 @@ fn the_embedded_engine_imports_archives_of_docker_save() {
     assert_eq!(fs::read(image.join("root/etc/hello")).expect("unpacked"), b"hi");
     let description = fs::read_to_string(image.join("image.json")).expect("a description");
     assert!(description.contains("HELLO=there"), "{description}");
+}
+
+/// The base of the builds here. Nothing listens there, so it has to be imported.
+const BASE: &str = "127.0.0.1:1/base:1";
+
+/// Makes the smallest root in which a build can run. Its shell does `$1` instead of an image's script.
+const MAKE_BASE: &str = r#"
+set -eu
+rm -rf base && mkdir -p base/bin base/etc
+for name in dash rm sleep; do cp "$(command -v $name)" base/bin/$name; done
+ldd base/bin/* | grep -o '/[^ ]* (0x' | sed 's/ (0x//' | sort -u | while read -r library; do
+    mkdir -p "base$(dirname "$library")"
+    cp -L "$library" "base$library"
+done
+cat >base/bin/sh <<SHELL
+#!/bin/dash
+case \$1 in
+/build/install.sh) $1 ;;
+*) exec /bin/dash "\$@" ;;
+esac
+SHELL
+chmod 755 base/bin/sh
+tar -C base -cf base.tar .
+"#;
+
+/// A place in which the embedded engine builds Python's image from such a base.
+struct Builds(Home);
+
+impl Builds {
+    fn new() -> Self {
+        let home = Home::new();
+        let settings = json!({ "engine": { "kind": "embedded" }, "images": { "base": BASE } });
+        write_config(home.0.path(), &config(&["python"], settings));
+        Self(home)
+    }
+
+    /// Builds do this from now on.
+    fn script(&self, script: &str) -> &Self {
+        let mut make = Command::new("sh");
+        make.args(["-c", MAKE_BASE, "sh", script]).current_dir(self.0.0.path());
+        let made = run_command(&mut make, "");
+        assert_eq!(made.code, Some(0), "{made:?}");
+        let imported = self.run(&["import", "base.tar", "--name", BASE]);
+        assert_eq!(imported.code, Some(0), "{imported:?}");
+        self
+    }
+
+    fn command(&self) -> Command {
+        let mut command = isolator(self.0.0.path());
+        command.env("XDG_DATA_HOME", self.0.path("data")).arg("image");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Finished {
+        run_command(self.command().args(arguments), "")
+    }
+
+    /// What unfinished images have left.
+    fn staged(&self) -> usize {
+        fs::read_dir(self.0.path("data/isolator/staging")).map_or(0, Iterator::count)
+    }
+}
+
+#[test]
+fn an_image_is_built_again_only_if_something_has_changed() {
+    let builds = Builds::new();
+    builds.script("for line in 1 2 3 4 5 6 7 8 9; do echo line $line; done");
+    let first = builds.run(&["build"]);
+    let built = digest(&first);
+    // What is done now, and not each line.
+    assert!(first.stderr.contains("step 2 of 2: building isolator/python"), "{first:?}");
+    assert!(!first.stderr.contains("line 5") && first.stderr.lines().count() < 6, "{first:?}");
+
+    let began = Instant::now();
+    let again = builds.run(&["build"]);
+    assert_eq!(
+        again.stdout,
+        format!("isolator/python {built} (unchanged; --force builds it again)\n")
+    );
+    assert!(again.stderr.is_empty() && began.elapsed() < Duration::from_secs(10), "{again:?}");
+
+    // Another base, and all lines.
+    let changed = builds.script("echo another line").run(&["build", "--verbose"]);
+    assert!(!changed.stdout.contains("unchanged"), "{changed:?}");
+    assert!(changed.stderr.lines().any(|line| line == "another line"), "{changed:?}");
+
+    // What was replaced is shown until it is removed.
+    let listed = builds.run(&["ls"]);
+    let unused = |listed: &Finished| listed.stdout.matches("(unused)").count();
+    assert_eq!(unused(&listed), 2, "the former base and the former image: {listed:?}");
+    assert!(listed.stderr.contains("2 unused image(s) of former builds take "), "{listed:?}");
+    assert!(listed.stderr.contains("`isolator image prune` removes them"), "{listed:?}");
+    assert_eq!(builds.run(&["prune"]).code, Some(0));
+    let listed = builds.run(&["ls"]);
+    assert_eq!((unused(&listed), listed.stderr.as_str()), (0, ""), "{listed:?}");
+
+    // Anew means also with a new base, which can't be had here.
+    let forced = builds.run(&["build", "--force"]);
+    assert_eq!(forced.code, Some(125), "{forced:?}");
+    assert!(forced.stderr.contains("could not be pulled"), "{forced:?}");
+}
+
+#[test]
+fn a_build_that_fails_shows_its_last_lines() {
+    let builds = Builds::new();
+    let failed = builds.script("echo the reason; exit 1").run(&["build"]);
+    assert_eq!(failed.code, Some(125), "{failed:?}");
+    assert!(failed.stderr.lines().any(|line| line == "  the reason"), "{failed:?}");
+    assert_eq!(builds.staged(), 0);
+}
+
+#[test]
+fn a_build_that_is_stopped_says_so_and_leaves_nothing() {
+    let builds = Builds::new();
+    builds.script("echo begun; sleep 600");
+    let mut build = builds.command();
+    build.args(["build", "-v"]).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut build = build.spawn().expect("it starts");
+    let mut told = BufReader::new(build.stderr.take().expect("it is piped")).lines();
+    let begun = told.find(|line| line.as_ref().is_ok_and(|line| line == "begun"));
+    assert!(begun.is_some());
+    let pid = rustix::process::Pid::from_child(&build);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let last: Vec<_> = told.map(|line| line.expect("text")).collect();
+    assert_eq!(build.wait().expect("it ends").code(), Some(130), "{last:?}");
+    assert_eq!(
+        last[last.len() - 2..],
+        [
+            "isolator: stopped: the image isolator/python is not finished",
+            "isolator: stopped; nothing unfinished is left, and the same command begins it again",
+        ]
+    );
+    assert_eq!(builds.staged(), 0);
+}
+
+#[test]
+fn a_full_disk_is_told_with_its_folder_and_how_much_room_is_needed() {
+    let builds = Builds::new();
+    builds.script("sleep 600");
+    let data = builds.0.path("data/isolator");
+    // The store moves to a disk on which a build does not fit, and then to one on which an archive does not.
+    let on_disk = |size: &str, keep: &str, arguments: &[&str]| {
+        let prepare = format!(
+            "mount -t tmpfs -o size={size} disk /mnt && {keep} mount --bind /mnt {} && exec \"$@\"",
+            data.display()
+        );
+        let of_binary = builds.command();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &prepare, "sh"]).arg(of_binary.get_program());
+        command.args(of_binary.get_args()).args(arguments).current_dir(builds.0.0.path());
+        for (name, value) in of_binary.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let finished = run_command(&mut command, "");
+        assert_eq!(finished.code, Some(125), "{finished:?}");
+        finished.stderr
+    };
+    let built = on_disk("100M", &format!("cp -a {}/. /mnt &&", data.display()), &["build"]);
+    let room = format!("make room in {}, whose disk has ", data.display());
+    for words in [room.as_str(), " MiB free: a build takes up to 2 GiB"] {
+        assert!(built.contains(words), "{words}: {built}");
+    }
+    let imported = on_disk("2M", "", &["import", "base.tar", "--name", "a"]);
+    for words in [room.as_str(), " MiB free: the image takes at least 3 MiB there"] {
+        assert!(imported.contains(words), "{words}: {imported}");
+    }
 }

@@ -1,6 +1,14 @@
 """What the language images have, and what is said about what they don't have."""
 
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
 import pytest
+from dockerd import own_dockerd
+from server import BINARY, environment
 
 COMMANDS = """
 import subprocess
@@ -204,3 +212,47 @@ async def test_advice_says_what_is_missing_and_what_to_do_instead(server, argume
 async def test_a_missing_file_is_not_taken_for_a_command(server, missing):
     result = await server.call(**python(missing))
     assert result.structured_content["message"] == "exit code 1"
+
+
+# The script of an image is not run in it: it would take minutes.
+SHELL = '#!/bin/dash\ncase $1 in /build/install.sh) ;; *) exec /bin/dash "$@" ;; esac\n'
+
+
+def small_base(folder):
+    """An archive of the smallest root in which an image can be built."""
+    root = folder / "base"
+    (root / "bin").mkdir(parents=True)
+    for name in ("dash", "rm"):
+        shutil.copy(shutil.which(name), root / "bin" / name)
+        linked = subprocess.run(["ldd", root / "bin" / name], capture_output=True, text=True, check=True).stdout
+        for library in re.findall(r"(/\S+) \(0x", linked):
+            (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, root / library[1:])
+    (root / "bin/sh").write_text(SHELL)
+    (root / "bin/sh").chmod(0o755)
+    subprocess.run(["tar", "-C", root, "-cf", folder / "base.tar", "."], check=True)
+    return folder / "base.tar"
+
+
+@pytest.mark.only_on("docker")
+def test_docker_builds_an_image_again_only_if_something_has_changed(tmp_path):
+    base = small_base(tmp_path)
+    # The path of a socket is short.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, own_dockerd(Path(folder), []) as daemon:
+
+        def run(*command):
+            done = subprocess.run(
+                command, env=environment(tmp_path) | {"DOCKER_HOST": daemon.host}, capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, done
+            return done.stdout
+
+        def build(*options):
+            return run(BINARY, "--engine", "docker", "image", "build", "python", *options)
+
+        run("docker", "import", base, "isolator/base")
+        first = build()
+        assert re.fullmatch(r"isolator/python sha256:\w{64}\n", first)
+        assert build() == f"{first.strip()} (unchanged; --force builds it again)\n"
+        run("docker", "import", "--message", "another", base, "isolator/base")
+        assert "unchanged" not in build() and "(unused)" in run(BINARY, "--engine", "docker", "image", "ls")

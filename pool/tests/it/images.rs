@@ -68,6 +68,23 @@ async fn an_image_that_is_always_fetched_is_fetched_once_a_start() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_image_that_can_not_be_fetched_is_seldom_tried_and_used_soon_after_it_has_appeared() {
+    let world = World::start(setup(PULLED, PullPolicy::Missing));
+    tokio::time::sleep(secs(60 * 60)).await;
+    let pulls = world.engine.pulls();
+    assert!((3..25).contains(&pulls), "{pulls} pulls in an hour");
+    // A request does not wait for the next try.
+    world.run(&run_for(5)).await.unwrap_err();
+    assert_eq!(world.engine.pulls(), pulls + 1);
+    // Somebody else fetches it.
+    world.engine.put_image(PULLED);
+    tokio::time::sleep(secs(10)).await;
+    assert!(world.is_full());
+    assert_eq!(world.engine.pulls(), pulls + 1);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_image_that_has_vanished_is_fetched_again() {
     let world = World::full(setup(BUILT, PullPolicy::Missing)).await;
     let before = world.image(crate::fake::POOL);

@@ -12,9 +12,10 @@ use isolator_pool::engine::{Call, SandboxSpec, bounded};
 
 use crate::app::App;
 use crate::audit;
+use crate::commands::config::how_to_get_snippets;
 use crate::commands::doctor::missing_tools;
 use crate::commands::image::how_to_fetch;
-use crate::commands::{complain, isolator, isolator_with_file, say};
+use crate::commands::{complain, isolator, say};
 use crate::config::{Config, ConfigError, Index, Language, Problem, index_key, language_like};
 use crate::request::snippets::Snippets;
 use crate::transport::http;
@@ -101,10 +102,9 @@ fn snippets(config: &Config, report: &mut Report) {
         }
         Err(error) if !config.settings.document[KEY].is_null() => {
             let folder = config.prompts.display();
-            let init = isolator_with_file(config);
-            let message = format!(
-                "{folder} can't be read, so there are no snippets: {error}; `{init} config init` writes some"
-            );
+            let how = how_to_get_snippets(config);
+            let message =
+                format!("{folder} can't be read, so there are no snippets: {error}; {how}");
             report.warning(KEY, message);
         }
         Err(_) => {}

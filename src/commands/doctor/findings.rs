@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::check::Verdict;
+use crate::commands::advice::with_options;
 use crate::commands::say;
 
 /// Prints what was found, and counts what is wrong.
@@ -24,7 +25,7 @@ impl Findings {
 
     fn say(&mut self, line: &str) {
         if self.unprinted.is_none() {
-            self.unprinted = say(line).err();
+            self.unprinted = say(&with_options(line)).err();
         }
     }
 

@@ -33,9 +33,10 @@ pub use self::host::names_of_checks;
 pub(super) use self::packages::missing_tools;
 use crate::app::{App, PoolFill, pool_specs};
 use crate::commands::cli::DoctorArguments;
+use crate::commands::config::how_to_get_snippets;
 use crate::commands::image::how_to_fetch;
 use crate::commands::signals::{stop_signal, stopped_by};
-use crate::commands::{Work, complain, isolator, isolator_with_file, told};
+use crate::commands::{Work, complain, isolator, told};
 use crate::config::{Config, EngineKind, Language};
 use crate::descriptors::Plan;
 
@@ -79,14 +80,13 @@ pub fn doctor(config: Config, arguments: DoctorArguments) -> Work {
 }
 
 fn configuration(config: &Config, findings: &mut Findings) {
-    let init = format!("{} config init", isolator_with_file(config));
     match &config.file {
         Some(file) => findings.fine(&format!("{} is valid", file.display())),
-        None => findings.fine(&format!("no file, so the defaults apply ({init} writes one)")),
+        None => findings.fine("no file, so the defaults apply (`isolator config init` writes one)"),
     }
     if !config.prompts.is_dir() {
         let what = format!("{} does not exist, so there are no snippets", config.prompts.display());
-        findings.warn(&what, &format!("{init} writes some to start with"));
+        findings.warn(&what, &how_to_get_snippets(config));
     }
 }
 
@@ -102,15 +102,19 @@ async fn begin(config: &Config, findings: &mut Findings) -> Option<Begun> {
         Ok(app) => return Some(Begun { app, _state: None }),
         Err(error) => error,
     };
-    findings.missing(&told(&error), "fix what the error says");
     let elsewhere = async {
         let state = tempfile::tempdir()?;
         let program = std::env::current_exe()?;
         let app = App::in_state(state.path(), config.engine.kind, config, program).await?;
         anyhow::Ok(Begun { app, _state: Some(state) })
     };
-    // The error would be the same, or one more about files.
-    elsewhere.await.ok()
+    let begun = elsewhere.await.ok();
+    let fix = match &begun {
+        Some(_) => "the checks below have a temporary directory",
+        None => "fix what the error says",
+    };
+    findings.missing(&told(&error), fix);
+    begun
 }
 
 /// Says how many file descriptors there are, and for how many connections they suffice.

@@ -219,6 +219,9 @@ fn every_key_is_shown_with_what_holds_and_where_it_comes_from() {
         ("defaultPidsLimit", "64 from default"),
         ("engine.kind", "\"embedded\" from --engine"),
         ("http.tokens", "null from default"),
+        ("audit.keep", "8 from default, if audit.path is set"),
+        ("languageSettings.python.pool.target", "0.99 from default, if pool.size is a range"),
+        ("languageSettings.python.preload.fork", "true from default"),
         ("languageSettings.go.enabled", "false from /conf/file.json"),
         ("languageSettings.python.cpus", "1.0 from /conf/file.json"),
         ("languageSettings.python.memoryMB", "300 from defaultMemoryMB"),
@@ -231,7 +234,10 @@ fn every_key_is_shown_with_what_holds_and_where_it_comes_from() {
     }
     // All keys are there, and what is shown is a configuration that means the same.
     let mut settings = json!({});
-    for entry in all.iter().filter(|entry| !entry.value.is_null()) {
+    let holds = |entry: &&Effective| {
+        !entry.value.is_null() && !matches!(entry.origin, Origin::DefaultIf(_))
+    };
+    for entry in all.iter().filter(holds) {
         set(&mut settings, &format!("/{}", entry.key.replace('.', "/")), entry.value.clone());
     }
     let mut again =

@@ -254,6 +254,27 @@ fn without_users_of_its_own_the_doctor_says_what_to_run() {
     assert!(doctor.stdout.contains("usermod --add-subuids"), "{}", doctor.stdout);
 }
 
+#[test]
+fn without_images_every_command_says_what_the_doctor_says() {
+    for (granted, said) in [(false, "usermod --add-subuids"), (true, "only root can build images")]
+    {
+        let home = Home::new(granted);
+        let settings =
+            json!({ "images": { "policy": "missing" }, "engine": { "allowUnlimited": true } });
+        write_config(home.0.path(), &on_embedded(settings));
+        for arguments in
+            [&["doctor"][..], &["image", "build"], &["run", "--language", "python", "-"]]
+        {
+            let mut command = home.command(None, arguments);
+            command.env("XDG_DATA_HOME", home.0.path().join("empty"));
+            let finished = run_command(&mut command, "");
+            assert!(finished.code.is_some_and(|code| code != 0), "{arguments:?}: {finished:?}");
+            let told = finished.stdout.clone() + &finished.stderr;
+            assert!(told.contains(said), "{arguments:?}, {said}: {told}");
+        }
+    }
+}
+
 /// What a program finds out about its sandbox: its limits and privileges, and what it can reach.
 const INSIDE: &str = r#"
 import errno, json, os, socket

@@ -47,7 +47,21 @@ pub(super) async fn pull(
     let (repository, tag) = split_name(name);
     let options = CreateImageOptionsBuilder::new().from_image(repository).tag(tag).build();
     let lines = engine.docker().await?.create_image(Some(options), None, None);
-    follow(engine, lines, progress).await
+    let pulled = follow(engine, lines, progress).await;
+    with_room(engine, pulled, "an image takes about four times what its registry says").await
+}
+
+/// Adds to the error of a full disk where room has to be made, and how much.
+async fn with_room(
+    engine: &DockerEngine,
+    fetched: Result<(), EngineError>,
+    needed: &str,
+) -> Result<(), EngineError> {
+    let Err(EngineError::DiskFull(message)) = fetched else { return fetched };
+    let info = engine.docker().await?.info().await.ok();
+    let folder = info.and_then(|info| info.docker_root_dir);
+    let folder = folder.unwrap_or_else(|| "the engine's folder".to_owned());
+    Err(EngineError::DiskFull(format!("{message}; make room in {folder}: {needed}")))
 }
 
 /// An image's repository and its tag, or its digest in the place of the tag.
@@ -105,13 +119,17 @@ impl DockerEngine {
         let context = bollard::body_full(build.context.into());
         let mut lines =
             std::pin::pin!(self.docker().await?.build_image(options, None, Some(context)));
-        while let Some(line) = lines.next().await {
-            let line = line.map_err(|e| self.translate(Call::FetchImage).error(e))?;
-            let output = line.stream.unwrap_or_default();
-            output.lines().filter(|line| !line.trim().is_empty()).for_each(progress);
-            check_error(line.error_detail)?;
-        }
-        Ok(())
+        let built = async {
+            while let Some(line) = lines.next().await {
+                let line = line.map_err(|e| self.translate(Call::FetchImage).error(e))?;
+                let output = line.stream.unwrap_or_default();
+                output.lines().filter(|line| !line.trim().is_empty()).for_each(progress);
+                check_error(line.error_detail)?;
+            }
+            Ok(())
+        };
+        let needed = "a build takes up to 4 GiB there, with what the engine keeps of it";
+        with_room(self, built.await, needed).await
     }
 
     /// What an image was built from, if it says so.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use super::room::make_room;
+
 /// An error of the store of images.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -56,6 +58,14 @@ pub enum StoreError {
         /// The error of the registry or of the connection.
         message: String,
     },
+    /// The disk has no room for the image.
+    #[error("{error}; {room}")]
+    Full {
+        /// What could not be done.
+        error: Box<StoreError>,
+        /// Where room has to be made, and how much.
+        room: String,
+    },
     /// Nobody waits for the result anymore.
     #[error("canceled, because nobody waits for the result")]
     GivenUp,
@@ -76,7 +86,26 @@ impl StoreError {
 
     /// Whether the disk of the store is full.
     pub fn is_disk_full(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if is_full(source))
+        match self {
+            Self::Io { source, .. } => is_full(source),
+            Self::Full { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The same, with how much room has to be made where if the disk is full.
+    pub(in crate::engine) fn with_room(
+        self,
+        directory: &Path,
+        needed: impl FnOnce() -> String,
+    ) -> Self {
+        match self {
+            error @ Self::Io { .. } if error.is_disk_full() => {
+                let room = make_room(directory, &needed());
+                Self::Full { error: Box::new(error), room }
+            }
+            error => error,
+        }
     }
 }
 

@@ -11,11 +11,13 @@ use super::description::Description;
 use super::digest::{Digest, Hashing};
 use super::error::{IoContext, StoreError, is_full};
 use super::layout;
+use super::room::in_mib;
 use super::stage::Staged;
 use super::stored::Stored;
 use super::unpack::Unpacker;
 use super::{Store, names};
 use crate::engine::Progress;
+use crate::engine::limits::ByteSize;
 
 /// The decompressed archive, in the staging directory.
 const ARCHIVE: &str = "archive";
@@ -50,8 +52,13 @@ impl Store {
         progress: Progress<'_>,
     ) -> Result<Vec<Stored>, StoreError> {
         let name = name.map(names::normalize).transpose()?;
-        let (store, path) = (self.clone(), path.to_owned());
-        run_job(progress, move |job| store.import_now(&path, name, job)).await
+        let (store, file) = (self.clone(), path.to_owned());
+        let imported = run_job(progress, move |job| store.import_now(&file, name, job)).await;
+        let needed = || {
+            let file = fs::metadata(path).map_or(0, |file| file.len());
+            format!("the image takes at least {} there", in_mib(ByteSize::bytes(file)))
+        };
+        imported.map_err(|error| error.with_room(&self.directory, needed))
     }
 
     fn import_now(

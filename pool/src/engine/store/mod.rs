@@ -55,6 +55,7 @@ mod pull;
 #[cfg(not(fuzzing))]
 mod registry;
 mod remove;
+mod room;
 mod stage;
 mod stored;
 mod tar_reader;
@@ -81,6 +82,7 @@ pub use self::limits::Limits;
 #[cfg(not(fuzzing))]
 pub(crate) use self::mountpoints::{DIRECTORIES as MOUNTED, HOSTNAME, HOSTS, RESOLV_CONF};
 pub use self::remove::Pruned;
+pub use self::room::{free, make_room};
 pub use self::stage::Staged;
 pub use self::stored::{Held, Stored};
 

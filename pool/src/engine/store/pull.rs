@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use oci_spec::distribution::Reference;
@@ -12,13 +13,29 @@ use super::error::{IoContext, StoreError};
 use super::layers::{Parts, Source};
 use super::layout::digest_of;
 use super::registry::Registry;
+use super::room::in_mib;
 use super::stage::Staged;
 use super::stored::Stored;
 use super::{Store, names};
 use crate::engine::Progress;
+use crate::engine::limits::ByteSize;
 
 /// Layers that are fetched at the same time: Docker's default.
 const PARALLEL_LAYERS: usize = 3;
+
+/// How much unpacked layers take, compared with packed ones.
+const UNPACKED: u64 = 3;
+
+/// What a pull takes while it unpacks layers of this size, which are there until it is done.
+fn needed(packed: u64) -> String {
+    match packed {
+        0 => "an image takes about four times what its registry says".to_owned(),
+        packed => {
+            let all = ByteSize::bytes(packed.saturating_mul(1 + UNPACKED));
+            format!("the image takes about {} while it is pulled", in_mib(all))
+        }
+    }
+}
 
 impl Store {
     /// Pulls an image from its registry, with the credentials of Docker's command line. A registry on this
@@ -31,8 +48,19 @@ impl Store {
     /// [`StoreError::Registry`], and what [`import`](Self::import) returns for an image that can't be used.
     pub async fn pull(&self, name: &str, progress: Progress<'_>) -> Result<Stored, StoreError> {
         let reference = names::reference(name)?;
+        let packed = AtomicU64::new(0);
+        let pulled = self.pull_now(&reference, &packed, progress).await;
+        pulled.map_err(|error| error.with_room(&self.directory, || needed(packed.into_inner())))
+    }
+
+    async fn pull_now(
+        &self,
+        reference: &Reference,
+        packed: &AtomicU64,
+        progress: Progress<'_>,
+    ) -> Result<Stored, StoreError> {
         let staged = self.stage().await?;
-        match self.fetch(&reference, &staged, progress).await {
+        match self.fetch(reference, &staged, packed, progress).await {
             Ok(parts) => {
                 let (store, names) = (self.clone(), vec![reference.whole()]);
                 run_job(progress, move |job| {
@@ -54,6 +82,7 @@ impl Store {
         &self,
         reference: &Reference,
         staged: &Staged,
+        packed: &AtomicU64,
         progress: Progress<'_>,
     ) -> Result<Parts, StoreError> {
         let registry = Registry::new(reference, &self.limits)?;
@@ -74,6 +103,7 @@ impl Store {
             wanted.insert(digest.clone(), layer);
             layers.push(Source { path: blob(&digest), digest: Some(digest) });
         }
+        packed.store(wanted.values().map(|layer| layer.size()).sum(), Ordering::Relaxed);
         // It is there already.
         wanted.remove(&digest);
         if self.read(&digest)?.is_some() {

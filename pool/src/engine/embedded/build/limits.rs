@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::engine::embedded::cgroups::Cgroup;
 use crate::engine::limits::{ByteSize, LimitKind};
+use crate::engine::store;
 
 /// The image for Go takes most: its compiler runs once for each core.
 pub(crate) const MEMORY: ByteSize = ByteSize::mib(4096);
@@ -32,10 +33,14 @@ const TIME: Duration = Duration::from_secs(60 * 60);
 const FREE_BYTES: u64 = 512 << 20;
 const FREE_FILES: u64 = 10_000;
 
+/// What a language image takes, for people: the largest has 700 MiB, and its build writes more than stays.
+pub(super) const NEEDED: &str =
+    "a build takes up to 2 GiB there, and is ended when less than 512 MiB are left";
+
 /// How often a build is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until a build that writes below `directory` has reached a limit, and says which.
+/// Waits until a build that writes below `directory`, that of the store, has reached a limit, and says which.
 pub(super) async fn reached(directory: PathBuf, group: Option<Cgroup>) -> io::Error {
     let started = Instant::now();
     loop {
@@ -53,10 +58,10 @@ pub(super) async fn reached(directory: PathBuf, group: Option<Cgroup>) -> io::Er
             && (disk.f_bavail * disk.f_frsize < FREE_BYTES
                 || disk.f_files > 0 && disk.f_favail < FREE_FILES)
         {
-            return io::Error::other(format!(
-                "the build was ended because the disk is nearly full: make room for {}",
-                directory.display()
-            ));
+            return io::Error::new(
+                io::ErrorKind::StorageFull,
+                store::make_room(&directory, NEEDED),
+            );
         }
     }
 }
@@ -81,7 +86,8 @@ mod tests {
         let started = Instant::now();
         // No file system of the kernel has room.
         let full = limit("/proc").await;
-        assert!(full.contains("the disk is nearly full"), "{full}");
+        assert!(full.contains("make room in /proc, whose disk has 0 bytes free"), "{full}");
+        assert!(full.contains("up to 2 GiB"), "{full}");
         assert!(started.elapsed() < TIME);
         // What is not there is not full.
         let late = limit("/nowhere").await;

@@ -10,7 +10,6 @@ mod output;
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
 
 use tokio::io::AsyncWriteExt;
 
@@ -23,8 +22,8 @@ use super::protocol::{Building, Devices, Kind, LauncherPaths};
 use super::shared::write;
 use super::tools::TOOLS;
 use super::zygotes::TEMPLATES;
-use super::{EmbeddedEngine, live, refused, spec};
-use crate::engine::store::{self, Description, Stored};
+use super::{EmbeddedEngine, live, refused, spec, store_refused};
+use crate::engine::store::{self, Description, StoreError, Stored};
 use crate::engine::{Call, EngineError, Progress};
 
 /// The last line that the script's shell prints if the script succeeded.
@@ -94,11 +93,16 @@ impl EmbeddedEngine {
         let failed = |error: &dyn std::fmt::Display| refused(Call::FetchImage, error);
         let host = self.host()?;
         let ids = Self::ids_of_build(host)?;
+        let store = self.settings.images.as_path();
+        let store_failed = |error: StoreError| {
+            let error = error.with_room(store, || limits::NEEDED.to_owned());
+            store_refused(Call::FetchImage, error)
+        };
         let resolv_conf = network::resolv_conf().map_err(|error| failed(&error))?;
-        let staged = self.store.stage().await.map_err(|error| failed(&error))?;
-        let staged = staged.copy_from(build.base).await.map_err(|error| failed(&error))?;
+        let staged = self.store.stage().await.map_err(store_failed)?;
+        let staged = staged.copy_from(build.base).await.map_err(store_failed)?;
         // Without this, a link in the base image could lead what is written there to the host.
-        let staged = staged.begin_build(CONTEXT).await.map_err(|error| failed(&error))?;
+        let staged = staged.begin_build(CONTEXT).await.map_err(store_failed)?;
         let context_folder = staged.root().join(CONTEXT);
         let ImageBuild { name, context, description, .. } = build;
         let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
@@ -139,18 +143,21 @@ impl EmbeddedEngine {
         let spec = spec::build(&script, host, group.as_ref(), ids);
         let created = launcher.create(&sandbox, spec, Kind::Build, None).await;
         let ended = match created {
-            Ok(created) => self.follow(created, group, staged.root(), progress).await,
+            Ok(created) => self.follow(created, group, progress).await,
             Err(message) => Err(io::Error::other(message)),
         };
         if let Err(error) = ended {
             // Here, and not when it is dropped: the process may end before that is done.
             staged.discard().await;
-            return Err(failed(&error));
+            return Err(match store::is_full(&error) {
+                true => EngineError::DiskFull(error.to_string()),
+                false => failed(&error),
+            });
         }
         progress(&format!("storing {name}"));
         let names = [name.to_owned()];
         let committed = self.store.commit(staged, description, &names).await;
-        committed.map(|_| ()).map_err(|error| failed(&error))
+        committed.map(|_| ()).map_err(store_failed)
     }
 
     /// The instance name for the control groups of builds.
@@ -178,7 +185,6 @@ impl EmbeddedEngine {
         &self,
         created: Created,
         group: Option<Cgroup>,
-        root: PathBuf,
         progress: Progress<'_>,
     ) -> io::Result<()> {
         let Created { stream, log: _, process } = created;
@@ -190,7 +196,7 @@ impl EmbeddedEngine {
         };
         let last = tokio::select! {
             last = run => last,
-            limit = limits::reached(root, group.clone()) => Err(limit),
+            limit = limits::reached(self.settings.images.clone(), group.clone()) => Err(limit),
         };
         // The script may have ended because of it.
         let reached = group.as_ref().and_then(Cgroup::reached);
