@@ -34,7 +34,7 @@ static NODE: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// The same for what reports errors in the words of the C library, as shells and Go do.
 static OTHERS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
-        r#"(?m)(?:['"‘]([^'"‘’\n]+)['"’]|(?:^|[\s:])([^\s:'"‘’]+)): (?:[Nn]o such file or directory|(?<refused>[Pp]ermission denied|[Rr]ead-only file system))(?:\n\ngoroutine (?s:.*))?\s*\z"#,
+        r#"(?m)(?:['"‘]([^'"‘’\n]+)['"’]|(?:^|[\s:])([^\s:'"‘’]+)): (?:\[Errno \d+\] )?(?:[Nn]o such file or directory|(?<refused>[Pp]ermission denied|[Rr]ead-only file system))(?:\n\ngoroutine (?s:.*))?\s*\z"#,
     )
     .ok()
 });
@@ -181,6 +181,7 @@ mod tests {
             ("go", Caller::Call, go),
             ("go", Caller::Cell, panic),
             ("python", Caller::ShellCommand, "cat: a.csv: No such file or directory\n"),
+            ("python", Caller::ShellCommand, "python3: can't open file 'a.csv': [Errno 2] No such file or directory\n"),
             ("python", Caller::ShellCommand, "ls: cannot access 'a.csv': No such file or directory\n"),
         ] {
             let help = help_of(language, caller, printed).unwrap_or_default();
