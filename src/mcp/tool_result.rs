@@ -43,7 +43,8 @@ pub(crate) async fn of_run(
     let describe = |outcome: &Outcome| Report::new(outcome, unenforced, context);
     let keep = (results, client);
     let (mut report, attachments, _) =
-        assemble(&mut outcome, describe, wanted, notes, keep, Kept::default(), context.config).await;
+        assemble(&mut outcome, describe, wanted, notes, keep, Kept::default(), context.config)
+            .await;
     if report.is_silent() && outcome.in_tmp.is_empty() {
         report.notes.push(explain::silent(context));
     }
@@ -109,12 +110,7 @@ pub(super) async fn assemble(
 }
 
 /// The files that a program left. Pictures are decoded where that keeps nobody waiting.
-async fn sorted(
-    files: Vec<ChangedFile>,
-    is_all: bool,
-    wanted: &Wanted,
-    room: Room,
-) -> LeftFiles {
+async fn sorted(files: Vec<ChangedFile>, is_all: bool, wanted: &Wanted, room: Room) -> LeftFiles {
     if files.is_empty() {
         return LeftFiles::new(files, is_all, wanted, room);
     }

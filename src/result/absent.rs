@@ -85,7 +85,7 @@ fn not_there(path: &str, workdir: &str, context: &Context<'_>) -> String {
     } else {
         ""
     };
-    let there = match &context.sent[..] {
+    let there = match context.sent {
         [] => String::new(),
         sent => {
             let names: Vec<_> = sent.iter().take(MOST_NAMED).map(|name| quoted(name)).collect();
@@ -157,7 +157,11 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_named_with_those_that_are() {
         let help = python(&format!("{ABSENT}'/mnt/data/x.csv'"));
-        for part in ["\"/mnt/data/x.csv\"", "/workspace, here \"main.py\", \"data/sales.csv\"", "open_session"] {
+        for part in [
+            "\"/mnt/data/x.csv\"",
+            "/workspace, here \"main.py\", \"data/sales.csv\"",
+            "open_session",
+        ] {
             assert!(help.contains(part), "{help}");
         }
         let help = python(&format!("{ABSENT}'/mnt/data/sales.csv'"));
@@ -165,7 +169,10 @@ mod tests {
         assert!(python(&format!("{ABSENT}'a' -> 'b'")).contains("\"a\""));
         assert!(python("FileNotFoundError: x.npy not found.").contains("\"x.npy\""));
         let saved = python("OSError: Cannot save file into a non-existent directory: 'out/a'");
-        assert!(saved.ends_with("a folder has to be made before a file is written into it"), "{saved}");
+        assert!(
+            saved.ends_with("a folder has to be made before a file is written into it"),
+            "{saved}"
+        );
     }
 
     #[test]
@@ -174,15 +181,24 @@ mod tests {
                     path: 'a.csv'\n}\n\nNode.js v24.19.0\n";
         let cell = "Uncaught Error: ENOENT: no such file or directory, open 'a.csv'\n    at <cell 1>:1:1 {\n  errno: -2\n}\n";
         let go = "2026/01/02 03:04:05 open a.csv: no such file or directory\n";
-        let panic = "panic: open a.csv: no such file or directory\n\ngoroutine 1 [running]:\nmain.main()\n";
+        let panic =
+            "panic: open a.csv: no such file or directory\n\ngoroutine 1 [running]:\nmain.main()\n";
         for (language, caller, printed) in [
             ("javascript", Caller::Call, node),
             ("javascript", Caller::Cell, cell),
             ("go", Caller::Call, go),
             ("go", Caller::Cell, panic),
             ("python", Caller::ShellCommand, "cat: a.csv: No such file or directory\n"),
-            ("python", Caller::ShellCommand, "python3: can't open file 'a.csv': [Errno 2] No such file or directory\n"),
-            ("python", Caller::ShellCommand, "ls: cannot access 'a.csv': No such file or directory\n"),
+            (
+                "python",
+                Caller::ShellCommand,
+                "python3: can't open file 'a.csv': [Errno 2] No such file or directory\n",
+            ),
+            (
+                "python",
+                Caller::ShellCommand,
+                "ls: cannot access 'a.csv': No such file or directory\n",
+            ),
         ] {
             let help = help_of(language, caller, printed).unwrap_or_default();
             assert!(help.starts_with("there is no file or folder \"a.csv\""), "{printed}: {help}");
@@ -192,7 +208,10 @@ mod tests {
     #[test]
     fn a_place_that_can_t_be_written_is_told() {
         let help = python("OSError: [Errno 30] Read-only file system: '/chart.png'");
-        assert!(help.contains("\"/chart.png\" can't be written") && help.contains("/tmp"), "{help}");
+        assert!(
+            help.contains("\"/chart.png\" can't be written") && help.contains("/tmp"),
+            "{help}"
+        );
         let script = "sh: 1: ./run.sh: Permission denied\n";
         let help = help_of("python", Caller::ShellCommand, script).unwrap();
         assert!(help.contains("chmod +x"), "{help}");
@@ -201,7 +220,11 @@ mod tests {
     #[test]
     fn a_program_s_own_words_and_wrong_paths_are_not_taken() {
         let long = format!("{ABSENT}'{}'", "x".repeat(LONGEST_PATH + 1));
-        for error in [&long, "FileNotFoundError: no", "FileNotFoundError: [Errno 2] No such file or directory: '\u{1b}[2J'"] {
+        for error in [
+            &long,
+            "FileNotFoundError: no",
+            "FileNotFoundError: [Errno 2] No such file or directory: '\u{1b}[2J'",
+        ] {
             assert_eq!(python(error), "", "{error}");
         }
         let own = format!("{ABSENT}'x'\n");

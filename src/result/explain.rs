@@ -157,7 +157,9 @@ pub(crate) fn notes(
 /// What to say of a program that succeeded and left nothing that could be read.
 pub(crate) fn silent(context: &Context<'_>) -> String {
     let more = match (context.language.kernel, context.config.sessions.max) {
-        (Some(_), 1..) => "; the value of a last expression is returned only in a session (open_session)",
+        (Some(_), 1..) => {
+            "; the value of a last expression is returned only in a session (open_session)"
+        }
         _ => "",
     };
     format!("the program printed nothing: print what you want to know{more}")

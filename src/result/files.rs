@@ -442,9 +442,16 @@ mod tests {
         let pictures = words(files, &[]);
         assert_eq!(hows(&pictures)[MAX_PICTURES - 1..=MAX_PICTURES], [Some("image"), Some("link")]);
         let names: Vec<_> = pictures.files.iter().map(|file| file.path.as_str()).collect();
-        assert_eq!((names[2], names[10]), ("2.png", "10.png"), "they are in the order in which people count");
+        assert_eq!(
+            (names[2], names[10]),
+            ("2.png", "10.png"),
+            "they are in the order in which people count"
+        );
         let [note] = &pictures.notes[..] else { panic!("{:?}", pictures.notes) };
-        assert!(note.contains("2 of the pictures") && note.contains("\"10.png\", \"11.png\""), "{note}");
+        assert!(
+            note.contains("2 of the pictures") && note.contains("\"10.png\", \"11.png\""),
+            "{note}"
+        );
         let files =
             (0..4).map(|at| file(&format!("{at}.png"), Some(&png(at, MAX_PICTURE)))).collect();
         assert_eq!(hows(&words(files, &[]))[2..], [Some("image"), Some("link")]);
@@ -458,7 +465,8 @@ mod tests {
 
     #[test]
     fn the_same_picture_is_shown_once() {
-        let all = words(vec![file("a.png", Some(&picture())), file("b.png", Some(&picture()))], &[]);
+        let all =
+            words(vec![file("a.png", Some(&picture())), file("b.png", Some(&picture()))], &[]);
         assert_eq!(hows(&all), [Some("image"), Some("link")]);
         assert_eq!(all.attachments.len(), 1);
         assert!(all.notes[0].contains("\"b.png\" is the same as another"), "{:?}", all.notes);

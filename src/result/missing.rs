@@ -147,7 +147,9 @@ impl PackagesAdvice<'_> {
         all.push(set.to_owned());
         match caller {
             Caller::Call => format!("call again with packages {}", json!(all)),
-            Caller::Cell | Caller::ShellCommand => format!("open a session with packages {}", json!(all)),
+            Caller::Cell | Caller::ShellCommand => {
+                format!("open a session with packages {}", json!(all))
+            }
             Caller::CommandLine | Caller::Prompt => {
                 let flags = all.iter().map(|set| format!(" --packages {set}")).collect::<String>();
                 format!("run it with{flags}")

@@ -95,7 +95,9 @@ impl Output {
         request: &Request,
     ) -> anyhow::Result<ExitCode> {
         let code = ExitCode::from(u8::try_from(outcome.shell_code()).unwrap_or(u8::MAX));
-        let Request { language, run: RunRequest { timeout, resources, workspace, .. }, advice, .. } = request;
+        let Request {
+            language, run: RunRequest { timeout, resources, workspace, .. }, advice, ..
+        } = request;
         let asked = served.used.as_ref().map_or_else(Vec::new, |used| used.sets.clone());
         let context = Context {
             config,

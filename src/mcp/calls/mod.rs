@@ -339,7 +339,9 @@ impl Calls {
         note.files(request.run.workspace.files());
         let mut notes = notes.into_texts();
         let usage = request.usage.take();
-        notes.extend(usage.map(|it| format!("the snippet got neither args nor stdin; its usage: {it}")));
+        notes.extend(
+            usage.map(|it| format!("the snippet got neither args nor stdin; its usage: {it}")),
+        );
         let found = self.config.policies.check(&request.language.name, request.unchecked).await;
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };

@@ -146,7 +146,9 @@ fn tell_usual_resources<'l>(
     let cores = usual(&|language| language.sandbox.resources.cpu.as_cores().to_string());
     for (names, value) in [(&["memory_mb", "memory_limit_mb"][..], memory), (&["cpus"], cores)] {
         for name in names {
-            if let Some(Value::String(text)) = properties.get_mut(name).map(|it| &mut it["description"]) {
+            if let Some(Value::String(text)) =
+                properties.get_mut(name).map(|it| &mut it["description"])
+            {
                 text.push_str(&format!(" 0: {value}."));
             }
         }

@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema, tell_usual_resources,
+    admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema,
+    tell_usual_resources,
 };
 use crate::config::{Config, Language};
 use crate::policy::{Findings, Violation};

@@ -254,7 +254,8 @@ fn the_word_behind_a_fence_is_a_language() {
 #[test]
 fn a_source_that_is_no_program_gets_advice() {
     let config = Config::parse(CONFIG, None, Path::new("")).unwrap();
-    let advice = |language: &str, code: &str| advice(code, &config.languages[language]).map(|it| it.text);
+    let advice =
+        |language: &str, code: &str| advice(code, &config.languages[language]).map(|it| it.text);
     for (language, code, word) in [
         ("python", "```python\na\n```\n```python\nb\n```", Some("```")),
         ("python", "~~~python\na\n~~~\nb()", Some("~~~")),
@@ -266,7 +267,11 @@ fn a_source_that_is_no_program_gets_advice() {
         ("python", "df.head?\n", Some("df.head?")),
         ("python", "x = '''\n!ls\n```\n'''\n%matplotlib inline", Some("line 5")),
         ("python", "x = 5 %\\\n 3\ny = '%s' % x", None),
-        ("python", "import x\npip install y", Some("line 2, \"pip install y\", is a command for a shell")),
+        (
+            "python",
+            "import x\npip install y",
+            Some("line 2, \"pip install y\", is a command for a shell"),
+        ),
         ("python", "!pip install -q y", Some("is a command for a shell")),
         ("python", "'''\npip install y\n'''", None),
         ("javascript", "npm i lodash", Some("line 1, \"npm i lodash\"")),
