@@ -37,10 +37,14 @@ def _watch_saving(session, figure):
             path = os.path.abspath(fname)
             state = _state(path)
             if state and path.startswith(session.folder + "/"):
-                if sys._getframe(1).f_globals.get("__name__") != "matplotlib.pyplot":
-                    # As pyplot does after this. From then on the figure knows whether it is changed.
-                    self.canvas.draw()
-                self._isolator_saved = session.number, path, state
+                try:
+                    if sys._getframe(1).f_globals.get("__name__") != "matplotlib.pyplot":
+                        # As pyplot does after this. From then on the figure knows whether it is changed.
+                        self.canvas.draw()
+                    self._isolator_saved = session.number, path, state
+                except Exception:
+                    # It was saved, so it is no error of the client's. It is drawn again when it is shown.
+                    pass
         return result
 
     figure.savefig = savefig
