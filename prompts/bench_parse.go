@@ -1,4 +1,4 @@
-// Summarise the output of go test -bench, and compare two runs when given two files.
+// Summarise the output of go test -bench, or compare two runs.
 // Usage: bench_parse [OLD [NEW]]   (reads standard input without a file)
 package main
 

@@ -1,4 +1,4 @@
-// List the next times a five-field cron expression fires, in UTC.
+// List the next times of a cron expression, in UTC.
 // Usage: cron_next EXPRESSION [--count N] [--from ISO-TIME]   (for example cron_next "*/15 9-17 * * mon-fri")
 "use strict";
 

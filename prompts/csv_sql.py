@@ -1,4 +1,4 @@
-"""Run one SQL query over CSV files, each loaded as an SQLite table named after the file.
+"""Run an SQL query over CSV files, each a table named after its file.
 
 Usage: csv_sql [--json] [--delimiter C] QUERY [FILE ...]
 sales.csv becomes the table sales; without FILE standard input becomes the table stdin.

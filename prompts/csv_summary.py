@@ -1,4 +1,4 @@
-"""Summarise a CSV file: columns, inferred types, missing and distinct values, and numeric statistics.
+"""Summarise the columns of a CSV file.
 
 Usage: csv_summary [--delimiter C] [--no-header] [FILE]
 Without FILE the CSV is read from standard input.

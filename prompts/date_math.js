@@ -1,5 +1,5 @@
-// Compute with calendar dates: the days, weeks and working days between two dates, or a date plus an interval.
-// Usage: date_math DATE DATE   or   date_math DATE OFFSET ...   (OFFSET is for example +90d, -2w, +1m, -3y or +10b for working days)
+// Compute with dates, weeks and working days.
+// Usage: date_math DATE {DATE | OFFSET ...}   (OFFSET is for example +90d, -2w, +1m, -3y or +10b for working days)
 "use strict";
 
 const DAY = 86_400_000;

@@ -1,5 +1,5 @@
-// Print checksums of files, of whole directories or of standard input, and optionally compare one with an expected value.
-// Usage: hash_files [-algo sha256|sha512|sha1|md5|crc32] [-expect HEX] [PATH ...]
+// Print checksums of files or folders.
+// Usage: hash_files [-algo NAME] [-expect HEX] [PATH ...]   (NAME is sha256, sha512, sha1, md5 or crc32)
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Convert HTML to readable plain text: headings, lists, tables, links and decoded entities, without scripts or styles.
+// Convert HTML to plain text.
 // Usage: html_to_text [--links] [FILE]   (reads standard input without FILE; --links adds each address in brackets)
 "use strict";
 

@@ -1,4 +1,4 @@
-// Validate JSON and reprint it indented, compact or with sorted keys, keeping every number exactly as written.
+// Check JSON and print it indented or compact.
 // Usage: json_format [--indent N] [--compact] [--sort] [FILE]   (reads standard input without FILE)
 "use strict";
 

@@ -1,4 +1,4 @@
-"""Show the structure of a JSON or JSON Lines document: every path with its types, counts and an example.
+"""Show the structure of a JSON document.
 
 Usage: json_shape [--at PATH] [FILE]
 PATH selects a part first, for example items[0].name; without FILE standard input is read.

@@ -1,4 +1,4 @@
-// Report facts about text files: lines, words, characters, bytes, encoding, line endings, tabs and the longest line.
+// Count lines, words and bytes, and tell the encoding.
 // Usage: line_stats [FILE ...]   (reads standard input without FILE)
 package main
 

@@ -1,6 +1,6 @@
-"""Plot columns of a CSV file as a line, scatter, bar or histogram chart and save it as a PNG (needs matplotlib).
+"""Plot columns of a CSV file as a picture.
 
-Usage: plot_csv [--x COLUMN] [--y COLUMN ...] [--kind line|scatter|bar|hist] [--out plot.png] [--title T] [--delimiter C] [FILE]
+Usage: plot_csv [--kind line|scatter|bar|hist] [--x COLUMN] [--y COLUMN ...] [--title T] [--out plot.png] [--delimiter C] [FILE]
 By default the first column is x and every other numeric column is y; without FILE standard input is read.
 """
 import argparse, codecs, collections, csv, datetime, io, itertools, math, os, re, sys, tempfile

@@ -1,4 +1,4 @@
-// Run a JavaScript regular expression over a text and list every match with its position and groups.
+// List the matches of a regular expression.
 // Usage: regex_test [--flags FLAGS] [--replace TEXT] PATTERN [FILE]   (reads standard input without FILE)
 "use strict";
 

@@ -1,4 +1,4 @@
-// Calculate IP networks: range and size of each CIDR block, which blocks overlap, and which blocks contain an address.
+// Calculate ranges and overlaps of IP networks.
 // Usage: subnet_calc CIDR|ADDRESS ...   (for example subnet_calc 10.0.0.0/22 10.0.2.0/24 10.0.2.7)
 package main
 

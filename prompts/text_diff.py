@@ -1,4 +1,4 @@
-"""Compare two text files and print a unified diff with a count of added and removed lines.
+"""Compare two text files.
 
 Usage: text_diff [--ignore-space] [--ignore-case] [--context N] OLD NEW
 Either OLD or NEW may be - for standard input.

@@ -1,4 +1,4 @@
-// Count words in a text and list the most frequent ones, for any script and without regard to case.
+// List the most frequent words of a text.
 // Usage: word_freq [-top N] [-min LENGTH] [FILE ...]   (reads standard input without FILE)
 package main
 

@@ -3,6 +3,8 @@
 import sys
 
 _LONGEST_TEXT, _LONGEST_HTML, _LONGEST = 64 << 10, 512 << 10, 4 << 20
+# Of HTML without a text, and of drawings.
+_LONGEST_SOURCE = 4 << 10
 # What is asked of an object, in the order of a bundle.
 _METHODS = [
     ("text/html", "_repr_html_"),
@@ -44,17 +46,18 @@ class Handle:
         self.update = display
 
 
-def forms(value, columns=None):
-    """Returns the types and the contents, or None if the object shows itself. The text is for a terminal with so many columns, or
-    for a notebook."""
+def forms(value, session):
+    """Returns the types and the contents, or None if the object shows itself. The text is for the terminal of the session, or for
+    a notebook."""
     found = {}
     if type(value) not in _PLAIN and not isinstance(value, type):
         if _method(value, "_ipython_display_"):
             value._ipython_display_()
             return None
-        found = _rich(value)
+        found = _rich(value, session)
     if "text/plain" not in found:
-        found["text/plain"] = pretty(value, columns)
+        text = pretty(value, session.columns)
+        found["text/plain"] = (_readable(found) if _says_nothing(text) else None) or text
     kinds = sorted(found, key=lambda kind: kind != "text/plain")
     contents = [(kind, _bytes(kind, found[kind])) for kind in kinds if kind in _KINDS]
     return [(kind, content) for kind, content in contents if content is not None]
@@ -66,7 +69,7 @@ def _method(value, name):
     return method if callable(method) and getattr(value, "_isolator_has_no_such_method_", None) is None else None
 
 
-def _rich(value):
+def _rich(value, session):
     found = {}
     bundle = _result(value, "_repr_mimebundle_", include=None, exclude=None)
     if isinstance(bundle, dict):
@@ -78,10 +81,30 @@ def _rich(value):
                 found[kind] = content
     figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
     if figure and isinstance(value, figure) and "image/png" not in found and value.get_children()[1:]:
-        picture = library("io").BytesIO()
-        value.savefig(picture, format="png", bbox_inches="tight")
-        found["image/png"] = picture.getvalue()
+        kind, content = load("figures")["picture"](session, value)
+        found[kind] = content
     return found
+
+
+def _says_nothing(text):
+    """Whether the text of an object tells no more than its type."""
+    return text.startswith("<") and bool(library("re").fullmatch(r"<[\w.<>]+(?: object)?(?: at 0x[0-9a-fA-F]+)?>", text))
+
+
+def _readable(found):
+    """The text of something that says nothing as text: from the best of its other forms that a model can read."""
+    markdown, latex, html, svg = map(found.get, ["text/markdown", "text/latex", "text/html", "image/svg+xml"])
+    if isinstance(html, str) and not isinstance(markdown or latex, str):
+        try:
+            return load("html")["text_of"](html[:_LONGEST_HTML]) or html[:_LONGEST_SOURCE]
+        except Exception:
+            return html[:_LONGEST_SOURCE]
+    source = next((text for text in [markdown, latex] if isinstance(text, str)), None)
+    if source is None and "application/json" in found:
+        source = (_bytes("application/json", found["application/json"]) or b"").decode()
+    if source is None and isinstance(svg, str):
+        source = svg[:_LONGEST_SOURCE]
+    return source
 
 
 def _result(value, name, **arguments):

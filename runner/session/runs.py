@@ -3,6 +3,7 @@
 import builtins
 import sys
 from gc import disable as gc_disable, enable as gc_enable, isenabled as gc_is_enabled
+from posix import getcwd
 
 from _ast import Expr, Expression
 
@@ -24,6 +25,8 @@ class Session:
         self.sources = {}
         # The width of the terminal on which values are shown, if it is one.
         self.columns = None
+        # The number of the cell that runs, and where its files come back from.
+        self.number, self.folder = 0, getcwd()
         # While what a cell shows is captured, the forms of each thing.
         self.captured = None
         self._futures = 0
@@ -37,14 +40,15 @@ class Session:
         }
         builtins.display = self._make_display()
         sys.meta_path.append(_Finder())
-        if "pandas" in sys.modules:
-            _widen_tables(sys.modules["pandas"])
-        else:
-            sys.meta_path.insert(0, _PandasFinder())
+        for module, fit in _FITTED.items():
+            if module in sys.modules:
+                fit(self, sys.modules[module])
+            else:
+                sys.meta_path.insert(0, _Fitter(self, module, fit))
 
     def run(self, number, source):
         """Runs a cell. Raises what it raises."""
-        name = "<cell %d>" % number
+        name, self.number = "<cell %d>" % number, number
         self._repair()
         self.captured = None
         self.set_source(name, source)
@@ -159,7 +163,7 @@ class Session:
 
     def show(self, value, is_result=False):
         """Shows something: as the value of the cell, or because the client asks for it."""
-        forms = load("forms")["forms"](value, self.columns)
+        forms = load("forms")["forms"](value, self)
         if forms is None:
             return
         if self.captured is not None:
@@ -270,11 +274,14 @@ class _Finder:
         load("notebooks")["fill"](module)
 
 
-class _PandasFinder:
-    """Has the tables of pandas made wider as soon as it is imported."""
+class _Fitter:
+    """Has a module fitted to sessions as soon as it is imported."""
+
+    def __init__(self, session, module, fit):
+        self._session, self._module, self._fit = session, module, fit
 
     def find_spec(self, name, path=None, target=None):
-        if name != "pandas":
+        if name != self._module:
             return None
         others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
@@ -286,13 +293,13 @@ class _PandasFinder:
                 execute(module)
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                _widen_tables(module)
+                self._fit(self._session, module)
 
             loader.exec_module = exec_module
         return spec
 
 
-def _widen_tables(pandas):
+def _widen_tables(session, pandas):
     try:
         # Any other number was chosen by the image.
         if pandas.get_option(_COLUMNS_OPTION) == 0:
@@ -300,6 +307,18 @@ def _widen_tables(pandas):
     except Exception:
         # A module of the client may have this name.
         pass
+
+
+def _show_figures_whole(session, pictures):
+    try:
+        load("figures")["fit"](session, pictures)
+    except Exception:
+        # The same.
+        pass
+
+
+# What is fitted to sessions, by the names of the modules. The second is the image's own.
+_FITTED = {"pandas": _widen_tables, "isolator_pictures": _show_figures_whole}
 
 
 def _is_closed(stream):

@@ -76,7 +76,7 @@ pub(crate) fn send<K: Known>(
 /// know that. Files that it needed only for a while have names by which they can be told.
 pub(crate) fn in_tmp(wall: Duration) -> Vec<String> {
     // The clock of files goes in steps.
-    const STEP: Duration = Duration::from_millis(10);
+    const STEP: Duration = Duration::from_millis(4);
     const MOST_ENTRIES: usize = 100;
     let began = SystemTime::now().checked_sub(wall + STEP);
     let (Some(began), Ok(folder)) = (began, openat(CWD, "/tmp", FOLDER, Mode::empty())) else {

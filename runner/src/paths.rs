@@ -44,7 +44,7 @@ macro_rules! placed {
 }
 
 /// All files of the directory. `runner` is the static binary, which can't carry itself.
-pub const fn files(runner: &'static [u8]) -> [PlacedFile; 18] {
+pub const fn files(runner: &'static [u8]) -> [PlacedFile; 20] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },
         placed!("preload/python/sitecustomize.py"),
@@ -52,7 +52,9 @@ pub const fn files(runner: &'static [u8]) -> [PlacedFile; 18] {
         placed!("session/cells.py"),
         placed!("session/channel.py"),
         placed!("session/errors.py"),
+        placed!("session/figures.py"),
         placed!("session/forms.py"),
+        placed!("session/html.py"),
         placed!("session/idioms.py"),
         placed!("session/inspector.cjs"),
         placed!("session/kernel.cjs"),

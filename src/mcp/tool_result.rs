@@ -45,7 +45,7 @@ pub(crate) async fn of_run(
     let (mut report, attachments, _) =
         assemble(&mut outcome, describe, wanted, notes, keep, Kept::default(), context.config)
             .await;
-    if report.is_silent() {
+    if report.is_silent() && outcome.in_tmp.is_empty() {
         report.notes.push(explain::silent(context));
     }
     let result = of_report(&report, attachments);

@@ -40,7 +40,7 @@ pub(crate) struct TestCode {
     #[serde(default)]
     #[schemars(skip)]
     pub language: Option<String>,
-    /// Longest run time in seconds; a string such as "500ms" or "5s" works, too. 0: the server's usual one.
+    /// Longest run time in seconds; a string such as "500ms" or "5s" works, too.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub timeout: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct TestCode {
     #[serde(default)]
     #[schemars(with = "u64")]
     pub cpu_limit_sec: Option<u64>,
-    /// Memory limit in MiB, at least 16. 0: the language's usual one.
+    /// Memory limit in MiB, at least 16.
     #[serde(default)]
     #[schemars(with = "u64")]
     pub memory_limit_mb: Option<u64>,
@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_code: Option<String>,
-    /// File name of the program, if not the usual one.
+    /// File name of the program.
     #[serde(default)]
     #[schemars(with = "String")]
     pub entrypoint_filename: Option<String>,
@@ -108,11 +108,11 @@ pub(crate) struct Arguments {
     #[serde(default)]
     #[schemars(with = "String")]
     pub timeout: Option<String>,
-    /// Memory limit in MiB, at least 16. 0: the usual one.
+    /// Memory limit in MiB, at least 16.
     #[serde(default)]
     #[schemars(with = "u64")]
     pub memory_mb: Option<u64>,
-    /// CPU limit in cores. 0: the usual one.
+    /// CPU limit in cores.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,

@@ -12,7 +12,7 @@ use crate::request::arguments::{Arguments, InvalidArgument, TestCode, required};
 use crate::request::limits::{cpu, cpu_seconds, memory, timeout};
 use crate::request::pack::{Entrypoint, Packed, is_source_beside, pack, refuse_more_than_memory};
 use crate::request::packages::WantedPackages;
-use crate::request::snippets::Snippets;
+use crate::request::snippets::{Snippets, usage};
 use crate::request::understand;
 use crate::request::wanted_files::Wanted;
 
@@ -38,6 +38,8 @@ pub(crate) struct Request {
     pub advice: Option<understand::Advice>,
     /// The packages that it needs.
     pub packages: WantedPackages,
+    /// How a snippet is called that got nothing.
+    pub usage: Option<String>,
 }
 
 /// A request of the tool `test_code` whose every part was checked.
@@ -84,6 +86,8 @@ pub(crate) fn resolve(
     let advice = understand::advice(&entrypoint.code, &language);
     let of_code = if entrypoint.is_snippet { "snippet_name" } else { "entrypoint_code" };
     let packages = WantedPackages::new(arguments.packages, &entrypoint.code, of_code, &language);
+    let got_nothing = arguments.args.is_empty() && stdin.is_empty();
+    let usage = (entrypoint.is_snippet && got_nothing).then(|| usage(&entrypoint.code)).flatten();
     let Packed { file_name, sources, workspace, unchecked } =
         pack(config, entrypoint, arguments.additional_files)?;
     refuse_more_than_memory(&workspace, &stdin, resources.memory)?;
@@ -97,7 +101,7 @@ pub(crate) fn resolve(
         files,
         ..RunRequest::new(argv, workspace, timeout, resources, output)
     };
-    Ok(Request { language, run, wanted, unchecked, advice, packages })
+    Ok(Request { language, run, wanted, unchecked, advice, packages, usage })
 }
 
 /// The same for a program of one file in the language of the tool `test_code`.

@@ -19,6 +19,9 @@ const MAX_NAME: usize = 64;
 /// Longest description, in characters: every listing of the tools carries all of them.
 const MAX_DESCRIPTION: usize = 200;
 
+/// The last line of a snippet that can say how it is called.
+const MAX_USAGE_LINE: usize = 10;
+
 /// Largest snippet, in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
@@ -54,6 +57,8 @@ pub(crate) struct Listed {
     pub file_name: String,
     /// What its first line says of it.
     pub description: String,
+    /// How it is called, if a line at its beginning says so.
+    pub usage: Option<String>,
 }
 
 /// A version of a snippet's file, which differs after each change of its content.
@@ -125,11 +130,11 @@ impl Snippets {
     /// All snippets that can be named, in order of their names.
     pub(crate) fn list(&self) -> Vec<Listed> {
         let describe = |entry: &Entry| {
-            let description = read_start(&entry.path).map(|code| description(&code));
-            let description = description.unwrap_or_default();
+            let start = read_start(&entry.path).unwrap_or_default();
+            let (description, usage) = (description(&start), usage(&start));
             let Entry { name, language, file_name, .. } = entry;
             let (name, language, file_name) = (name.clone(), language.clone(), file_name.clone());
-            Listed { name, language, file_name, description }
+            Listed { name, language, file_name, description, usage }
         };
         let entries = self.entries();
         // Files of one name are neighbours.
@@ -266,6 +271,16 @@ fn description(code: &str) -> String {
     text.unwrap_or_default().chars().take(MAX_DESCRIPTION).collect()
 }
 
+/// How a snippet is called, in the words of a line that begins with `Usage:`. What it says after a gap is an explanation.
+pub(crate) fn usage(code: &str) -> Option<String> {
+    let mut lines = code.lines().take(MAX_USAGE_LINE);
+    let usage = lines.find_map(|line| {
+        line.trim_start_matches(['/', '#', '*', '"', '\'', ' ', '\t']).strip_prefix("Usage: ")
+    })?;
+    let usage = usage.split("   ").next().unwrap_or_default().trim();
+    Some(usage.chars().take(MAX_DESCRIPTION).collect())
+}
+
 /// Whether a line tells an interpreter, a compiler, an editor or a linter something, and not a person.
 fn is_setting(line: &str) -> bool {
     const BEGINNINGS: [&str; 12] = [
@@ -318,6 +333,7 @@ mod tests {
             language: snippet.language,
             file_name: snippet.file_name,
             description: "Greets.".to_owned(),
+            usage: None,
         };
         assert_eq!(snippets.list(), [listed]);
     }
@@ -347,6 +363,18 @@ mod tests {
         }
         assert_eq!(description("# Encoding of `text`"), "Encoding of `text`");
         assert_eq!(description(""), "");
+    }
+
+    #[test]
+    fn the_line_of_usage_is_found() {
+        for code in [
+            "// Greets.\n// Usage: greet [NAME]   (or the world)\n",
+            "\"\"\"Greets.\n\nUsage: greet [NAME]\n\"\"\"\n",
+            "# Greets.\r\n# Usage: greet [NAME]\r\n",
+        ] {
+            assert_eq!(usage(code).as_deref(), Some("greet [NAME]"), "{code}");
+        }
+        assert_eq!(usage("# Greets.\nprint('Usage: ')\n"), None);
     }
 
     #[test]

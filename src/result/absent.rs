@@ -34,7 +34,7 @@ static NODE: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// The same for what reports errors in the words of the C library, as shells and Go do.
 static OTHERS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
-        r#"(?m)(?:['"‘]([^'"‘’\n]+)['"’]|(?:^|[\s:])([^\s:'"‘’]+)): (?:[Nn]o such file or directory|(?<refused>[Pp]ermission denied|[Rr]ead-only file system))(?:\n\ngoroutine (?s:.*))?\s*\z"#,
+        r#"(?m)(?:['"‘]([^'"‘’\n]+)['"’]|(?:^|[\s:])([^\s:'"‘’]+)): (?:\[Errno \d+\] )?(?:[Nn]o such file or directory|(?<refused>[Pp]ermission denied|[Rr]ead-only file system))(?:\n\ngoroutine (?s:.*))?\s*\z"#,
     )
     .ok()
 });
@@ -85,7 +85,7 @@ fn not_there(path: &str, workdir: &str, context: &Context<'_>) -> String {
     } else {
         ""
     };
-    let there = match &context.sent[..] {
+    let there = match context.sent {
         [] => String::new(),
         sent => {
             let names: Vec<_> = sent.iter().take(MOST_NAMED).map(|name| quoted(name)).collect();
@@ -189,6 +189,11 @@ mod tests {
             ("go", Caller::Call, go),
             ("go", Caller::Cell, panic),
             ("python", Caller::ShellCommand, "cat: a.csv: No such file or directory\n"),
+            (
+                "python",
+                Caller::ShellCommand,
+                "python3: can't open file 'a.csv': [Errno 2] No such file or directory\n",
+            ),
             (
                 "python",
                 Caller::ShellCommand,

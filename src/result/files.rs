@@ -1,7 +1,6 @@
 //! The files that come back from a run: pictures are shown, short texts attached, and everything else is linked to
 //! and can be read for a while.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -14,6 +13,7 @@ use crate::request::wanted_files::Wanted;
 use crate::result::forms::{Form, LINK, Room, Seen, most_pictures};
 use crate::result::kept::{Item, encoded};
 use crate::result::media_type;
+use crate::result::order::as_counted;
 use crate::result::pictures::{Format, MAX_PIXELS, MAX_SIDE};
 
 /// Most links in the text. The data has all of them.
@@ -277,23 +277,6 @@ fn listed(names: &[String]) -> String {
     format!("{}{more}", names[..names.len().min(MAX_NAMED)].join(", "))
 }
 
-/// The order of paths in which people count: 2 comes before 10.
-fn as_counted(a: &str, b: &str) -> Ordering {
-    fn parts(path: &str) -> impl Iterator<Item = &[u8]> {
-        path.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit())
-    }
-    let number = |part: &[u8]| {
-        let zeros = part.iter().take_while(|digit| **digit == b'0').count();
-        part[0].is_ascii_digit().then(|| (part.len() - zeros, part[zeros..].to_vec()))
-    };
-    let differ = parts(a).zip(parts(b)).map(|(a, b)| match (number(a), number(b)) {
-        (Some(a), Some(b)) => a.cmp(&b),
-        _ => a.cmp(b),
-    });
-    let lengths = || parts(a).count().cmp(&parts(b).count());
-    differ.into_iter().find(|order| order.is_ne()).unwrap_or_else(lengths).then_with(|| a.cmp(b))
-}
-
 /// The text that tells a model of the files.
 pub(crate) fn as_text(files: &[FileReport]) -> String {
     let mut text = String::from("--- files ---");
@@ -470,13 +453,6 @@ mod tests {
         assert_eq!(hows(&all), [Some("image"), Some("link")]);
         assert_eq!(all.attachments.len(), 1);
         assert!(all.notes[0].contains("\"b.png\" is the same as another"), "{:?}", all.notes);
-    }
-
-    #[test]
-    fn files_are_in_the_order_in_which_people_count() {
-        let mut paths = ["a10", "a9/b", "b", "a010", "a2", "a", "a10b", "a9"];
-        paths.sort_by(|a, b| as_counted(a, b));
-        assert_eq!(paths, ["a", "a2", "a9", "a9/b", "a010", "a10", "a10b", "b"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(crate) mod handles;
 pub(crate) mod kept;
 pub(crate) mod media_type;
 pub(crate) mod missing;
+mod order;
 pub(crate) mod pictures;
 pub(crate) mod receipt;
 pub(crate) mod report;

@@ -123,6 +123,12 @@ SLIPS = [
         "additional_files[].path was taken as filename",
     ),
     Slip(
+        "a file by its whole path",
+        with_(additional_files=[{"filename": "/workspace//a", "content": "b"}]),
+        NOTHING + "a b'b'\n",
+    ),
+    Slip("the program by its whole path", with_(entrypoint_filename="/workspace/main.py")),
+    Slip(
         "an object as the content of a JSON file",
         with_(additional_files=[{"filename": "a.json", "content": {"b": 1}}]),
         NOTHING + "a.json b'{\"b\":1}'\n",
@@ -221,6 +227,10 @@ TOLD = [
     Told("months", with_(timeout="5M"), "timeout", '"5M" is not a duration: write m for minutes'),
     Told("no limit", with_(memory_mb=-1), "memory_mb", "give a whole number of MiB, such as 256"),
     Told("gigabytes", with_(memory_mb="1GB"), "memory_mb", "give a whole number of MiB"),
+    *(
+        Told("a file elsewhere", with_(additional_files=[{"filename": name, "content": ""}]), "additional_files[0].filename", words)
+        for name, words in [("/mnt/data/a", "is absolute"), ("/workspace2/a", "is absolute"), ("/workspace/../a", 'contains ".."')]
+    ),
     Told("a file by its name alone", with_(additional_files=["a.csv"]), "additional_files[0]", "filename and content"),
     Told(
         "no content",

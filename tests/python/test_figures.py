@@ -55,9 +55,9 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-for backend in ["agg", "svg", "TkAgg", "qtagg"]:
+for number, backend in enumerate(["agg", "svg", "TkAgg", "qtagg"]):
     plt.switch_backend(backend)
-    plt.plot([1, 2])
+    plt.plot([1, number])
     plt.show()
 """
 

@@ -146,6 +146,33 @@ def test_a_part_of_ipython_is_there(runner, tmp_path):
     assert (cell.value["text/html"], cell.out) == (b"x", "None\n")
 
 
+# What has no text of its own gets one from its other forms.
+READABLE = {
+    "HTML('<h1>Title</h1><ul><li>one<li>two</ul><style>h1 {}</style><p>a &amp; b')": "Title\n- one\n- two\na & b",
+    "HTML('<table><tr><th></th><th colspan=2>a</th></tr><tr><th>x</th><td>1</td><td>2</td></tr></table>')": "| a |\nx | 1 | 2",
+    "HTML('<hr>')": "<hr>",
+    "Markdown('*b*')": "*b*",
+    "Latex('$x$')": "$x$",
+    "JSON({'a': 1})": '{"a": 1}',
+    "SVG('<svg/>')": "<svg/>",
+    "Styler()": "a | b",
+    "Named()": "a name",
+}
+STYLER = """
+from IPython.display import *
+class Styler:
+    def _repr_html_(self): return "<table><tr><td>a</td><td>b</td></tr></table>"
+class Named(Styler):
+    def __repr__(self): return "a name"
+"""
+
+
+def test_what_says_nothing_as_text_is_told_by_its_other_forms(runner):
+    ended(runner.run(STYLER))
+    for code, text in READABLE.items():
+        assert ended(runner.run(code)).text == text, code
+
+
 def test_an_ipython_of_the_image_comes_first(runner, tmp_path):
     (tmp_path / "IPython.py").write_text("mine = 5")
     assert ended(runner.run("import IPython\nIPython.mine")).text == "5"

@@ -104,6 +104,36 @@ ADVICE = {
     "nothing to read": ("python", "print(input('name? '))", "send all that it reads as stdin"),
     "too little to read": ("python", "print(input(), input())", "send all that it reads as stdin"),
     "a question in a browser": ("javascript", "prompt('name?')", "send input as stdin"),
+    "a file of an earlier call": ("python", "open('/mnt/data/x.csv')", 'no file or folder "/mnt/data/x.csv": each run begins with only'),
+    "a file under another path": (
+        "python",
+        "import pandas\npandas.read_csv('/mnt/data/x.csv')",
+        'the call has the file "d/x.csv": open it by that name',
+        {"/workspace/d/x.csv": "a"},
+    ),
+    "a folder that is not there": ("python", "open('out/a.csv', 'w')", "a folder has to be made before"),
+    "a file of an earlier call in JavaScript": ("javascript", "require('fs').readFileSync('x')", 'here "main.js"; send the file in'),
+    "a file of an earlier call in Go": (
+        "go",
+        'package main\nimport ("log"; "os")\nfunc main() { _, err := os.Open("x"); log.Fatal(err) }',
+        'no file or folder "x"',
+    ),
+    "a place that can't be written": ("python", "open('/x', 'w')", "can write to its working directory, /workspace, and to /tmp"),
+    "a place that can't be written in JavaScript": ("javascript", "require('fs').writeFileSync('/x', '')", "and to /tmp"),
+    "a database elsewhere": ("python", "import sqlite3\nsqlite3.connect('/x')", "in the working directory or in /tmp"),
+    "pip as code": ("python", "pip install x", 'line 1, "pip install x", is a command for a shell, not python: leave it out; nothing can'),
+    "npm as code": ("javascript", "npm install x", "is a command for a shell, not javascript"),
+    "pip as a module": ("python", "import subprocess, sys\nsubprocess.check_call([sys.executable, '-m', 'pip'])", "nothing can be installed"),
+    "parquet": ("python", "import pandas\npandas.DataFrame({'a': [1]}).to_parquet('a')", "'pyarrow' is not in the image"),
+    "what notebooks display": ("python", "display(1)", "'display' is only there in notebooks and sessions"),
+    "a loop in a loop": (
+        "python",
+        "import asyncio\nasync def f(): asyncio.run(g())\nasync def g(): ...\nasyncio.run(f())",
+        "use await instead of asyncio.run",
+    ),
+    "a page of a browser": ("javascript", "document.title", "'document' is only there in browsers"),
+    "no program in Go": ("go", "fmt.Println(1)", "begins with the line `package main`"),
+    "no beginning in Go": ("go", "package main\nfunc f() {}", "begins in func main()"),
     "a command of notebooks": ("python", "import json\n%pip install x", 'line 2, "%pip install x"'),
     "a command of a shell": ("python", "!ls", 'line 1, "!ls"'),
     "two blocks of Markdown": ("python", "```python\na\n```\nor\n```python\nb\n```", "the fences of Markdown"),
@@ -143,6 +173,20 @@ async def test_the_advice_says_what_to_do(server, what):
     files = [{"filename": name, "content": content} for name, content in (more[0] if more else {}).items()]
     result = await server.call(language=language, entrypoint_code=code, stdin=stdin, additional_files=files)
     assert result.is_error and words in text(result), text(result)
+
+
+async def test_what_comes_back_to_nobody_is_told(server):
+    notes = [
+        ("python", "2 + 2", "only in a session"),
+        ("go", "package main\nfunc main() {}", "printed nothing: print"),
+        ("python", "open('/tmp/a chart.png', 'w').write('x')", '"/tmp/a chart.png" can\'t come back: only files in the working'),
+    ]
+    for language, code, words in notes:
+        result = await server.call(language=language, entrypoint_code=code)
+        (note,) = result.structured_content["notes"]
+        assert not result.is_error and words in note and note in text(result), text(result)
+    kept = "import tempfile\ntempfile.mkstemp()\nopen('/tmp/.cache', 'w').write('x')\nopen('a', 'w')"
+    assert "notes" not in (await server.call(language="python", entrypoint_code=kept)).structured_content
 
 
 # Prints its arguments, and does something more.
@@ -300,6 +344,11 @@ async def test_the_snippets_understand_what_files_are_like(server):
     for name, args, stdin, words in SNIPPETS:
         result = await server.call(snippet_name=name, args=args, stdin=stdin)
         assert words in stdout(result), f"{name} {args}: {text(result)}"
+
+
+async def test_a_snippet_that_got_nothing_tells_its_usage(server):
+    result = await server.call(snippet_name="json_shape")
+    assert "its usage: json_shape [--at PATH] [FILE]" in text(result)
 
 
 async def test_a_snippet_runs_by_its_name(server):

@@ -29,6 +29,29 @@ async def test_a_chart_arrives_as_a_picture(server):
     assert (file["path"], file["returned"], file["size"]) == ("figure_1.png", "image", len(png))
 
 
+CHARTS = """\
+import matplotlib.pyplot as plt
+for number in range(1, 13):
+    plt.figure(num=number, figsize=(1, 1))
+    plt.plot([1, number])
+    plt.title("wide" * number)
+plt.show()
+"""
+
+
+@pytest.mark.any_engine
+async def test_charts_come_in_their_order_and_each_that_is_left_out_is_told(server):
+    result = await server.call(language="python", entrypoint_code=CHARTS, timeout="30s")
+    paths = [file["path"] for file in result.structured_content["files"]]
+    assert paths == [f"figure_{number}.png" for number in range(1, 13)]
+    assert len(of_type(result, "image")) == 10
+    (note,) = result.structured_content["notes"]
+    assert '2 of the pictures are not shown ("figure_11.png", "figure_12.png")' in note and "at their addresses" in note
+    links = [block.uri for block in of_type(result, "resource_link")]
+    (content,) = (await server.client.read_resource(links[-1])).contents
+    assert base64.b64decode(content.blob).startswith(b"\x89PNG")
+
+
 # Of each format one that is whole, one that was cut in half, and one of which only the beginning was written.
 PICTURES = """
 from io import BytesIO

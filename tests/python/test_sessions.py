@@ -1,6 +1,7 @@
 """Sessions as their users meet them: what lives on between cells, what a cell returns, and files in both directions."""
 
 import base64
+import re
 
 import anyio
 import pytest
@@ -116,6 +117,58 @@ async def test_what_a_cell_shows_comes_as_text_html_and_pictures(tools):
         assert "result" not in await session.cell("4;")
         failed = await session.cell("def bad():\n    return 1 / 0\n\nbad()", "error")
         assert "return 1 / 0" in failed["stderr"] and "/.isolator" not in failed["stderr"]
+
+
+def pictures_of(answer):
+    return [base64.b64decode(block.data) for block in answer.content if block.type == "image"]
+
+
+def size_of(png):
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
+
+@pytest.mark.any_engine
+async def test_figures_come_whole_and_once_and_each_that_is_left_out_is_told(tools):
+    async with opened(tools) as session:
+        await session.cell("import matplotlib.pyplot as plt", timeout="60s")
+        many = await session.answer("for n in range(12): plt.figure(figsize=(1, 1)); plt.plot([n])\nplt.show()", timeout="60s")
+        assert len(pictures_of(many)) == 10
+        (note,) = many.structured_content["notes"]
+        assert note.startswith("2 of the pictures that the cell showed are not in the answer")
+        content = await tools.read(re.findall(r"isolator://[^, ]+", note)[1])
+        assert base64.b64decode(content.blob).startswith(b"\x89PNG")
+        # A label that sticks out makes its picture larger.
+        (whole,) = pictures_of(await session.answer("plt.plot([1])\nplt.text(0.5, 1.3, 'above', transform=plt.gca().transAxes)"))
+        (plain,) = pictures_of(await session.answer("plt.plot([1])\nplt.show()"))
+        assert size_of(whole)[1] > size_of(plain)[1]
+        # What is far away does not.
+        (far,) = pictures_of(await session.answer("plt.plot([1])\nplt.text(9, 1, 'away', transform=plt.gca().transAxes)\nplt.show()"))
+        assert size_of(far) == (640, 480)
+        for saved in ["plt.savefig('a.png', dpi=50); plt.show()", "plt.gcf().savefig('b.png', bbox_inches='tight')"]:
+            answer = await session.answer(f"plt.plot([1]); {saved}")
+            assert len(pictures_of(answer)) == 1, answer.content
+            assert "the same picture is shown once" in answer.structured_content["notes"][0]
+        changed = await session.answer("plt.plot([1]); plt.savefig('c.png'); plt.plot([2]); plt.show()")
+        assert len(pictures_of(changed)) == 2 and "notes" not in changed.structured_content
+        styled = await session.cell("import pandas as pd\npd.DataFrame({'a': [1]}).style", timeout="60s")
+        assert styled["result"] == "| a\n0 | 1" and "<table" in styled["shown"][0]["html"]
+
+
+@pytest.mark.any_engine
+async def test_the_advice_fits_a_session(tools):
+    async with opened(tools) as session:
+        failed = await session.cell("open('/mnt/data/x')", "error")
+        assert 'no file or folder "/mnt/data/x" in the session' in failed["message"] and "run_command" in failed["message"]
+        for command, words in [
+            ("cat x", 'no file or folder "x" in the session'),
+            ("touch /x", "can write to its working directory"),
+            ("echo > a.sh; ./a.sh", "chmod +x"),
+            ("npm install x", "no command 'npm'"),
+        ]:
+            told = await session.command(command, "error")
+            assert words in told["message"], told
+        left = await session.cell("open('/tmp/a.png', 'w').write('x');")
+        assert "\"/tmp/a.png\" can't come back" in left["notes"][0]
 
 
 @pytest.mark.any_engine

@@ -338,6 +338,10 @@ impl Calls {
         note.limits(request.run.timeout, request.run.resources);
         note.files(request.run.workspace.files());
         let mut notes = notes.into_texts();
+        let usage = request.usage.take();
+        notes.extend(
+            usage.map(|it| format!("the snippet got neither args nor stdin; its usage: {it}")),
+        );
         let found =
             self.config.policies.check(&request.language.name, request.unchecked, client).await;
         if !found.is_empty() {

@@ -1,5 +1,6 @@
 //! The tool `execute_code`: its schemas, and its description for the model.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
@@ -11,7 +12,9 @@ use crate::request::arguments::Arguments;
 use crate::request::snippets::{Listed, Snippets};
 use crate::result::report::Report;
 
-use super::{answer_schema, describe_packages, object, offer_packages, plain_schema};
+use super::{
+    answer_schema, describe_packages, object, offer_packages, plain_schema, tell_usual_resources,
+};
 
 /// The tool's name.
 pub(crate) const EXECUTE_CODE: &str = "execute_code";
@@ -61,22 +64,40 @@ fn input_schema(config: &Config, snippets: &Snippets) -> Arc<JsonObject> {
     let properties = &mut schema["properties"];
     properties["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
     // The names are no enum: some interfaces make the model fill in every field, and it has to be able to name none.
-    let mut description = String::from(
-        "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.",
-    );
-    for Listed { name, description: about, .. } in snippets.list() {
-        description.push_str(&format!("\n- {name}: {}", gist(&about)));
-    }
-    properties["snippet_name"]["description"] = Value::String(description);
+    properties["snippet_name"]["description"] = Value::String(describe_snippets(&snippets.list()));
+    let files: BTreeSet<_> = config.languages.values().map(|it| &*it.default_file).collect();
+    let files = files.into_iter().collect::<Vec<_>>().join(", ");
+    properties["entrypoint_filename"]["description"] =
+        Value::String(format!("File name of the program, if not {files}."));
     properties["packages"]["description"] = Value::String(describe_packages(config));
     properties["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
     properties["cpus"]["maximum"] = json!(config.limits.max_cpu.as_cores());
+    tell_usual_resources(properties, config.languages.values().map(|it| &**it));
     offer_packages(&mut schema, config, None);
     object(schema)
 }
 
-/// The beginning of a description. Every conversation pays for the list of tools; the resource of a snippet has all
-/// of it.
+/// The stored programs: each with its arguments and what its first line says, or less if these are many. Every conversation pays for
+/// the list of tools; the resource of a snippet has all of it.
+fn describe_snippets(all: &[Listed]) -> String {
+    const MOST: usize = 2000;
+    let whole = |it: &Listed| {
+        let usage = it.usage.as_deref().unwrap_or(&it.name);
+        format!("{usage}: {}", it.description)
+    };
+    let gists = |it: &Listed| format!("{}: {}", it.name, gist(&it.description));
+    let names = |it: &Listed| it.name.clone();
+    let forms: [&dyn Fn(&Listed) -> String; 3] = [&whole, &gists, &names];
+    let mut texts = forms.iter().map(|form| {
+        let lines = all.iter().map(|it| format!("\n- {}", form(it)));
+        let text = "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.";
+        text.to_owned() + &lines.collect::<String>()
+    });
+    let fitting = texts.find(|text| text.len() <= MOST);
+    fitting.or_else(|| texts.next_back()).unwrap_or_default()
+}
+
+/// The beginning of a description.
 fn gist(description: &str) -> &str {
     const LONGEST: usize = 60;
     let clause = description.find([':', ',', ';', '.', '(']).unwrap_or(description.len());
@@ -120,6 +141,8 @@ mod tests {
             assert!(argument["type"].is_string(), "{name} needs one plain type: {argument}");
             assert!(argument["description"].is_string(), "{name} has no description");
         }
+        let memory = schema["properties"]["memory_mb"]["description"].as_str().unwrap();
+        assert!(memory.ends_with("0: 256 for javascript and python, 512 for go."), "{memory}");
     }
 
     #[test]
@@ -136,6 +159,38 @@ mod tests {
             std::fs::write(folder.path().join("prompts").join(name), "").unwrap();
         }
         assert!(snippet_name().ends_with("\n- a: \n- b: "));
+    }
+
+    #[test]
+    fn a_shipped_snippet_is_told_with_its_arguments_in_whole_sentences() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let config = Config::parse("{}", None, root).unwrap();
+        let all = Snippets::new(&config).list();
+        let text = describe_snippets(&all);
+        assert!(all.len() > 10 && text.len() < 2000, "{}", text.len());
+        for Listed { name, description, usage, .. } in all {
+            let usage = usage.unwrap_or_else(|| panic!("{name} does not say how it is called"));
+            assert!(usage.starts_with(&format!("{name} ")), "{usage}");
+            assert!(description.ends_with('.'), "{description}");
+            assert!(text.contains(&format!("\n- {usage}: {description}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn many_snippets_are_told_in_fewer_words() {
+        let listed = |name: String| Listed {
+            language: "python".to_owned(),
+            file_name: format!("{name}.py"),
+            description: "Does it: slowly, with care and in many words.".to_owned(),
+            usage: Some(format!("{name} [FILE]")),
+            name,
+        };
+        let told = |count: usize| {
+            describe_snippets(&(0..count).map(|at| listed(format!("s{at}"))).collect::<Vec<_>>())
+        };
+        assert!(told(9).ends_with("\n- s8 [FILE]: Does it: slowly, with care and in many words."));
+        assert!(told(100).ends_with("\n- s99: Does it"));
+        assert!(told(500).ends_with("\n- s499"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rmcp::model::{JsonObject, Tool};
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, Language};
 use crate::mcp::icon::icons;
 use crate::request::snippets::Snippets;
 
@@ -120,6 +120,39 @@ fn list(names: &[&str]) -> String {
         shown.push("…");
     }
     shown.join(", ")
+}
+
+/// Says what 0 stands for in the arguments for memory and cores: the language's own.
+fn tell_usual_resources<'l>(
+    properties: &mut Value,
+    languages: impl Iterator<Item = &'l Language> + Clone,
+) {
+    let usual = |of: &dyn Fn(&Language) -> String| {
+        let mut by_value: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for language in languages.clone() {
+            by_value.entry(of(language)).or_default().push(&language.name);
+        }
+        match by_value.len() {
+            1 => by_value.into_keys().collect(),
+            _ => {
+                let each = by_value
+                    .into_iter()
+                    .map(|(value, names)| format!("{value} for {}", names.join(" and ")));
+                each.collect::<Vec<_>>().join(", ")
+            }
+        }
+    };
+    let memory = usual(&|language| language.sandbox.resources.memory.as_mib().to_string());
+    let cores = usual(&|language| language.sandbox.resources.cpu.as_cores().to_string());
+    for (names, value) in [(&["memory_mb", "memory_limit_mb"][..], memory), (&["cpus"], cores)] {
+        for name in names {
+            if let Some(Value::String(text)) =
+                properties.get_mut(name).map(|it| &mut it["description"])
+            {
+                text.push_str(&format!(" 0: {value}."));
+            }
+        }
+    }
 }
 
 /// What a schema is made of. Hosts and the interfaces of models refuse or warn of much of the rest.

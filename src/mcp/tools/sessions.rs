@@ -6,7 +6,7 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use super::{like_execute_code, object, offer_packages, plain_schema};
+use super::{like_execute_code, object, offer_packages, plain_schema, tell_usual_resources};
 use crate::config::Config;
 use crate::duration;
 use crate::request::arguments::{OneSession, OpenSession, RewindSession, RunCommand};
@@ -52,6 +52,7 @@ fn open_session(config: &Config) -> Tool {
     input["required"] = json!(["language"]);
     input["properties"]["language"]["enum"] = config.languages.keys().cloned().collect::<Value>();
     input["properties"]["memory_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
+    tell_usual_resources(&mut input["properties"], config.languages.values().map(|it| &**it));
     offer_packages(&mut input, config, None);
     let mut output = json!({ "type": "object", "properties": {
         "session": text("The handle."),

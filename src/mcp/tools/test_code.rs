@@ -5,9 +5,12 @@ use isolator_pool::run::outcome::Outcome;
 use rmcp::model::{Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema};
+use super::{
+    admit_invalid_arguments, answer_schema, object, offer_packages, plain_schema,
+    tell_usual_resources,
+};
 use crate::config::{Config, Language};
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::TestCode;
@@ -153,6 +156,10 @@ pub(super) fn test_code(config: &Config, language: &Language) -> Tool {
     properties["timeout"]["maximum"] = json!(seconds);
     properties["cpu_limit_sec"]["maximum"] = json!(seconds.ceil() as u64);
     properties["memory_limit_mb"]["maximum"] = json!(config.limits.max_memory.as_mib());
+    if let Some(Value::String(text)) = properties["timeout"].get_mut("description") {
+        text.push_str(&format!(" 0: {}.", config.limits.default_timeout.as_secs_f64()));
+    }
+    tell_usual_resources(properties, std::iter::once(language));
     offer_packages(&mut input, config, Some(&language.name));
     input["required"] = json!(["code"]);
     let mut output = answer_schema::<AnyTested>();

@@ -18,11 +18,11 @@ pub(crate) struct OpenSession {
     /// As additional_files of execute_code.
     #[serde(default)]
     pub files: Vec<AdditionalFile>,
-    /// Memory limit in MiB for all that is in it. 0: the usual one.
+    /// Memory limit in MiB for all that is in it.
     #[serde(default)]
     #[schemars(with = "u64")]
     pub memory_mb: Option<u64>,
-    /// CPU limit in cores. 0: the usual one.
+    /// CPU limit in cores.
     #[serde(default)]
     #[schemars(with = "f64")]
     pub cpus: Option<f64>,

@@ -42,7 +42,7 @@ pub(crate) fn advice(code: &str, language: &Language) -> Option<Advice> {
     let style = style?;
     if let Some((number, line)) = first_line(code, style, is_installer) {
         let text = format!(
-            "line {number}, {line:?}, is a command for a shell and no {}: leave it out",
+            "line {number}, {line:?}, is a command for a shell, not {}: leave it out",
             language.name
         );
         return Some(Advice { text, installs: true });

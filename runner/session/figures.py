@@ -1,0 +1,84 @@
+"""How a session shows the figures of matplotlib: with all that is in them, as notebooks do. What the cell has just saved is shown
+as it was saved, because the file comes back, too, and the same picture is then there once."""
+
+import functools
+import os
+import sys
+
+# Larger than so many times its figure, a picture would be mostly empty, or need all the memory.
+_MOST_TIMES = 3
+_PAD_INCHES = 0.1
+_LONGEST = 4 << 20
+_KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+
+
+def fit(session, pictures):
+    """Makes the managers of the image's figures show them in this way. `pictures` is their module."""
+
+    def draw(manager):
+        if manager.canvas.callbacks.callbacks.get("draw_event"):
+            # An animation begins when its window is drawn.
+            manager.canvas.draw()
+        session.show(manager.canvas.figure)
+        manager._seen = None
+
+    pictures.FigureManager._draw = draw
+    _watch_saving(session, sys.modules["matplotlib.figure"].Figure)
+
+
+def _watch_saving(session, figure):
+    plain = figure.savefig
+
+    @functools.wraps(plain)
+    def savefig(self, fname, *arguments, **more):
+        self._isolator_saved = None
+        result = plain(self, fname, *arguments, **more)
+        if isinstance(fname, (str, os.PathLike)):
+            path = os.path.abspath(fname)
+            state = _state(path)
+            if state and path.startswith(session.folder + "/"):
+                try:
+                    if sys._getframe(1).f_globals.get("__name__") != "matplotlib.pyplot":
+                        # As pyplot does after this. From then on the figure knows whether it is changed.
+                        self.canvas.draw()
+                    self._isolator_saved = session.number, path, state
+                except Exception:
+                    # It was saved, so it is no error of the client's. It is drawn again when it is shown.
+                    pass
+        return result
+
+    figure.savefig = savefig
+
+
+def _state(path):
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def picture(session, figure):
+    """Returns the media type and the content of a figure's picture."""
+    saved = getattr(figure, "_isolator_saved", None)
+    if saved and saved[0] == session.number and not figure.stale and saved[2] == _state(saved[1]):
+        kind = _KINDS.get(os.path.splitext(saved[1])[1].lower())
+        if kind and saved[2][1] <= _LONGEST:
+            with open(saved[1], "rb") as file:
+                return kind, file.read()
+    content = library("io").BytesIO()
+    figure.savefig(content, format="png", bbox_inches=_box(figure))
+    return "image/png", content.getvalue()
+
+
+def _box(figure):
+    """The part of the plane that has something in it, unless something is far away."""
+    try:
+        figure.draw_without_rendering()
+        box = figure.get_tightbbox().padded(_PAD_INCHES)
+    except AttributeError:
+        # It is an older one.
+        return "tight"
+    width, height = figure.get_size_inches()
+    is_near = box.width <= _MOST_TIMES * width and box.height <= _MOST_TIMES * height
+    return box if is_near and box.width > 0 and box.height > 0 else None
