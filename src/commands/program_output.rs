@@ -258,6 +258,26 @@ mod tests {
     }
 
     #[test]
+    fn no_mixture_of_parts_makes_a_sequence_of_another_kind() {
+        let parts: [&[u8]; 9] =
+            [b"\x1b", b"[", b"]0;", b"31", b";", b"m", b"\xc2", b"\x9b", b"\xe2\x80\xae"];
+        for mixture in 0..9_usize.pow(5) {
+            let mixed: Vec<_> =
+                (0..5).flat_map(|at| parts[mixture / 9_usize.pow(at) % 9]).copied().collect();
+            let mut output = on_terminal(false);
+            let mut shown: Vec<u8> = mixed.chunks(2).flat_map(|it| output.shown(it)).collect();
+            shown.extend(output.finished());
+            let shown = String::from_utf8(shown).unwrap();
+            let is_look = |after: &str| {
+                let look = after.strip_prefix('[').and_then(|it| it.split_once('m'));
+                look.is_some_and(|(it, _)| it.bytes().all(|it| it.is_ascii_digit() || it == b';'))
+            };
+            assert!(shown.split('\u{1b}').skip(1).all(is_look), "{mixed:?}: {shown:?}");
+            assert!(!shown.contains(['\u{9b}', '\u{202e}']), "{mixed:?}: {shown:?}");
+        }
+    }
+
+    #[test]
     fn the_look_of_text_is_set_back_at_the_end() {
         assert_eq!(shown(b"\x1b[8;31ma"), "\u{1b}[8;31ma\u{1b}[0m");
         assert_eq!(shown(b"\x1b[0;31ma"), "\u{1b}[0;31ma\u{1b}[0m");

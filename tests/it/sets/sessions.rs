@@ -45,7 +45,7 @@ async fn run(
     super::printed(&outcome.outcome)
 }
 
-const CODE: CellRun = CellRun::Code { typescript: false };
+const CODE: CellRun = CellRun::Code { typescript: false, columns: None };
 
 #[tokio::test]
 async fn cells_and_programs_of_python_have_the_set() {
