@@ -142,9 +142,10 @@ impl ProgramOutput {
     }
 }
 
-/// Whether the user lets us add colours. See no-color.org.
+/// Whether the user lets us add colours, and the terminal has some. See no-color.org.
 fn may_color() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    !is_dumb && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// A text of the library that reads the command line, which repeats what is wrong there, and may have colours.

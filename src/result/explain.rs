@@ -121,7 +121,7 @@ fn timeout(context: &Context<'_>) -> String {
     let limit = duration::shown(context.timeout);
     let most = context.config.limits.max_timeout;
     let advice = if context.timeout < most {
-        let argument = if context.caller == Caller::CommandLine { "--timeout" } else { "timeout" };
+        let argument = if context.caller.has_options() { "--timeout" } else { "timeout" };
         format!("give a longer {argument} (at most {}) or do less", duration::shown(most))
     } else {
         "this is the longest that the operator allows: do less at a time".to_owned()
@@ -139,23 +139,20 @@ fn unreported(context: &Context<'_>) -> String {
     )
 }
 
-/// Commands pass it on before they say anything.
+/// Where the caller finds the output.
 fn where_output_is(context: &Context<'_>) -> &'static str {
-    if context.caller == Caller::CommandLine { "above" } else { "below" }
+    if context.caller.has_options() { "above" } else { "below" }
 }
 
 fn out_of_memory(context: &Context<'_>) -> String {
     let limit = context.resources.memory;
     let most = context.config.limits.max_memory;
     let advice = if limit < most {
-        match context.caller {
-            Caller::CommandLine => {
-                format!("use less, or ask for more with --memory (at most {most})")
-            }
-            Caller::Call | Caller::Cell => {
-                format!("use less, or ask for more with memory_mb (at most {})", most.as_mib())
-            }
-        }
+        let (argument, most) = match context.caller.has_options() {
+            true => ("--memory", most.to_string()),
+            false => ("memory_mb", most.as_mib().to_string()),
+        };
+        format!("use less, or ask for more with {argument} (at most {most})")
     } else {
         "this is the most that the operator allows: use less".to_owned()
     };

@@ -35,6 +35,13 @@ pub(crate) enum Caller {
     CommandLine,
 }
 
+impl Caller {
+    /// Whether it is somebody who has options and no arguments of tools, and has seen the output already.
+    pub(super) const fn has_options(self) -> bool {
+        matches!(self, Self::CommandLine)
+    }
+}
+
 /// What Python prints at the end of a program that lacks a module, or a package that another module would use.
 static PYTHON: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const AFTER: &str =
