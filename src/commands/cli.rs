@@ -146,7 +146,7 @@ pub struct TuneArguments {
     /// tell it
     #[arg(long, value_name = "FILE")]
     pub audit: Vec<PathBuf>,
-    /// The share of calls that shall find a sandbox ready, from 0.5 to 0.9999
+    /// The share of calls that should find a sandbox ready, from 0.5 to 0.9999
     #[arg(long, value_name = "SHARE", default_value = "0.99", value_parser = target)]
     pub target: f64,
     /// Memory that waiting sandboxes of all languages may take together, such as 800MB or 4G; a number without a unit is MiB

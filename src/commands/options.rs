@@ -32,14 +32,14 @@ pub(super) fn not_a_language(name: &str, config: &Config) -> String {
     let name = quoted(name);
     format!(
         "{name} is not a configured language: use one of {}, or {}",
-        languages(config),
+        languages_of(config),
         how_to_add(config)
     )
 }
 
 /// Why the name of a file tells no language, and what to do.
 pub(super) fn no_language_of(file: &str, config: &Config) -> String {
-    let known = languages(config);
+    let known = languages_of(config);
     match file.rsplit_once('.') {
         Some((_, extension)) => format!(
             "{}: no configured language has the extension {}: name one with --language ({known}), or {}",
@@ -56,7 +56,8 @@ pub(super) fn no_language_of(file: &str, config: &Config) -> String {
     }
 }
 
-fn languages(config: &Config) -> String {
+/// The names of all languages.
+pub(super) fn languages_of(config: &Config) -> String {
     config.languages.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 

@@ -142,9 +142,10 @@ impl ProgramOutput {
     }
 }
 
-/// Whether the user lets us add colours. See no-color.org.
+/// Whether the user lets us add colours, and the terminal has some. See no-color.org.
 fn may_color() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    !is_dumb && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// A text of the library that reads the command line, which repeats what is wrong there, and may have colours.
@@ -255,6 +256,26 @@ mod tests {
         }
         let long = format!("\u{1b}[{}m", "1;".repeat(LONGEST));
         assert_eq!(shown(long.as_bytes()), long.replace('\u{1b}', "\\u001b"));
+    }
+
+    #[test]
+    fn no_mixture_of_parts_makes_a_sequence_of_another_kind() {
+        let parts: [&[u8]; 9] =
+            [b"\x1b", b"[", b"]0;", b"31", b";", b"m", b"\xc2", b"\x9b", b"\xe2\x80\xae"];
+        for mixture in 0..9_usize.pow(5) {
+            let mixed: Vec<_> =
+                (0..5).flat_map(|at| parts[mixture / 9_usize.pow(at) % 9]).copied().collect();
+            let mut output = on_terminal(false);
+            let mut shown: Vec<u8> = mixed.chunks(2).flat_map(|it| output.shown(it)).collect();
+            shown.extend(output.finished());
+            let shown = String::from_utf8(shown).unwrap();
+            let is_look = |after: &str| {
+                let look = after.strip_prefix('[').and_then(|it| it.split_once('m'));
+                look.is_some_and(|(it, _)| it.bytes().all(|it| it.is_ascii_digit() || it == b';'))
+            };
+            assert!(shown.split('\u{1b}').skip(1).all(is_look), "{mixed:?}: {shown:?}");
+            assert!(!shown.contains(['\u{9b}', '\u{202e}']), "{mixed:?}: {shown:?}");
+        }
     }
 
     #[test]

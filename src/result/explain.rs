@@ -32,8 +32,8 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Whether a person gave the command, with options in place of arguments.
-    fn is_person(self) -> bool {
+    /// Whether it is somebody who has options and no arguments of tools, and has seen the output already.
+    const fn has_options(self) -> bool {
         matches!(self, Self::CommandLine | Self::Prompt)
     }
 }
@@ -168,7 +168,7 @@ fn timeout(context: &Context<'_>) -> String {
     let limit = duration::shown(context.timeout);
     let most = context.config.limits.max_timeout;
     let advice = if context.timeout < most {
-        let argument = if context.caller.is_person() { "--timeout" } else { "timeout" };
+        let argument = if context.caller.has_options() { "--timeout" } else { "timeout" };
         format!("give a longer {argument} (at most {}) or do less", duration::shown(most))
     } else {
         "this is the longest that the operator allows: do less at a time".to_owned()
@@ -186,9 +186,9 @@ fn unreported(context: &Context<'_>) -> String {
     )
 }
 
-/// Commands pass it on before they say anything.
+/// Where the caller finds the output.
 fn where_output_is(context: &Context<'_>) -> &'static str {
-    if context.caller.is_person() { "above" } else { "below" }
+    if context.caller.has_options() { "above" } else { "below" }
 }
 
 fn out_of_memory(context: &Context<'_>) -> String {

@@ -199,13 +199,13 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
         (&["plain"], "\"plain\": it has no extension: name its language with --language (python)"),
         (
             &["a.py", "--memory", "16", "--file", "half"],
-            "--file: files and standard input hold 9438720 bytes together, more than half of the memory limit of 16 MiB: \
+            "--file: files and standard input hold 9439232 bytes together, more than half of the memory limit of 16 MiB: \
              send less, or ask for more with --memory",
         ),
         (&["missing.py"], "missing.py: there is no such file or folder"),
         (&["folder"], "folder is a folder; give the file of the program"),
         (&["latin.py"], "latin.py: this is not a program in UTF-8"),
-        (&["-"], "--language is required for a program from standard input"),
+        (&["-"], "--language is required for a program from standard input: use one of python"),
         (&["a.cob"], "a.cob: there is no such file or folder"),
         (
             &["a.py", "--language", "cobol"],

@@ -11,7 +11,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::commands::cli::RunArguments;
-use crate::commands::options::{in_words_of_options, no_language_of, not_a_language, option};
+use crate::commands::options::{
+    in_words_of_options, languages_of, no_language_of, not_a_language, option,
+};
 use crate::commands::{complain, sent_files};
 use crate::config::Config;
 use crate::request::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
@@ -77,7 +79,10 @@ pub(super) fn arguments(
                 None => bail!("--language: {}", not_a_language(&name, config)),
             },
             (None, Some(name)) => language_of(config, name)?,
-            (None, None) => bail!("--language is required for a program from standard input"),
+            (None, None) => bail!(
+                "--language is required for a program from standard input: use one of {}",
+                languages_of(config)
+            ),
         });
         arguments.entrypoint_code = Some(code);
         arguments.entrypoint_filename = name;

@@ -1,5 +1,7 @@
 //! What is printed of a session: its programs' output, and what we say of it in lines of its own.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use isolator_pool::quote::escaped_lines;
 use isolator_pool::run::output::Stream;
@@ -7,6 +9,9 @@ use rustix::termios::tcgetwinsize;
 
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{print, print_to_stderr};
+
+/// How long the terminal may take for the last of a session.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Both output streams.
 #[derive(Debug)]
@@ -105,11 +110,20 @@ impl Screen {
 }
 
 impl Drop for Screen {
-    /// However the session ends, the terminal gets back the look that it had.
+    /// However the session ends, the terminal gets back the look that it had. One that shows nothing at the moment must not keep
+    /// the session from its end, and one that was closed needs nothing.
     fn drop(&mut self) {
-        // A terminal that was closed needs nothing.
-        let _ = print(&self.stdout.ended());
-        let _ = print_to_stderr(&self.stderr.ended());
+        let (stdout, stderr) = (self.stdout.ended(), self.stderr.ended());
+        if stdout.is_empty() && stderr.is_empty() {
+            return;
+        }
+        let (done, written) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = print(&stdout);
+            let _ = print_to_stderr(&stderr);
+            let _ = done.send(());
+        });
+        let _ = written.recv_timeout(PATIENCE);
     }
 }
 

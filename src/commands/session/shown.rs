@@ -164,6 +164,7 @@ pub(super) fn told((media_type, content): &Form) -> String {
         _ => "",
     };
     let size = match content.len() {
+        1 => "1 byte".to_owned(),
         bytes if bytes < 1000 => format!("{bytes} bytes"),
         bytes if bytes < 1_000_000 => format!("{} KB", bytes.div_ceil(1000)),
         bytes => format!("{:.1} MB", bytes as f64 / 1e6),
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_media_type_can_t_forge_a_line() {
-        assert_eq!(told(&form("image/png", "x")), "picture image/png, 1 bytes");
+        assert_eq!(told(&form("image/png", "x")), "picture image/png, 1 byte");
         assert_eq!(told(&("text/html".to_owned(), vec![0; 12_001])), "page text/html, 13 KB");
         assert_eq!(told(&form("a\n\u{1b}[2J/b", "")), "a\\n\\u001b[2J/b, 0 bytes");
     }

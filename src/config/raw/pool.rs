@@ -14,7 +14,7 @@ pub(crate) struct RawPools {
     /// How many sandboxes of each language are kept ready; 0: every start is cold. With {"min": 1, "max": 16} the number follows
     /// the calls. Default: 2.
     pub(crate) size: Option<RawSize>,
-    /// Of the calls, the share that shall find a sandbox ready if the number follows them. Default: 0.99.
+    /// Of the calls, the share that should find a sandbox ready if the number follows them. Default: 0.99.
     pub(crate) target: Option<f64>,
     /// How many of them stay thawed, which saves the time of thawing. Default: 1.
     pub(crate) hot: Option<usize>,
@@ -34,7 +34,7 @@ pub(crate) struct RawPools {
 pub(crate) struct RawPool {
     /// How many sandboxes are kept ready; 0: every start is cold. With {"min": 1, "max": 16} the number follows the calls.
     pub(crate) size: Option<RawSize>,
-    /// Of the calls, the share that shall find a sandbox ready if the number follows them.
+    /// Of the calls, the share that should find a sandbox ready if the number follows them.
     pub(crate) target: Option<f64>,
     /// How many of them stay thawed, which saves the time of thawing.
     pub(crate) hot: Option<usize>,

@@ -44,7 +44,8 @@ pub(super) fn check(
             (Node::Leaf { .. }, kind) => {
                 let path = visit.path.display();
                 return Err(io::Error::other(format!(
-                    "{path} is a {kind:?}, which is not allowed in an image"
+                    "{path} is a {}, which is not allowed in an image",
+                    tree::in_words(kind)
                 )));
             }
         }

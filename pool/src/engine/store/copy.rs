@@ -48,7 +48,10 @@ impl Copier<'_> {
                 }
                 FileType::Symlink => self.link(from, to, &name, &found)?,
                 FileType::RegularFile => self.file(from, to, &name, path, &found)?,
-                kind => return Err(io::Error::other(format!("{} is a {kind:?}", path.display()))),
+                kind => {
+                    let kind = tree::in_words(kind);
+                    return Err(io::Error::other(format!("{} is a {kind}", path.display())));
+                }
             }
             path.pop();
         }

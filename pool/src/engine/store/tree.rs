@@ -25,6 +25,19 @@ const MAX_STEPS: usize = 1024;
 /// Mode of a directory that has no entry in a layer.
 pub(super) const DIRECTORY_MODE: RawMode = 0o755;
 
+/// What a file is, for people.
+pub(super) const fn in_words(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "file",
+        FileType::Directory => "folder",
+        FileType::Symlink => "link",
+        FileType::Fifo => "named pipe",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        FileType::Unknown => "file of an unknown kind",
+    }
+}
+
 /// The root of a tree.
 #[derive(Debug)]
 pub(super) struct Root(OwnedFd);
