@@ -25,7 +25,7 @@ const LONGEST_NAME: usize = 64;
 /// Most sets with a name. Each is built, and stands in the schemas of tools.
 const MAX_SETS: usize = 256;
 
-/// npm needs two thirds of this for a handful of packages.
+/// npm takes 200 MiB for a handful of packages, with its own program.
 const LEAST_BUILD_MEMORY_MB: u64 = 256;
 
 /// The caches of the tools may have this part of what the store may have.

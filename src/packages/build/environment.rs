@@ -7,11 +7,10 @@ use std::ffi::OsString;
 use super::secrets::Secrets;
 
 /// What any program needs, and how it gets to other machines.
-const COMMON: [&str; 25] = [
+const COMMON: [&str; 24] = [
     "PATH",
     "HOME",
     "USER",
-    "TMPDIR",
     "LANG",
     "LC_ALL",
     "XDG_CONFIG_HOME",

@@ -108,15 +108,13 @@ pub(crate) enum BuildError {
     /// A tool needed more memory than it may have.
     #[error(
         "{tool} was ended because it needed more than {most} MiB of memory (packages.buildMemoryMB): the description of a \
-         package may be far too long; ask for fewer packages or other versions, or raise packages.buildMemoryMB\n{said}"
+         package may be far too long; ask for fewer packages or other versions, or raise packages.buildMemoryMB"
     )]
     Memory {
         /// The tool.
         tool: &'static str,
         /// What it may have, in MiB.
         most: u64,
-        /// What it said.
-        said: String,
     },
     /// It took too long.
     #[error("it took longer than {} s (packages.buildTimeout) and was given up; the last that was heard:\n{last}", after.as_secs())]

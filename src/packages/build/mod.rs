@@ -196,12 +196,10 @@ impl Builder {
                 if !pins.is_empty() {
                     write(&building.folder().join(CONSTRAINTS), &pins)?;
                 }
-                let uv = self.uv(&target, &building, &watch, deadline, &cache);
+                let uv = self.uv(&target, &watch, deadline, &cache);
                 uv.compile(!pins.is_empty(), say).await
             }
-            Interpreter::Node => {
-                self.npm(&target, &building, &watch, deadline, &cache).resolve(say).await
-            }
+            Interpreter::Node => self.npm(&target, &watch, deadline, &cache).resolve(say).await,
         };
         resolved.map_err(|error| error.beside(&recipe.pins))?;
         let path = building.folder().join(locked);
@@ -253,7 +251,7 @@ impl Builder {
         let building = self.begin(deadline).await?;
         let watch = self.watch(&building).await;
         say(&format!("installing {} packages", lock.packages.len()));
-        let installed = self.install(recipe, lock, &target, &building, &watch, deadline, say).await;
+        let installed = self.install(recipe, lock, &target, &watch, deadline, say).await;
         installed?;
         let files = building.files();
         let entries = self.inspect(&files).await?;
@@ -301,11 +299,11 @@ impl Builder {
         recipe: &Recipe,
         lock: &Lock,
         target: &Target,
-        building: &Building,
         watch: &Watch<'_>,
         deadline: Deadline,
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
+        let building = watch.building;
         let unfit = |error: LockError| BuildError::Lock(error.to_string());
         match &target.system {
             System::Python { minor, executable, .. } => {
@@ -314,7 +312,7 @@ impl Builder {
                 // Written anew from what was understood.
                 write(&building.folder().join(REQUIREMENTS), &python::text(&pinned))?;
                 let cache = self.store.cache("uv");
-                let uv = self.uv(target, building, watch, deadline, &cache);
+                let uv = self.uv(target, watch, deadline, &cache);
                 if !pinned.is_empty() {
                     uv.install(&building.files(), say).await?;
                 }
@@ -342,7 +340,7 @@ impl Builder {
                 write(&files.join(PACKAGE), &package)?;
                 write(&files.join(PACKAGE_LOCK), &lock.files[PACKAGE_LOCK])?;
                 let cache = self.store.cache("npm");
-                self.npm(target, building, watch, deadline, &cache).install(&files, say).await
+                self.npm(target, watch, deadline, &cache).install(&files, say).await
             }
         }
     }
@@ -397,23 +395,21 @@ impl Builder {
     fn uv<'u>(
         &'u self,
         target: &'u Target,
-        building: &'u Building,
         watch: &'u Watch<'u>,
         deadline: Deadline,
         cache: &'u Path,
     ) -> Uv<'u> {
-        Uv { config: &self.config, target, building, watch, cache, deadline }
+        Uv { config: &self.config, target, watch, cache, deadline }
     }
 
     fn npm<'n>(
         &'n self,
         target: &'n Target,
-        building: &'n Building,
         watch: &'n Watch<'n>,
         deadline: Deadline,
         cache: &'n Path,
     ) -> Npm<'n> {
-        Npm { config: &self.config, target, building, watch, cache, deadline }
+        Npm { config: &self.config, target, watch, cache, deadline }
     }
 }
 

@@ -22,7 +22,7 @@ use super::tool::{Call, Deadline, Failed};
 use super::watch::Watch;
 use crate::config::{Config, Index};
 use crate::packages::lock::{PACKAGE, PACKAGE_LOCK};
-use crate::packages::store::{Building, StoreError};
+use crate::packages::store::StoreError;
 use crate::packages::target::{System, Target};
 
 const NPM: &str = "npm";
@@ -82,7 +82,6 @@ const RESERVED: u64 = 512 << 20;
 pub(super) struct Npm<'n> {
     pub config: &'n Config,
     pub target: &'n Target,
-    pub building: &'n Building,
     pub watch: &'n Watch<'n>,
     pub cache: &'n Path,
     pub deadline: Deadline,
@@ -91,7 +90,8 @@ pub(super) struct Npm<'n> {
 impl Npm<'_> {
     /// Resolves what `package.json` in the building folder asks for. Its result is there, too.
     pub(super) async fn resolve(&self, say: Progress<'_>) -> Result<(), BuildError> {
-        self.run(self.building.folder(), &["install", "--package-lock-only"], |_| None, say).await
+        self.run(self.watch.building.folder(), &["install", "--package-lock-only"], |_| None, say)
+            .await
     }
 
     /// Installs what `package-lock.json` in `folder` has.
@@ -133,6 +133,8 @@ impl Npm<'_> {
             SETTINGS.contains(&lower.as_str())
                 || (index.is_none() && (lower.starts_with("npm_config_") || lower == "npm_token"))
         });
+        // What it writes anywhere counts.
+        env.set("TMPDIR", self.watch.building.folder());
         // It collects its garbage before it reaches its bound.
         let heap = self.config.packages.build_memory.as_mib() / HEAP.1 * HEAP.0;
         env.set("NODE_OPTIONS", format!("--max-old-space-size={heap}"));
@@ -147,7 +149,7 @@ impl Npm<'_> {
             arguments,
             env: env.variables,
             folder,
-            lock: self.building.lock(),
+            lock: self.watch.building.lock(),
             reserved: RESERVED,
             watch: self.watch,
             secrets: &env.secrets,
@@ -170,8 +172,8 @@ impl Npm<'_> {
             }
         }
         let settings = Settings([
-            self.building.folder().join("user.npmrc"),
-            self.building.folder().join("global.npmrc"),
+            self.watch.building.folder().join("user.npmrc"),
+            self.watch.building.folder().join("global.npmrc"),
         ]);
         let [user, global] = &settings.0;
         for (path, text) in [(user, text.as_str()), (global, "")] {

@@ -385,7 +385,8 @@ mod tests {
             let Err(BuildError::Refused(why)) = ended else { panic!("{script}: {ended:?}") };
             assert!(why.contains(expected), "{why}");
         }
-        let hungry = "exec tail -c 100000000 /dev/zero";
+        // More than its bound, and less than the kernel's for each process.
+        let hungry = "(head -c 75000000 /dev/zero; sleep 600) | tail";
         let (ended, _) = run(hungry, LONG).await;
         let Err(BuildError::Memory { most: 64, .. }) = ended else { panic!("{ended:?}") };
     }

@@ -18,7 +18,6 @@ use super::tool::{Call, Deadline, Failed};
 use super::watch::Watch;
 use crate::config::{Config, Index};
 use crate::packages::lock::{CONSTRAINTS, REQUIREMENTS, WANTED};
-use crate::packages::store::Building;
 use crate::packages::target::{System, Target};
 
 const UV: &str = "uv";
@@ -74,7 +73,6 @@ const UNREACHABLE: [&str; 8] = [
 pub(super) struct Uv<'u> {
     pub config: &'u Config,
     pub target: &'u Target,
-    pub building: &'u Building,
     pub watch: &'u Watch<'u>,
     pub cache: &'u Path,
     pub deadline: Deadline,
@@ -154,15 +152,17 @@ impl Uv<'_> {
         if let Some(folder) = folder {
             all.extend(["--no-index".into(), "--find-links".into(), folder]);
         }
-        let env = environment(index);
+        let mut env = environment(index);
+        // What it writes anywhere counts.
+        env.set("TMPDIR", self.watch.building.folder());
         let tools = &self.config.packages.tools;
         let call = Call {
             tool: UV,
             program: tools.uv.clone(),
             arguments: all,
             env: env.variables,
-            folder: self.building.folder(),
-            lock: self.building.lock(),
+            folder: self.watch.building.folder(),
+            lock: self.watch.building.lock(),
             reserved: 0,
             watch: self.watch,
             secrets: &env.secrets,

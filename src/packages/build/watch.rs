@@ -63,7 +63,7 @@ const NO_MEMORY: [&str; 7] = [
     "ENOMEM",
     "std::bad_alloc",
 ];
-const TOO_LONG: [&str; 3] = ["os error 27", "File too large", "EFBIG"];
+const TOO_LONG: [&str; 4] = ["os error 27", "File too large", "EFBIG", "SIGXFSZ"];
 
 /// Signals by which a process ends that gets no memory.
 const WITHOUT_MEMORY: [i32; 5] =
@@ -119,7 +119,8 @@ impl Bounds {
 
 /// Watches one build.
 pub(super) struct Watch<'w> {
-    building: &'w Building,
+    /// What is built.
+    pub building: &'w Building,
     bounds: Bounds,
     group: Option<Box<dyn ToolGroup>>,
     /// The most memory that a tool had.
@@ -178,13 +179,13 @@ impl<'w> Watch<'w> {
         said: &str,
     ) -> Option<BuildError> {
         let says = |words: &[&str]| words.iter().any(|words| said.contains(words));
-        if let Some(reached) = self.of_group(tool, said) {
+        if let Some(reached) = self.of_group(tool) {
             return Some(self.refused(reached));
         }
         let had_most = *lock(&self.peak) >= self.bounds.memory.as_bytes() / 4 * 3;
         let is_killed = status.signal().is_some_and(|it| WITHOUT_MEMORY.contains(&it));
         if says(&NO_MEMORY) || is_killed && had_most {
-            return Some(self.refused(self.no_memory(tool, said)));
+            return Some(self.refused(self.no_memory(tool)));
         }
         if says(&TOO_LONG) || status.signal() == Some(libc::SIGXFSZ) {
             return Some(self.refused(BuildError::Refused(format!(
@@ -196,8 +197,8 @@ impl<'w> Watch<'w> {
         None
     }
 
-    fn no_memory(&self, tool: &'static str, said: &str) -> BuildError {
-        BuildError::Memory { tool, most: self.bounds.memory.as_mib(), said: said.to_owned() }
+    fn no_memory(&self, tool: &'static str) -> BuildError {
+        BuildError::Memory { tool, most: self.bounds.memory.as_mib() }
     }
 
     fn many_tasks(&self, tool: &'static str) -> BuildError {
@@ -208,9 +209,9 @@ impl<'w> Watch<'w> {
     }
 
     /// The bound of its control group that a tool has reached.
-    fn of_group(&self, tool: &'static str, said: &str) -> Option<BuildError> {
+    fn of_group(&self, tool: &'static str) -> Option<BuildError> {
         match self.group.as_ref()?.reached()? {
-            LimitKind::Memory => Some(self.no_memory(tool, said)),
+            LimitKind::Memory => Some(self.no_memory(tool)),
             LimitKind::Processes => Some(self.many_tasks(tool)),
             LimitKind::Cpu => None,
         }
@@ -225,23 +226,25 @@ impl<'w> Watch<'w> {
     /// Looks at the disk until a bound is reached, and tells which.
     async fn disk(&self) -> BuildError {
         let growth = self.building.growth();
-        let mut free_then = u64::MAX;
+        let mut then = (0, 0);
         let (mut measured, mut took) = (Instant::now(), Duration::ZERO);
         loop {
             sleep(LOOK_AT_DISK).await;
             let mut is_growing = false;
             if let Ok(disk) = statvfs(growth.folder()) {
-                let free = disk.f_bavail * disk.f_frsize;
+                let free = (disk.f_bavail * disk.f_frsize, disk.f_favail);
                 let least = FREE_BYTES.min(disk.f_blocks * disk.f_frsize / FREE_SHARE);
+                // Some file systems make room for files as they come.
                 let is_without_files =
-                    disk.f_files > 0 && disk.f_favail < FREE_FILES.min(disk.f_files / FREE_SHARE);
-                if free < least || is_without_files {
+                    disk.f_files > 0 && free.1 < FREE_FILES.min(disk.f_files / FREE_SHARE);
+                if free.0 < least || is_without_files {
                     return BuildError::Full(growth.folder().to_owned());
                 }
-                free_then = free_then.max(free);
-                is_growing = free_then - free > self.bounds.disk / MEASURE_AFTER;
+                then = (then.0.max(free.0), then.1.max(free.1));
+                is_growing = then.0 - free.0 > self.bounds.disk / MEASURE_AFTER
+                    || then.1 - free.1 > MOST_ENTRIES as u64 / MEASURE_AFTER;
                 if is_growing && measured.elapsed() > took {
-                    free_then = free;
+                    then = free;
                 }
             }
             let pause = if is_growing { took } else { MEASURE_EVERY.max(took * REST) };
@@ -283,7 +286,7 @@ impl<'w> Watch<'w> {
                     self.limit(pid, reserved);
                 }
             }
-            if let Some(reached) = self.of_group(tool, "") {
+            if let Some(reached) = self.of_group(tool) {
                 return reached;
             }
             {
@@ -291,7 +294,7 @@ impl<'w> Watch<'w> {
                 *peak = (*peak).max(found.memory);
             }
             if found.memory > self.bounds.memory.as_bytes() {
-                return self.no_memory(tool, "");
+                return self.no_memory(tool);
             }
             if found.tasks > self.bounds.tasks.into() {
                 return self.many_tasks(tool);

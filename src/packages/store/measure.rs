@@ -11,6 +11,9 @@ use super::tree::DEEPEST;
 /// Deepest nesting in a folder of a tool: its own folders are above those of packages.
 const DEEPEST_OF_TOOL: usize = DEEPEST + 8;
 
+/// Packages that are told apart.
+const MOST_PARTS: usize = 10_000;
+
 /// What is in a folder.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Usage {
@@ -84,7 +87,9 @@ impl Usage {
                     folders.push((path, depth + 1, part));
                 } else if is_counted {
                     self.bytes += metadata.len();
-                    if let Some(part) = part {
+                    if let Some(part) = part
+                        && (self.parts.len() < MOST_PARTS || self.parts.contains_key(&part))
+                    {
                         *self.parts.entry(part).or_default() += metadata.len();
                     }
                 }

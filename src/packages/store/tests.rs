@@ -28,7 +28,7 @@ fn begin(store: &Store) -> Building {
 }
 
 fn publish(store: &Store) -> StoredSet {
-    let building = begin(&store);
+    let building = begin(store);
     fs::write(building.files().join("a.py"), "x = 1\n").unwrap();
     let entries = tree::entries(&building.files()).unwrap();
     let set = set(tree::bytes(&entries));

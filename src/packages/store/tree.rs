@@ -18,6 +18,9 @@ use crate::hex::hex;
 /// Most files, folders and links of one set.
 pub(crate) const MOST_ENTRIES: usize = 400_000;
 
+/// Most bytes of all paths together, which are in memory several times when a set is listed.
+const LONGEST_PATHS: usize = 64 << 20;
+
 /// Longest path below the set's folder, in bytes.
 const LONGEST_PATH: usize = 1024;
 
@@ -76,6 +79,7 @@ pub(crate) enum EntryKind {
 /// When there is something else than files, folders and links that stay inside, or too much.
 pub(crate) fn entries(root: &Path) -> Result<Vec<Entry>, TreeError> {
     let mut found = Vec::new();
+    let mut bytes_of_paths = 0;
     let mut folders = vec![(String::new(), 0)];
     while let Some((folder, depth)) = folders.pop() {
         let path = root.join(&folder);
@@ -99,6 +103,13 @@ pub(crate) fn entries(root: &Path) -> Result<Vec<Entry>, TreeError> {
             if found.len() >= MOST_ENTRIES {
                 return Err(TreeError::Refused(format!(
                     "there are more than {MOST_ENTRIES} files"
+                )));
+            }
+            bytes_of_paths += path.len();
+            if bytes_of_paths > LONGEST_PATHS {
+                return Err(TreeError::Refused(format!(
+                    "the names of its files have more than {} MiB",
+                    LONGEST_PATHS >> 20
                 )));
             }
             let metadata = entry.metadata().map_err(failed)?;
