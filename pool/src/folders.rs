@@ -170,9 +170,12 @@ impl Visitor for Removal {
 
     fn enter(&mut self, folder: &OwnedFd) -> io::Result<Vec<OsString>> {
         let mut folders = Vec::new();
-        list(folder, &mut |name, found| match is_folder(found) {
-            true => Ok(folders.push(name.to_owned())),
-            false => self.unlink(folder.as_fd(), name, found),
+        list(folder, &mut |name, found| {
+            if is_folder(found) {
+                folders.push(name.to_owned());
+                return Ok(());
+            }
+            self.unlink(folder.as_fd(), name, found)
         })?;
         Ok(folders)
     }
@@ -292,7 +295,7 @@ mod tests {
             symlink(&other, top.join(link)).unwrap();
         }
         fs::set_permissions(top.join("a"), fs::Permissions::from_mode(0o500)).unwrap();
-        fs::set_permissions(top.join("a/b"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(top.join("a/b"), fs::Permissions::from_mode(0o000)).unwrap();
         assert_eq!(remove(&top).unwrap(), 5);
         assert!(!top.exists());
         assert_eq!(fs::read_to_string(other.join("kept")).unwrap(), "kept");

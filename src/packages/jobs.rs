@@ -199,8 +199,8 @@ impl Jobs {
             };
             entries.values().filter(is_such).count()
         };
-        let waiting = building(None);
-        if waiting >= MOST_BEGUN || building(Some(client)) >= self.of_one_builds {
+        let (waiting, own) = (building(None), building(Some(client)));
+        if is_too_much(waiting, MOST_BEGUN, own, self.of_one_builds) {
             return Err(Refusal::Busy { waiting, what: "sets of packages are being built" });
         }
         let (sender, step) = watch::channel(Step::Doing(String::new()));
@@ -305,12 +305,17 @@ impl Jobs {
         let mut waiters = lock(&self.waiters);
         let waiting = waiters.values().sum();
         let own = waiters.get(client).copied().unwrap_or_default();
-        if waiting >= MOST_WAITERS || own >= self.of_one_waiters {
+        if is_too_much(waiting, MOST_WAITERS, own, self.of_one_waiters) {
             return Err(Refusal::Busy { waiting, what: "calls wait for sets of packages" });
         }
         *waiters.entry(client.clone()).or_default() += 1;
         Ok(Waiting { step, client: client.clone(), waiters: Arc::clone(&self.waiters) })
     }
+}
+
+/// Whether a client that has `own` of `all` can't have one more. A client that has none always can, however many others have.
+fn is_too_much(all: usize, most: usize, own: usize, most_of_one: usize) -> bool {
+    own >= most_of_one || own > 0 && all >= most
 }
 
 /// Whether a set still fits. Where the image is not known now, it is the one of before.

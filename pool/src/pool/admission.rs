@@ -1,9 +1,9 @@
 //! Admission: how many requests run at once, how many may wait, and whose turn it is.
 //!
-//! Clients share the slots. A free slot goes to the waiting client with the fewest running requests, of several to
-//! the one whose last turn is longest ago, and no client may run more than its limit. When the queue is full, the client with the most queued requests loses
-//! its newest one to a client with fewer (in packet queues this is called "longest queue drop"). So a client
-//! that floods the server only slows down itself.
+//! Clients share the slots. A free slot goes to the waiting client with the fewest running requests, of several
+//! to the one whose last turn is longest ago, and no client may run more than its limit. When the queue is full,
+//! the client with the most queued requests loses its newest one to a client with fewer (in packet queues this is
+//! called "longest queue drop"). So a client that floods the server only slows down itself.
 //!
 //! The sandbox of a session keeps its slot for a moment after a call, because it still runs. Such a slot *rests*: it is called back
 //! as soon as somebody waits who could use it.

@@ -40,13 +40,17 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// The first one. Everything that can be removed is.
+    /// The last one; those before it are logged. Everything that can be removed is.
     pub(crate) fn sweep(&self) -> Result<(), StoreError> {
         let mut swept = self.move_leftovers();
         let removed = self.folder.join("removed");
         for entry in fs::read_dir(&removed).map_err(|error| StoreError::io(&removed, error))? {
             let path = entry.map_err(|error| StoreError::io(&removed, error))?.path();
-            swept = swept.and(remove_folder(&path));
+            if let Err(error) = remove_folder(&path)
+                && let Err(before) = std::mem::replace(&mut swept, Err(error))
+            {
+                tracing::warn!(error = %before, "what is left of packages was not removed");
+            }
         }
         swept
     }

@@ -263,7 +263,11 @@ impl Staged {
     /// Gives up the image and removes what is there of it. What stays is removed by the next prune.
     pub async fn discard(self) {
         // It fails only if the process ends, and then the next prune does it.
-        let _ = run_blocking(move || Ok(self.discard_now())).await;
+        let _ = run_blocking(move || {
+            self.discard_now();
+            Ok(())
+        })
+        .await;
     }
 
     /// The same, on a thread that may block.
