@@ -10,22 +10,29 @@ import signal
 import sys
 
 NICE = 5
+# Every limit that the kernel has.
 LIMITS = {
     "AS": 1 << 40,
     "CORE": 0,
     "CPU": 500,
     "DATA": 1 << 40,
     "FSIZE": 64 << 20,
+    "LOCKS": 100,
     "MEMLOCK": 16 << 10,
     "MSGQUEUE": 4096,
+    "NICE": 25,
     "NOFILE": 512,
     "NPROC": 40_000,
     "RSS": 1 << 40,
+    "RTPRIO": 50,
+    "RTTIME": 10_000_000,
     "SIGPENDING": 200,
     "STACK": 1 << 20,
 }
+# Python has no name for it.
+LOCKS = 10
 ADDR_NO_RANDOMIZE = 0x0040000
-PR_CAPBSET_DROP, PR_SET_TIMERSLACK = 24, 29
+PR_CAPBSET_DROP, PR_SET_TIMERSLACK, PR_SET_THP_DISABLE = 24, 29, 41
 CAP_SYS_RESOURCE = 24
 IGNORED = [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM, signal.SIGCHLD]
 
@@ -42,13 +49,16 @@ def main(how, command):
     if how != "plain":
         os.umask(0o177)
         for name, limit in LIMITS.items():
-            number = getattr(resource, f"RLIMIT_{name}")
-            hard = limit if how == "bounded" or can_raise() else resource.getrlimit(number)[1]
-            resource.setrlimit(number, (limit, hard))
+            number = getattr(resource, f"RLIMIT_{name}", LOCKS)
+            most = resource.getrlimit(number)[1]
+            if not can_raise() and most != resource.RLIM_INFINITY:
+                limit = min(limit, most)
+            resource.setrlimit(number, (limit, limit if how == "bounded" or can_raise() else most))
         os.nice(NICE)
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))
         libc.personality(ADDR_NO_RANDOMIZE)
         libc.prctl(PR_SET_TIMERSLACK, 1_000_000, 0, 0, 0)
+        libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("800")
         for number in IGNORED:

@@ -28,7 +28,7 @@ status = dict(line.split(":", 1) for line in open(of + "status"))
 stat = open(of + "stat").read().rpartition(")")[2].split()
 print(json.dumps({
     "limits": open(of + "limits").read().splitlines(),
-    "status": {name: status[name].strip() for name in ("Umask", "SigBlk", "SigIgn", "SigPnd")},
+    "status": {name: status[name].strip() for name in ("Umask", "SigBlk", "SigIgn", "SigPnd", "THP_enabled")},
     "nice": stat[16], "policy": stat[38], "personality": open(of + "personality").read().strip(),
     "slack": open(of + "timerslack_ns").read().strip(), "oom": open(of + "oom_score_adj").read().strip(),
 }))

@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 
 use rustix::fs::Mode;
 use rustix::process::{getpriority_process, setpriority_process, umask};
-use rustix::thread::set_current_timer_slack;
+use rustix::thread::{disable_transparent_huge_pages, set_current_timer_slack};
 use syscalls::{Sysno, syscall};
 
 /// As on every system, and with every container engine.
@@ -37,6 +37,8 @@ pub(super) fn set_back() -> Vec<String> {
         ("nice value", set_nice_value()),
         // It can't be set before: a process with a real-time priority has none.
         ("timer slack", set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)).map_err(Into::into)),
+        // Some services have none, and all that they start.
+        ("want of huge pages", disable_transparent_huge_pages(false).map_err(Into::into)),
     ];
     let refused = steps.into_iter().filter_map(|(what, set)| Some((what, set.err()?)));
     refused
