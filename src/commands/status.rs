@@ -88,7 +88,7 @@ fn shown(status: &Value) -> String {
             "ready",
             "p50",
             "p99",
-            "making",
+            "replacing",
         ]),
         row([
             "pool", "ready", "program", "sessions", "made", "1 min", &past, "1 min", &past,
@@ -114,7 +114,10 @@ fn shown(status: &Value) -> String {
             minute.ready.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
             time(minute.p50),
             time(minute.p99),
-            time(pool["refill_ms"].as_f64()),
+            // As `isolator tune` has it.
+            time(
+                pool["making_ms"].as_f64().map(|ms| ms + pool["delay_ms"].as_f64().unwrap_or(0.0)),
+            ),
         ];
         lines.push(row(cells.each_ref().map(String::as_str)));
         if let Some(error) = pool["last_error"].as_str() {
@@ -171,7 +174,7 @@ fn past(status: &Value) -> String {
 fn memory(status: &Value) -> String {
     let bytes = |value: &Value| match value.as_u64() {
         Some(bytes) => format!("{} MiB", bytes.div_ceil(1 << 20)),
-        None => "not known yet".to_owned(),
+        None => "not known".to_owned(),
     };
     let mut parts = vec![format!("sessions {}", bytes(&status["sessions"]["memory_bytes"]))];
     let pools = status["pools"].as_object().into_iter().flatten();
@@ -233,7 +236,7 @@ mod tests {
         intervals.extend(vec![of(6, Some(2.0)); 11]);
         intervals.push(of(0, None));
         let pool = json!({
-            "hot": 1, "paused": 1, "size": 4, "in_use": 1, "sessions": 5, "making": 2, "refill_ms": 41.2,
+            "hot": 1, "paused": 1, "size": 4, "in_use": 1, "sessions": 5, "making": 2, "delay_ms": 10.0, "making_ms": 31.2,
             "memory_bytes": 3 << 20,
             "last_error": "no\u{1b}[2J room",
         });

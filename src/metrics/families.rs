@@ -333,6 +333,11 @@ fn of_sessions(families: &mut Families<'_>, sources: &Sources) -> fmt::Result {
         "How long opening a session took, from the arrival of the request until cells could run.",
         of_each(sources, |counts| &counts.opening),
     )?;
+    families.counters(
+        "isolator_sessions_ended",
+        "Sessions that have ended, by the reason.",
+        sources.sessions.ended().map(|(reason, count)| ([("reason", reason)], count)),
+    )?;
     families.counter(
         "isolator_sessions_replayed",
         "Sessions that were opened with what another one had run.",

@@ -109,8 +109,6 @@ struct OnePool {
     sessions_opened: u64,
     /// Programs and sessions that got a sandbox since the start, by how.
     starts: BTreeMap<&'static str, u64>,
-    /// The mean time of making a sandbox.
-    refill_ms: Option<f64>,
     /// How long replacing a sandbox typically takes, with all that waits in it: until it begins, and from then on.
     delay_ms: Option<f64>,
     making_ms: Option<f64>,
@@ -228,8 +226,6 @@ impl Status {
             let status = status.remove(name)?;
             let starts = Start::ALL.map(Start::as_str).into_iter().zip(counts.starts()).collect();
             let sum = |counts: &[Count]| counts.iter().map(Count::get).sum();
-            let made = counts.made.count();
-            let mean = || counts.made.sum() / u32::try_from(made).unwrap_or(u32::MAX);
             let Seen { depths, busiest_minute } = pools.seen(name).unwrap_or_default();
             let pool = OnePool {
                 size: status.size,
@@ -247,7 +243,6 @@ impl Status {
                 cells: sum(&counts.cells),
                 sessions_opened: sum(&counts.sessions),
                 starts,
-                refill_ms: (made > 0).then(|| ms(mean())),
                 memory_bytes: memory.get(name).map(|memory| memory.sandboxes),
                 sandbox_bytes: memory.get(name).and_then(WaitingMemory::each),
                 last_error: status.last_error,

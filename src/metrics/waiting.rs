@@ -13,6 +13,9 @@ use tokio_util::task::TaskTracker;
 /// How old what is known can get while somebody asks.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
+/// The same while nothing was found, as before the pools are full. That costs nothing.
+const LOOK_SOON: Duration = Duration::from_secs(1);
+
 /// How long a look can take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -49,8 +52,10 @@ impl Waiting {
     pub(super) fn look(self: &Arc<Self>, pools: &Arc<Pools>) {
         {
             let mut known = lock(&self.known);
-            // A look ends before it is time for the next one.
-            if known.looked.is_some_and(|looked| looked.elapsed() < LOOK_AGAIN) {
+            let is_found = known.memory.values().any(|memory| memory.sandboxes > 0);
+            let pause = if is_found { LOOK_AGAIN } else { LOOK_SOON };
+            let is_new = known.looked.is_some_and(|looked| looked.elapsed() < pause);
+            if is_new || !self.tasks.is_empty() {
                 return;
             }
             known.looked = Some(Instant::now());

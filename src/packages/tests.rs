@@ -287,6 +287,8 @@ async fn however_many_ask_a_set_is_built_once() {
     assert_eq!((server.script.count("lock"), server.script.count("build ")), (1, 1));
     server.get(&["text"]).await.unwrap();
     assert_eq!(server.script.count("lock"), 1, "afterwards nothing is looked up anymore");
+    let counts = server.packages.counts();
+    assert_eq!((counts.built, counts.failed), (1, 0));
 }
 
 #[tokio::test]
@@ -366,6 +368,8 @@ async fn a_failure_is_remembered_and_tried_again_later() {
     // Whoever builds it by hand has changed something.
     server.packages.build("text", &|_| ()).await.unwrap();
     server.get(&["text"]).await.unwrap();
+    let counts = server.packages.counts();
+    assert_eq!((counts.built, counts.failed), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,8 @@ pub(super) struct Book {
     pub(super) most_memory: AtomicU64,
     pub(super) opened: AtomicU64,
     pub(super) evicted: AtomicU64,
+    /// Sessions that have ended, by [`Why::KINDS`].
+    pub(super) ended: [AtomicU64; Why::KINDS.len()],
     pub(super) undone: AtomicU64,
     pub(super) replayed: AtomicU64,
     pub(super) files_read: AtomicU64,
@@ -107,6 +109,7 @@ impl Book {
             tracing::info!(client = %session.client, %why, "a session has ended");
             let evicted = matches!(why, Why::Memory(_) | Why::TooMany(_) | Why::TooManyOfClient(_));
             self.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
+            self.ended[why.kind()].fetch_add(1, Ordering::Relaxed);
             entries.gone.add(gone_of(session, why));
         }
         drop(entries);

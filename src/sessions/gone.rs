@@ -35,6 +35,26 @@ pub(crate) enum Why {
     Ended(EndReason),
 }
 
+impl Why {
+    /// The names of all kinds for operators, in the order of their numbers.
+    pub(super) const KINDS: [&str; 8] =
+        ["idle", "too_old", "too_many", "memory", "closed", "by_program", "lost", "server_stops"];
+
+    /// The number of its kind.
+    pub(super) const fn kind(&self) -> usize {
+        match self {
+            Self::Idle(_) => 0,
+            Self::TooOld(_) => 1,
+            Self::TooManyOfClient(_) | Self::TooMany(_) => 2,
+            Self::Memory(_) => 3,
+            Self::Ended(EndReason::Closed) => 4,
+            Self::Ended(EndReason::ByProgram(_)) => 5,
+            Self::Ended(EndReason::Lost(_)) => 6,
+            Self::Ended(EndReason::ServerStops) => 7,
+        }
+    }
+}
+
 impl std::fmt::Display for Why {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

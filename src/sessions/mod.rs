@@ -6,7 +6,7 @@ pub(crate) mod journal;
 mod open;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -256,6 +256,12 @@ impl Sessions {
     /// Notes that a client has read a file, or a part of it.
     pub(crate) fn count_read(&self) {
         self.book.files_read.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many have ended, by the kind of reason.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Why::KINDS.into_iter().zip(self.book.ended.each_ref().map(count))
     }
 
     /// How many are open of each language.

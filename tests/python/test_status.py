@@ -45,7 +45,7 @@ async def test_the_page_shows_what_happens_and_keeps_itself_up_to_date(tmp_path)
         for number in range(5):
             await tool(url, 1, "execute_code", session=session, entrypoint_code=f"open('kept.txt', 'w').write('{number}')")
         await read(url, f"isolator://sessions/{session}/files/kept.txt")
-        await tool(url, 1, "open_session", language="python", replay=session)
+        again = (await tool(url, 1, "open_session", language="python", replay=session))["session"]
         # Two looks are between the calls and the page.
         await anyio.sleep(6)
         async with anyio.create_task_group() as tasks:
@@ -80,6 +80,9 @@ async def test_the_page_shows_what_happens_and_keeps_itself_up_to_date(tmp_path)
         assert found['isolator_cell_seconds_count{language="python"}'] == 10
         assert found['isolator_session_open_seconds_count{language="python"}'] == 2
         assert found['isolator_sandboxes{pool="python",state="session"}'] == 2
+        await tool(url, 1, "close_session", session=again)
+        ended = values((await asked(f"{admin}/metrics"))[2])
+        assert ended['isolator_sessions_ended_total{reason="closed"}'] == 1 and ended['isolator_sessions_ended_total{reason="lost"}'] == 0
         assert (found["isolator_sessions_replayed_total"], found["isolator_session_files_read_total"]) == (1, 1)
 
     # The same page with other figures: calls, a pause, one call, a pause.

@@ -138,7 +138,7 @@ fn one(of: &Seen, size: usize, wanted: usize, aim: Aim) -> Advice {
             "without the bound of memory it would be {wanted}, for {share} and {memory}"
         ));
     }
-    if !of.is_measured {
+    if calls > 0 && !of.is_measured {
         notes.push("the memory is an estimate, because it could not be measured".to_owned());
     }
     let reason = match (calls, of.now) {

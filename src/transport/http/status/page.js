@@ -119,7 +119,7 @@ function pool(name, now, status) {
     ["running a program", now.in_use],
     ["held by open sessions", now.sessions],
     ["being made", now.making],
-    ["making one takes", time(now.refill_ms)],
+    ["replacing one takes", time(now.making_ms === null ? null : now.delay_ms + now.making_ms)],
     ["calls, now", latest("calls")],
     [`calls, ${recent}`, mean("calls")],
     ["cells, now", latest("cells")],
