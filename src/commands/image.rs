@@ -200,6 +200,28 @@ async fn fetch(
     names: Vec<String>,
     how: How,
 ) -> anyhow::Result<ExitCode> {
+    let fetched = fetch_each(config, app, names, how).await;
+    if !matches!(fetched, Ok(false)) {
+        // What builds have used is removed now, and not when the next server starts. A failure has its own error.
+        if let Err(error) = app.give_up().await
+            && fetched.is_ok()
+        {
+            tracing::warn!(%error, "what builds have left could not be removed");
+        }
+    }
+    if fetched? {
+        tell_unused(config, app, &bounded(Call::FindImage, app.store.list()).await?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds or pulls the images of the languages. Returns whether one of them is new.
+async fn fetch_each(
+    config: &Config,
+    app: &App,
+    names: Vec<String>,
+    how: How,
+) -> anyhow::Result<bool> {
     let mut is_any_new = false;
     for language in choose(config, app, names, how.origin)? {
         let name = &language.sandbox.image.name;
@@ -211,10 +233,7 @@ async fn fetch(
         let note = if is_unchanged { " (unchanged; --force builds it again)" } else { "" };
         say(&format!("{name} {}{note}", image.digest))?;
     }
-    if is_any_new {
-        tell_unused(config, app, &bounded(Call::FindImage, app.store.list()).await?);
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(is_any_new)
 }
 
 /// The named languages, or all whose images have that origin.

@@ -251,10 +251,10 @@ fn filled_language(language: &Language, raw: RawLanguage, target: f64) -> RawLan
         tmp_mb: Some(sandbox.limits.tmp.as_mib()),
         pool: RawPool {
             size: Some(raw_size(language.pool.size)),
-            target: match language.pool.size {
-                Size::Adaptive { target, .. } => Some(target),
-                Size::Fixed(_) => Some(target),
-            },
+            target: Some(match language.pool.size {
+                Size::Adaptive { target: own, .. } => own,
+                Size::Fixed(_) => target,
+            }),
             hot: Some(language.pool.hot),
             max_age: Some(language.pool.max_age),
         },

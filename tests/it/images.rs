@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::engine::Kind;
-use crate::common::{Finished, config, isolator, run_command, write_config};
+use crate::common::{Finished, config, isolator, run_command, state, write_config};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -267,6 +267,8 @@ fn an_image_is_built_again_only_if_something_has_changed() {
     let built = digest(&first);
     // What is done now, and not each line.
     assert!(first.stderr.contains("step 2 of 2: building isolator/python"), "{first:?}");
+    let shared = state(builds.0.0.path()).join("isolator/instances/embedded");
+    assert_eq!(fs::read_dir(shared).map_or(0, Iterator::count), 0, "nothing is left of the build");
     assert!(!first.stderr.contains("line 5") && first.stderr.lines().count() < 6, "{first:?}");
 
     let began = Instant::now();

@@ -328,18 +328,20 @@ async fn check_and_sweep(app: &App, server: &Server) -> Infallible {
     std::future::pending().await
 }
 
-/// Says once what to do about images that the server can't get by itself.
+/// Says once what to do about images that are missing, if the server does not try to get them by itself, which tells why it fails.
 async fn tell_missing_images(app: &App, config: &Config) {
+    if config.pull_policy != PullPolicy::Never {
+        return;
+    }
     for language in config.languages.values() {
         let image = &language.sandbox.image.name;
         if !matches!(app.images.find(image).await, Ok(None)) {
             continue;
         }
         match how_to_fetch(config, app, language).await {
-            Ok(run) if config.pull_policy == PullPolicy::Never => {
+            Ok(run) => {
                 tracing::warn!(image, "the image of {} is missing; run `{run}`", language.name);
             }
-            Ok(_) => {}
             Err(why) => tracing::warn!(image, "the image of {} is missing: {why}", language.name),
         }
     }
