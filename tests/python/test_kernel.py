@@ -1,6 +1,5 @@
 """The kernel of a Python session: state, ends of cells, checkpoints, interruptions, streams. It needs no engine."""
 
-import errno
 import os
 import signal
 import threading

@@ -222,11 +222,12 @@ async def test_a_long_run_goes_on_and_its_result_is_read_with_the_handle(impatie
 
 @pytest.mark.any_engine
 async def test_a_long_run_is_ended_by_its_caller(impatient):
-    handle = await begin(impatient, slow(600))
+    handle = await begin(impatient, "print('x' * 10_000, flush=True)\n" + slow(600))
     there = impatient.sandboxes()
     ended = await fetch(impatient, handle=handle, cancel=True)
     assert ended.is_error and "was ended" in ended.content[0].text
     assert ended.structured_content["status"] == "killed"
+    assert ended.structured_content["stdout"] == "x" * 10_000 + "\nbegun\n"
     await until(lambda: there - impatient.sandboxes(), 30, "its sandbox is gone")
     assert (await fetch(impatient, handle=handle)).is_error
 

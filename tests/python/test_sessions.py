@@ -345,6 +345,9 @@ async def test_cells_wait_for_each_other_and_not_too_many(tools):
         refused = [answer for answer in answers.values() if answer.is_error]
         assert len(refused) == 4
         assert all("waiting already" in it.content[0].text and "Nothing was run" in it.content[0].text for it in refused)
+        # The bound is that of the session, which no setting moves.
+        failures = json.loads((await tools.read("isolator://pool")).text)["pools"]["python"]["failures"]
+        assert failures["session_busy"] >= 4 and failures["busy"] == 0, failures
         ran = sorted(number for number, answer in answers.items() if not answer.is_error)
         assert await session.value("seen[0], sorted(seen[1:])") == f"(0, {ran})"
 
@@ -359,9 +362,9 @@ async def test_a_long_cell_is_detached_and_its_result_fetched(tmp_path, kind):
             while data["status"] == "running":
                 data = (await tools.call("get_result", {"handle": data["handle"]})).structured_content
         assert (data["status"], data["result"], data["cell"], data["stdout"]) == ("success", "1", 1, "begun\n")
-        long = await session.cell("x = 2\ntime.sleep(60)", "running")
+        long = await session.cell("x = 2\nprint('so far', flush=True)\ntime.sleep(60)", "running")
         ended = await tools.call("get_result", {"handle": long["handle"], "cancel": True})
-        assert ended.structured_content["status"] == "killed"
+        assert (ended.structured_content["status"], ended.structured_content["stdout"]) == ("killed", "so far\n")
         assert await session.value("x") == "1"
         command = await session.command("sleep 0.8; echo done", "running")
         done = await tools.call("get_result", {"handle": command["handle"]})
@@ -440,7 +443,8 @@ async def test_limits_that_are_asked_for_hold(tools):
     async with opened(tools, memory_mb=128, cpus=1, idle_timeout="1m") as session:
         limits = session.opened["limits"]
         assert (limits["memory_mb"], limits["cpus"], limits["idle_timeout"]) == (128, 1, "1m")
-        assert (await session.cell("heap = bytearray(200 << 20)", "out_of_memory"))["undone"]
+        data = await session.cell("heap = bytearray(200 << 20)", "out_of_memory")
+        assert data["undone"] and "open another session with more memory_mb (at most 1024)" in data["message"], data
 
 
 @pytest.mark.any_engine

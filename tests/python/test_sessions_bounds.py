@@ -1,5 +1,6 @@
 """The bounds of sessions: their time, their number, their memory, what they cost while nobody uses them, and whose they are."""
 
+import time
 
 import anyio
 import httpx2
@@ -43,6 +44,34 @@ async def test_nothing_in_an_idle_session_uses_time(server):
         await session.is_frozen()
         answer = await session.answer("n")
         assert answer.meta["isolator/receipt"]["frozen"] and int(answer.structured_content["result"]) > before
+
+
+async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(tmp_path):
+    config = configuration(tmp_path, pool=POOL, requests={"maxRunning": 1})
+    async with serving(tmp_path, config) as (server, tools):
+        sessions = [await open_session(tools, cpus=1) for _ in range(4)]
+        sandboxes = []
+        for session in sessions:
+            sandboxes.append(await sandbox_of(server, session))
+            await session.cell(COUNTS + "open('a', 'w').write('a')")
+        used, began, uses = sum(map(cpu_of, sandboxes)), time.monotonic(), [0] * 4
+
+        # One rewinds, lists and reads without a pause, and the others have short cells.
+        async def use(number):
+            session = sessions[number]
+            while time.monotonic() - began < 4:
+                if number == 0:
+                    await tools.call("rewind_session", {"session": session.id, "cells": 1})
+                    assert "a" in await session.files() and (await session.file("a")).text == "a"
+                else:
+                    assert int(await session.value("n")) > 0
+                    await anyio.sleep(0.3)
+                uses[number] += 1
+
+        await at_once(use, range(4))
+        took, used = time.monotonic() - began, sum(map(cpu_of, sandboxes)) - used
+        assert used < 1.15 * took + 0.2, f"{used} s of CPU time in {took} s: {uses}"
+        assert all(count > 2 for count in uses), uses
 
 
 USES = {
@@ -115,6 +144,8 @@ async def test_the_session_that_was_unused_longest_makes_room(tmp_path):
         await second.cell("x = 2")
         await first.cell("x = 1")
         third = await open_session(tools)
+        (note,) = third.opened["notes"]
+        assert second.id in note and "you opened another session and can have 2" in note and "replay" in note, note
         gone = await tools.is_gone(second.id, "you opened another session and can have 2")
         assert [step["code"] for step in gone["journal"]] == ["x = 2"]
         assert await first.value("x") == "1"

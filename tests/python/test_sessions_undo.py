@@ -114,6 +114,16 @@ async def test_where_there_are_no_checkpoints_the_session_ends_and_says_so(tmp_p
             assert await again.value("x") == "1"
 
 
+async def test_a_session_that_has_lacked_memory_says_so_when_it_is_gone(tools):
+    session = await open_session(tools, "javascript", memory_mb=128)
+    await session.cell("let kept = 1")
+    result = await session.answer("const all = []; for (;;) all.push(new Array(1e5).fill({}))")
+    assert "the session has ended with it" in result.structured_content["message"], result.content
+    assert "open another session with more memory_mb" in result.structured_content["message"], result.content
+    gone = await tools.is_gone(session.id, "its program has ended it: a cell needed more memory than it can have")
+    assert [step["state"] for step in gone["journal"]] == ["ran", "session_ended"]
+
+
 async def test_a_session_is_rewound_as_far_as_there_are_checkpoints(tools):
     async with opened(tools) as session:
         await tools.refuses("rewind_session", "cells", "no cell can be rewound", session=session.id, cells=1)
