@@ -88,10 +88,12 @@ struct Losses {
 }
 
 impl Losses {
-    const NONE: Self = Self { untold: AtomicU64::new(0), is_cut: AtomicBool::new(false) };
+    const fn none() -> Self {
+        Self { untold: AtomicU64::new(0), is_cut: AtomicBool::new(false) }
+    }
 }
 
-static LOSSES: Losses = Losses::NONE;
+static LOSSES: Losses = Losses::none();
 
 /// What is wrong with the log of this process, for those who can't read it there.
 pub(crate) fn problem() -> Option<String> {
@@ -339,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_log_says_how_many_of_its_lines_are_lost() {
-        static OF_TEST: Losses = Losses::NONE;
+        static OF_TEST: Losses = Losses::none();
         let mut written = Vec::new();
         let mut write = |room, line: &str| {
             let output = Small(&mut written, room);
