@@ -88,13 +88,13 @@ fn describe_snippets(all: &[Listed]) -> String {
     let gists = |it: &Listed| format!("{}: {}", it.name, gist(&it.description));
     let names = |it: &Listed| it.name.clone();
     let forms: [&dyn Fn(&Listed) -> String; 3] = [&whole, &gists, &names];
-    let mut texts = forms.iter().map(|form| {
+    let text = |form: &dyn Fn(&Listed) -> String| {
         let lines = all.iter().map(|it| format!("\n- {}", form(it)));
         let text = "Name of a stored program to run instead of entrypoint_code; pass its arguments in args.";
         text.to_owned() + &lines.collect::<String>()
-    });
-    let fitting = texts.find(|text| text.len() <= MOST);
-    fitting.or_else(|| texts.next_back()).unwrap_or_default()
+    };
+    let fitting = forms.iter().map(|form| text(form)).find(|text| text.len() <= MOST);
+    fitting.unwrap_or_else(|| text(&names))
 }
 
 /// The beginning of a description.
