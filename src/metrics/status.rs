@@ -281,3 +281,15 @@ impl Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_fits_the_bound() {
+        assert!(advice(Failure::Busy).contains("requests.maxQueue"));
+        let of_session = advice(Failure::SessionBusy);
+        assert!(!of_session.contains("requests.") && of_session.contains("wait for answers"));
+    }
+}

@@ -345,9 +345,7 @@ async def test_cells_wait_for_each_other_and_not_too_many(tools):
         refused = [answer for answer in answers.values() if answer.is_error]
         assert len(refused) == 4
         assert all("waiting already" in it.content[0].text and "Nothing was run" in it.content[0].text for it in refused)
-        # The bound is that of the session, which no setting moves.
-        failures = json.loads((await tools.read("isolator://pool")).text)["pools"]["python"]["failures"]
-        assert failures["session_busy"] >= 4 and failures["busy"] == 0, failures
+        assert all("Wait for the answers to these calls" in it.content[0].text for it in refused)
         ran = sorted(number for number, answer in answers.items() if not answer.is_error)
         assert await session.value("seen[0], sorted(seen[1:])") == f"(0, {ran})"
 

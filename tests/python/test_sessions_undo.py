@@ -7,7 +7,7 @@ import anyio
 import pytest
 from by_hand import CLIENT, MODERN, by_hand, cancel, request
 from server import KINDS, configuration, listening
-from session_calls import Tools, opened, serving
+from session_calls import Tools, open_session, opened, serving
 from test_http import Connection, place
 
 # Cells that fail badly: how they are called, and what is told of them.

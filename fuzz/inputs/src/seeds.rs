@@ -260,17 +260,17 @@ fn kernel_says() -> Seeds {
             says(
                 [3, 0, 0],
                 &[
-                    (b'r', b"Python 3.13.5"),
-                    (b'p', b"\x01"),
-                    (b's', b"\0threads are running"),
+                    (b'r', b"3.13.5"),
+                    (b'p', b"\0"),
+                    (b's', b"\x01"),
                     (b'd', &picture),
                     (b'd', &table),
                     (b'e', &ended),
                 ],
             ),
         ),
-        ("long_names", says([3, 0, 0], &[(b's', b"\x01"), (b'd', &long), (b'r', &[b'x'; 500])])),
-        ("little_room", says([1, 7, 0], &[(b's', b"\x01"), (b'd', &table), (b'd', &table)])),
+        ("long_names", says([3, 0, 0], &[(b's', b"\0"), (b'd', &long), (b'r', &[b'x'; 500])])),
+        ("little_room", says([1, 7, 0], &[(b's', b"\0"), (b'd', &table), (b'd', &table)])),
         ("no_room", says([0, 0, 0], &[(b'd', &picture), (b'e', &[3, 0xff, 0xff, 0xff, 0xff])])),
     ]
 }

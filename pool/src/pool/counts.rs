@@ -294,3 +294,16 @@ impl SharedCounts {
         lock(&self.recent).iter().rev().cloned().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_session_is_no_busy_server() {
+        // An operator who is told that the server is busy would change a setting that has nothing to do with it.
+        assert_eq!(Failure::of_cell(&SessionError::Busy), Some(Failure::SessionBusy));
+        let closed = SessionError::Admission(AdmissionError::Closed);
+        assert_eq!(Failure::of_cell(&closed), Some(Failure::Stopping));
+    }
+}
