@@ -2,26 +2,77 @@
 
 In this image, the managers of all figures without a display are of this class, whichever backend a program chooses. A figure
 that is shown without waiting stays open, as its window would, and its picture gets what it shows last: when the program
-closes it or ends, and now and then before that, because a program may be killed.
+closes it or ends, and now and then before that, because a program may be killed. A picture has all that is drawn, also what sticks
+out of its figure. If the program has saved the same figure, the picture is that file's, to the byte.
 
 In a session there is a builtin `display`, and a picture is shown by it instead. What is still open at the end of a cell is closed
 then, and counts as shown, even if there is nothing in its axes.
 """
 
 import builtins
+import functools
+import os
 import traceback
 from io import BytesIO
 from time import monotonic
+from weakref import WeakKeyDictionary
 
 from isolator_folder import new_file
 from matplotlib import is_interactive
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.backend_bases import FigureManagerBase
+from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from numpy import array
 
 # A picture may be drawn again when the program has had so many times as long for itself.
 _PATIENCE = 10
+
+# Larger than so many times its figure, a picture would be mostly empty, or need all the memory.
+_MOST_TIMES = 3
+_PAD_INCHES = 0.1
+
+# Where figures were saved last, and how.
+_saved = WeakKeyDictionary()
+
+
+def _remember(savefig):
+    @functools.wraps(savefig)
+    def remembering(self, fname, *arguments, **options):
+        result = savefig(self, fname, *arguments, **options)
+        if isinstance(fname, (str, os.PathLike)) and str(fname).lower().endswith(".png"):
+            _saved[self] = os.path.abspath(fname), arguments, options
+        return result
+
+    return remembering
+
+
+Figure.savefig = _remember(Figure.savefig)
+
+
+def _as_saved(figure):
+    """The picture that the program has saved, if it is still the same."""
+    if figure not in _saved:
+        return None
+    path, arguments, options = _saved[figure]
+    again = BytesIO()
+    try:
+        with open(path, "rb") as file:
+            before = file.read()
+        figure.savefig(again, *arguments, **{"format": "png", **options})
+    except Exception:
+        # The file or something that the options need is gone.
+        return None
+    return before if before == again.getvalue() else None
+
+
+def box(figure):
+    """The part of the plane that has something in it, unless something is far away."""
+    figure.draw_without_rendering()
+    drawn = figure.get_tightbbox().padded(_PAD_INCHES)
+    width, height = figure.get_size_inches()
+    is_near = drawn.width <= _MOST_TIMES * width and drawn.height <= _MOST_TIMES * height
+    return drawn if is_near and drawn.width > 0 and drawn.height > 0 else None
 
 
 def _is_session():
@@ -113,9 +164,13 @@ class FigureManager(FigureManagerBase):
         if self.canvas.callbacks.callbacks.get("draw_event"):
             # An animation begins when its window is drawn.
             self.canvas.draw()
-        picture = BytesIO()
-        self.canvas.figure.savefig(picture, format="png")
-        self._write(picture.getvalue())
+        figure = self.canvas.figure
+        content = _as_saved(figure)
+        if content is None:
+            picture = BytesIO()
+            figure.savefig(picture, format="png", bbox_inches=box(figure))
+            content = picture.getvalue()
+        self._write(content)
         self._seen = None
         self._due = monotonic() + _PATIENCE * (monotonic() - began)
 

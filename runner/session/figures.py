@@ -5,11 +5,12 @@ import functools
 import os
 import sys
 
-# Larger than so many times its figure, a picture would be mostly empty, or need all the memory.
-_MOST_TIMES = 3
-_PAD_INCHES = 0.1
 _LONGEST = 4 << 20
 _KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+
+
+def _box(figure):
+    return "tight"
 
 
 def fit(session, pictures):
@@ -23,6 +24,9 @@ def fit(session, pictures):
         manager._seen = None
 
     pictures.FigureManager._draw = draw
+    global _box
+    # An image that was built from ours can have an older module.
+    _box = getattr(pictures, "box", _box)
     _watch_saving(session, sys.modules["matplotlib.figure"].Figure)
 
 
@@ -70,15 +74,3 @@ def picture(session, figure):
     figure.savefig(content, format="png", bbox_inches=_box(figure))
     return "image/png", content.getvalue()
 
-
-def _box(figure):
-    """The part of the plane that has something in it, unless something is far away."""
-    try:
-        figure.draw_without_rendering()
-        box = figure.get_tightbbox().padded(_PAD_INCHES)
-    except AttributeError:
-        # It is an older one.
-        return "tight"
-    width, height = figure.get_size_inches()
-    is_near = box.width <= _MOST_TIMES * width and box.height <= _MOST_TIMES * height
-    return box if is_near and box.width > 0 and box.height > 0 else None

@@ -104,7 +104,9 @@ async fn go_is_read_by_its_own_parser() {
     assert_eq!(found["context"], "println(1");
     let valid = "package main\nimport \"nowhere\"\nfunc main() { x := 1 }";
     assert_eq!(check(&server, "go", valid).await, json!({ "valid": true }));
-    let fragment = check(&server, "go", "x := 1").await;
+    let mut fragment = check(&server, "go", "x := 1").await;
+    let notes = fragment.as_object_mut().unwrap().remove("notes").unwrap();
+    assert!(notes[0].as_str().unwrap().contains("package main"), "{notes}");
     assert_eq!(fragment, invalid("expected 'package', found x", 1, 1, "x := 1"));
     server.stop().await;
 }

@@ -277,7 +277,7 @@ fn without_an_engine_commands_name_its_address_and_what_mends_it() {
     assert!(finished.stdout.contains("apt-get install docker.io"), "{finished:?}");
 
     let finished = run(nobody.path(), &["bench"], "");
-    assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{finished:?}");
     assert!(finished.stderr.contains("isolator doctor"), "{finished:?}");
 }
 

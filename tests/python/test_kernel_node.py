@@ -21,7 +21,7 @@ PNG = base64.b64decode(
 
 
 def test_variables_live_on_and_can_be_declared_again(kernel):
-    assert kernel.name.decode().startswith("Node.js ")
+    assert kernel.name.decode().split(".")[0].isdecimal()
     assert kernel.good("let a = 1; const b = 2; class C { x = 3 } function f() { return a + b }\nvar v = 9") is None
     assert kernel.good("[a, b, new C().x, f(), v]") == "[ 1, 2, 3, 3, 9 ]"
     assert kernel.good("let a = 10; const b = 20; class C { x = 30 }; f() + new C().x") == "60"

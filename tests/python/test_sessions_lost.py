@@ -203,7 +203,7 @@ async def test_a_sandbox_that_is_lost_while_a_cell_runs_is_told(tmp_path, fault)
         data = answers[0].structured_content
         assert data["status"] == "session_gone" and data["reason"], answers
         gone = await tools.is_gone(session.id, data["reason"])
-        assert gone["journal"][-1]["code"].startswith("x = 1") and gone["journal"][-1]["state"] == "undone"
+        assert gone["journal"][-1]["code"].startswith("x = 1") and gone["journal"][-1]["state"] == "session_ended"
         assert await tools.listed() == {}
 
 

@@ -5,6 +5,7 @@
 //! parent goes on. The processes share their memory until one
 //! of them writes, so a checkpoint costs what the cells after it have changed.
 
+mod early;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -16,11 +17,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::session::SHOWN_OVERHEAD;
 use isolator_runner::wire::{Interpreter, NoCheckpoint};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
+pub(super) use self::early::Early;
 pub(super) use self::process::KernelProcess;
 use super::channel::{Channel, Said};
 use crate::preload::StartedKernel;
@@ -41,32 +42,6 @@ const BUSY: Duration = Duration::from_secs(2);
 
 /// How long a checkpoint may take to read that it is the session again.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Most bytes of what is shown between two cells.
-const MOST_EARLY: u64 = 1 << 20;
-
-/// What threads and timers of earlier cells have shown between two cells. It belongs to the next one.
-#[derive(Default)]
-pub(super) struct Early {
-    /// The forms of each thing.
-    pub(super) things: Vec<Vec<(String, Vec<u8>)>>,
-    bytes: u64,
-    /// Things for which there was no room.
-    pub(super) dropped: u32,
-}
-
-impl Early {
-    fn add(&mut self, forms: Vec<(String, Vec<u8>)>) {
-        let sizes = forms.iter().map(|(_, content)| content.len() as u64 + SHOWN_OVERHEAD);
-        let bytes = self.bytes + SHOWN_OVERHEAD + sizes.sum::<u64>();
-        if bytes > MOST_EARLY {
-            self.dropped = self.dropped.saturating_add(1);
-        } else {
-            self.bytes = bytes;
-            self.things.push(forms);
-        }
-    }
-}
 
 /// All processes of a kernel.
 pub(super) struct Kernels {
