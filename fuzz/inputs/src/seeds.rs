@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use isolator_runner::wire::{
     self, Alone, CellEnd, CellEnded, ChangedFile, End, Exit, Failed, FailedCause, Interpreter, Job,
-    Kind, Listed, NoCheckpoint, Occasion, Opened, OutputLimits, Packages, Preload, Preloaded, ReadEnded, Ready,
-    Rewound, Shown, StreamCount, VERSION, Wanted, WantedFiles,
+    Kind, Listed, NoCheckpoint, Occasion, Opened, OutputLimits, Packages, Preload, Preloaded,
+    ReadEnded, Ready, Rewound, Shown, StreamCount, VERSION, Wanted, WantedFiles,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -141,11 +141,8 @@ fn runner_says() -> Seeds {
 }
 
 fn session_says() -> Seeds {
-    let opened = Opened {
-        version: Some("3.13.5".to_owned()),
-        preloaded: true,
-        memory: Some(20 << 20),
-    };
+    let opened =
+        Opened { version: Some("3.13.5".to_owned()), preloaded: true, memory: Some(20 << 20) };
     let with = |knobs: [u8; KNOBS]| {
         Stream(knobs.to_vec())
             .say(Kind::Ready, &Ready { version: VERSION })
