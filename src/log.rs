@@ -56,7 +56,8 @@ pub(crate) fn set_level(level: &str) {
 pub fn to_stderr(level: &str, format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter(level))
-        .with_writer(move || Lines { output: io::stderr(), losses: &LOSSES, format })
+        // Locked for a whole line: another thread's must not come between its parts.
+        .with_writer(move || Lines { output: io::stderr().lock(), losses: &LOSSES, format })
         .with_ansi(io::stderr().is_terminal() && format == LogFormat::Text)
         .log_internal_errors(false);
     // It fails only if there is no subscriber anymore, or it is set elsewhere, and it is set once.
@@ -99,7 +100,7 @@ static LOSSES: Losses = Losses::none();
 pub(crate) fn problem() -> Option<String> {
     let untold = LOSSES.untold.load(Ordering::Relaxed);
     if untold > 0 {
-        return Some(format!("the log can't be written, and {untold} lines of it are lost"));
+        return Some(format!("the log can't be written, and {untold} line(s) of it are lost"));
     }
     let found = rustix::fs::fstat(io::stderr()).ok()?;
     let is_file = FileType::from_raw_mode(found.st_mode).is_file();

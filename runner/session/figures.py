@@ -73,4 +73,3 @@ def picture(session, figure):
     content = library("io").BytesIO()
     figure.savefig(content, format="png", bbox_inches=_box(figure))
     return "image/png", content.getvalue()
-

@@ -105,10 +105,9 @@ async def test_where_there_are_no_checkpoints_the_session_ends_and_says_so(tmp_p
         assert [step["code"] for step in gone["journal"]] == [counts, loops, "x", waits, "x", exits]
         assert [step["state"] for step in gone["journal"]] == ["ran", "timed_out"] * 2 + ["ran", "session_ended"]
         # What ran too long would do so again, and the last one would be the end of every session that comes after.
-        began = time.monotonic()
         async with opened(tools, language, replay=session.id) as again:
             told = again.opened["replayed"]
-            assert (told["steps"], time.monotonic() - began < 1) == (3, True), told
+            assert told["steps"] == 3, told
             reason = "not run again, because it was still running after 1s"
             assert told["failed"] == [f"cell {number}: {reason}" for number in (2, 4)]
             assert await again.value("x") == "1"

@@ -1,8 +1,8 @@
 //! Sessions: a sandbox that is taken from its pool for one client, and serves one cell after the other until it ends.
 //!
 //! A task of its own holds the sandbox, so that a caller who goes away takes nothing with it: the task has the runner undo the cell.
-//! A moment after the last answer it freezes the sandbox, and the next call thaws it. The session takes one of the slots
-//! for requests only while a cell runs.
+//! A moment after the last answer it freezes the sandbox, and the next call thaws it. As long as the sandbox is
+//! thawed, the session has one of the slots for requests.
 
 mod done;
 mod exchange;
