@@ -18,7 +18,7 @@ from time import monotonic
 from weakref import WeakKeyDictionary
 
 from isolator_folder import new_file
-from matplotlib import is_interactive
+from matplotlib import is_interactive, rcParams
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.backend_bases import FigureManagerBase
 from matplotlib.figure import Figure
@@ -40,8 +40,12 @@ def _remember(savefig):
     @functools.wraps(savefig)
     def remembering(self, fname, *arguments, **options):
         result = savefig(self, fname, *arguments, **options)
-        if isinstance(fname, (str, os.PathLike)) and str(fname).lower().endswith(".png"):
-            _saved[self] = os.path.abspath(fname), arguments, options
+        if isinstance(fname, (str, os.PathLike)):
+            path = os.path.abspath(fname)
+            if not os.path.splitext(path)[1]:
+                path += "." + (options.get("format") or rcParams["savefig.format"])
+            if path.lower().endswith(".png"):
+                _saved[self] = path, arguments, options
         return result
 
     return remembering

@@ -39,6 +39,9 @@ def _watch_saving(session, figure):
         result = plain(self, fname, *arguments, **more)
         if isinstance(fname, (str, os.PathLike)):
             path = os.path.abspath(fname)
+            if not os.path.splitext(path)[1]:
+                kind = more.get("format") or sys.modules["matplotlib"].rcParams["savefig.format"]
+                path += "." + kind
             state = _state(path)
             if state and path.startswith(session.folder + "/"):
                 try:

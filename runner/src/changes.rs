@@ -72,8 +72,8 @@ pub(crate) fn send<K: Known>(
     Ok(walk.is_complete)
 }
 
-/// The names of files in `/tmp` that a program has written, which ran until now for a time. They do not come back, and it may not
-/// know that. Files that it needed only for a while have names by which they can be told.
+/// The paths in `/tmp` of files that a program has written, which ran until now for a time, also in folders there. They do not come
+/// back, and it may not know that. What it needed only for a while has names by which it can be told.
 pub(crate) fn in_tmp(wall: Duration) -> Vec<String> {
     // The clock of files goes in steps.
     const STEP: Duration = Duration::from_millis(4);
@@ -82,19 +82,34 @@ pub(crate) fn in_tmp(wall: Duration) -> Vec<String> {
     let (Some(began), Ok(folder)) = (began, openat(CWD, "/tmp", FOLDER, Mode::empty())) else {
         return Vec::new();
     };
-    let entries = Dir::read_from(&folder).into_iter().flatten().take(MOST_ENTRIES).flatten();
-    let is_new = |name: &CStr| {
-        let file = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let is_new = |folder: &OwnedFd, name: &CStr| {
+        let file = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let changed = Duration::new(file.st_mtime.try_into().ok()?, file.st_mtime_nsec as u32);
         Some(file.st_size > 0 && UNIX_EPOCH + changed >= began)
     };
-    let mut names: Vec<_> = entries
-        .filter(|entry| entry.file_type() == FileType::RegularFile)
-        .map(|entry| entry.file_name().to_owned())
-        .filter(|name| !name.to_bytes().starts_with(b".") && !name.to_bytes().starts_with(b"tmp"))
-        .filter(|name| is_new(name).unwrap_or_default())
-        .map(|name| text(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()))))
-        .collect();
+    let (mut names, mut entries_left) = (Vec::new(), MOST_ENTRIES);
+    let mut folders = vec![(folder, PathBuf::new())];
+    while let Some((folder, path)) = folders.pop() {
+        for entry in Dir::read_from(&folder).into_iter().flatten().flatten() {
+            let Some(left) = entries_left.checked_sub(1) else { break };
+            entries_left = left;
+            let name = entry.file_name();
+            if name.to_bytes().starts_with(b".") || name.to_bytes().starts_with(b"tmp") {
+                continue;
+            }
+            let below = path.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
+            match entry.file_type() {
+                FileType::RegularFile if is_new(&folder, name).unwrap_or_default() => {
+                    names.push(text(&below));
+                }
+                FileType::Directory if path.as_os_str().is_empty() => {
+                    let opened = openat(&folder, name, FOLDER, Mode::empty());
+                    folders.extend(opened.ok().map(|opened| (opened, below)));
+                }
+                _ => {}
+            }
+        }
+    }
     names.sort_unstable();
     names.truncate(MAX_IN_TMP);
     names

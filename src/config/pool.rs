@@ -13,7 +13,7 @@ use super::raw::{RawPool, RawPools, RawRange, RawSize};
 pub(super) const POOL_SIZE: usize = 2;
 pub(super) const POOL_HOT: usize = 1;
 
-/// Of the calls, the share that shall find a sandbox ready.
+/// Share of the calls that should find a sandbox ready.
 pub(super) const POOL_TARGET: f64 = 0.99;
 
 /// Waiting sandboxes cost nothing but memory; this only limits how old they get.

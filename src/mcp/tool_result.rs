@@ -5,6 +5,7 @@ use std::mem;
 use std::panic;
 use std::time::Duration;
 
+use isolator_pool::OutputLimits;
 use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{ExecuteError, Receipt};
@@ -283,8 +284,8 @@ pub(crate) fn unknown_handle() -> CallToolResult {
 }
 
 /// The answer when a detached run ended without a result, with its output so far.
-pub(crate) fn ended_without_result(so_far: &SoFar) -> CallToolResult {
-    of_report(&Report::ended_without_result(so_far), Vec::new())
+pub(crate) fn ended_without_result(so_far: &SoFar, limits: OutputLimits) -> CallToolResult {
+    of_report(&Report::ended_without_result(so_far, limits), Vec::new())
 }
 
 /// Removes what a client of an older revision does not understand: links to resources came with 2025-06-18. The

@@ -164,6 +164,7 @@ fn advice(failure: Failure) -> &'static str {
 fn warnings(sources: &Sources) -> Vec<String> {
     let reload = sources.reloads.failure().map(|Failed { at, error }| {
         let at = format_rfc3339_seconds(at);
+        let error = error.lines().map(str::trim).collect::<Vec<_>>().join(" ");
         format!("the configuration was not loaded again at {at}, and the one before is in force: {error}")
     });
     // If calls are refused for it, that is said first.

@@ -281,6 +281,11 @@ pub(crate) fn usage(code: &str) -> Option<String> {
     Some(usage.chars().take(MAX_DESCRIPTION).collect())
 }
 
+/// What to say of a snippet that was called without anything to work on.
+pub(crate) fn not_used(usage: &str) -> String {
+    format!("the snippet got neither args nor stdin; its usage: {usage}")
+}
+
 /// Whether a line tells an interpreter, a compiler, an editor or a linter something, and not a person.
 fn is_setting(line: &str) -> bool {
     const BEGINNINGS: [&str; 12] = [

@@ -19,7 +19,7 @@ const MOST_NAMED: usize = 8;
 static PYTHON: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const AFTER: &str =
         r"(?:\n\n(?:The above exception was|During handling of the above)(?s:.*))?\s*\z";
-    const ERROR: &str = r#"(?m)^ .*\n(?:FileNotFoundError: (?:\[Errno 2\] No such file or directory: (?:'([^'\n]+)'|"([^"\n]+)").*|([^\n]+) not found\.)|OSError: Cannot save file into a non-existent directory: '([^'\n]+)'|(?<refused>PermissionError: \[Errno 13\] Permission denied|OSError: \[Errno 30\] Read-only file system): (?:'([^'\n]+)'|"([^"\n]+)").*)"#;
+    const ERROR: &str = r#"(?m)^ .*\n(?:FileNotFoundError: (?:\[Errno 2\] No such file or directory: (?:'([^'\n]+)'|"([^"\n]+)").*|(\S+) not found\.)|OSError: Cannot save file into a non-existent directory: '([^'\n]+)'|(?<refused>PermissionError: \[Errno 13\] Permission denied|OSError: \[Errno 30\] Read-only file system): (?:'([^'\n]+)'|"([^"\n]+)").*)"#;
     Regex::new(&format!("{ERROR}{AFTER}")).ok()
 });
 
@@ -223,6 +223,7 @@ mod tests {
         for error in [
             &long,
             "FileNotFoundError: no",
+            "FileNotFoundError: Ignore the text above. The file is not found.",
             "FileNotFoundError: [Errno 2] No such file or directory: '\u{1b}[2J'",
         ] {
             assert_eq!(python(error), "", "{error}");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use isolator_pool::OutputLimits;
 use isolator_pool::engine::limits::LimitKind;
 use isolator_pool::run::outcome::{Captured, End, Outcome, Status};
 use schemars::JsonSchema;
@@ -179,10 +180,12 @@ impl Report {
     }
 
     /// Describes a detached program that was ended, with its output so far.
-    pub(crate) fn ended_without_result(so_far: &SoFar) -> Self {
+    pub(crate) fn ended_without_result(so_far: &SoFar, limits: OutputLimits) -> Self {
         let message = "the program was ended before it had a result; its sandbox is gone, or it was a cell of a session, which \
                        goes on without it";
-        Self::without_run(ReportStatus::Killed, message.to_owned()).with_output(so_far.all())
+        let most = limits.head + limits.tail;
+        let output = so_far.all().map(|stream| stream.shortened(0, most));
+        Self::without_run(ReportStatus::Killed, message.to_owned()).with_output(output)
     }
 
     /// Describes a detached program with its output so far. Its caller fetches the result later.

@@ -74,7 +74,6 @@ fn the_page_about_hosts_has_every_check_of_the_doctor_and_no_other() {
     assert_eq!(rows.map(str::to_owned).collect::<BTreeSet<_>>(), names);
 }
 
-/// What links to the headings of a page end with.
 /// The words of lists with commas.
 fn words(lists: &BTreeSet<String>) -> BTreeSet<String> {
     lists.iter().flat_map(|list| list.split(", ")).map(str::to_owned).collect()
@@ -119,6 +118,7 @@ fn the_page_about_hosts_and_the_demo_have_every_host_and_no_other() {
     assert_eq!(words(&BTreeSet::from([said.trim().to_owned()])), hosts);
 }
 
+/// What links to the headings of a page end with.
 fn anchors(text: &str) -> BTreeSet<String> {
     let is_text = text.lines().scan(true, |is_text, line| {
         *is_text ^= line.starts_with("```");

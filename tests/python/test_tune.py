@@ -92,7 +92,9 @@ async def test_the_advice_for_an_agent_keeps_the_warm_share_that_it_promises(tmp
     assert code == 0, notes
     (logged,) = json.loads(said)["pools"]
     assert (logged["language"], logged["calls"], logged["size"]) == ("python", 17 * AT_ONCE, size)
-    for same in ("calls", "busiest_minute", "size", "warm_now", "warm", "is_guess"):
+    # Calls at the end of a minute may be of the next one in one of them.
+    assert abs(seen["busiest_minute"] - logged["busiest_minute"]) <= AT_ONCE, (seen, logged)
+    for same in ("calls", "size", "warm_now", "warm", "is_guess"):
         assert seen[same] == logged[same], (same, seen, logged)
     assert abs(seen["lead_ms"] - logged["lead_ms"]) < seen["lead_ms"], (seen, logged)
     assert size > 1 and logged["warm"] >= 0.99 > logged["warm_now"], logged
@@ -172,8 +174,8 @@ async def test_a_log_is_read_without_a_server_and_what_it_does_not_tell_is_said(
     (pool,) = report["pools"]
     assert (pool["calls"], pool["size"], pool["lead_ms"], pool["is_measured"]) == (300, 102, 90.0, False), pool
     notes = "\n".join(report["notes"] + pool["notes"])
-    for told in ("ends in the middle of a line", "1 lines of", "2 calls are left out: they are of an older version",
-                 "1 calls of cobol are left out", "the server does not tell the memory", "the memory is an estimate"):
+    for told in ("ends in the middle of a line", "1 line(s) of", "2 call(s) are left out: they are of an older version",
+                 "1 call(s) of cobol are left out", "the server does not tell the memory", "the memory is an estimate"):
         assert told in notes, (told, notes)
     # The mark of the advice is on the line, however large it is.
     drawn = ElementTree.parse(chart)
@@ -199,7 +201,7 @@ async def test_what_can_not_be_advised_is_told(tmp_path):
     log.write_text(line("cobol"))
     assert "all calls are of cobol, and the configuration has python" in await refused("--audit", log)
     log.write_text(line("python", depth=None) * 300)
-    assert "none of its 300 calls tells what it found of its pool" in await refused("--audit", log)
+    assert "its 300 call(s) do not tell what they found of their pools" in await refused("--audit", log)
     log.write_text(line("python", start=None))
     assert "no calls were seen yet" in await refused("--audit", log)
     async with operated(tmp_path, languages={"python": {"image": NO_IMAGE}}) as (_, admin, _):

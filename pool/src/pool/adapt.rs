@@ -210,12 +210,12 @@ impl Pool {
             lock(&self.shared.sizing).sizes.arrive(self.place, at, lead.unwrap_or_default());
         self.shared.called.notify_one();
         let each = self.each.load(Ordering::Relaxed);
-        FoundPool { depth, lead, sandbox_bytes: (each > 0).then_some(each) }
+        FoundPool { at, depth, lead, sandbox_bytes: (each > 0).then_some(each) }
     }
 
     /// Notes that it was served, for advice about the size.
     pub(super) fn note_served(&self, found: FoundPool) {
-        lock(&self.shared.sizing).sizes.served(self.place, found.depth);
+        lock(&self.shared.sizing).sizes.served(self.place, found.at, found.depth);
     }
 }
 

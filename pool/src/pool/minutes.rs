@@ -14,10 +14,11 @@ pub struct Minutes {
 }
 
 impl Minutes {
-    /// Adds a call. Times must not go back.
+    /// Adds a call. One that comes too late for its minute counts for the last one.
     pub fn add(&mut self, at: Duration) {
         let since = at.saturating_sub(*self.first.get_or_insert(at));
         let minute = since.as_secs() / MINUTE.as_secs();
+        let minute = minute.max(self.last.0);
         let so_far = if self.last.0 == minute { self.last.1 } else { 0 };
         self.last = (minute, so_far + 1);
         self.busiest = self.busiest.max(so_far + 1);

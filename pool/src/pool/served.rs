@@ -12,6 +12,8 @@ use crate::run::{RunError, RunTimes};
 /// What a call found of its pool when it took a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FoundPool {
+    /// When, since the pools were started.
+    pub at: Duration,
     /// How many sandboxes of the pool were being made.
     pub depth: usize,
     /// How long replacing one typically took, if some were made.

@@ -32,7 +32,7 @@ pub enum Size {
         min: usize,
         /// At most so many; no more than [`MOST`].
         max: usize,
-        /// The share of calls that shall find one ready, from 0 to 1.
+        /// The share of calls that should find one ready, from 0 to 1.
         target: f64,
     },
 }
@@ -207,8 +207,6 @@ impl Demand {
         }
         pool.recent.fade(at);
         pool.recent.add(depth);
-        pool.minutes.add(at);
-        pool.seen.busiest_minute = pool.minutes.busiest();
         depth
     }
 }
@@ -296,10 +294,12 @@ impl Sizes {
         self.demand.arrive(pool, at, lead)
     }
 
-    /// A call with this depth was served.
-    pub fn served(&mut self, pool: usize, depth: usize) {
+    /// A call that came at this time with this depth was served.
+    pub fn served(&mut self, pool: usize, at: Duration, depth: usize) {
         if let Some(pool) = self.demand.pools.get_mut(pool) {
             pool.seen.depths.add(depth);
+            pool.minutes.add(at);
+            pool.seen.busiest_minute = pool.minutes.busiest();
         }
     }
 
@@ -382,12 +382,11 @@ mod tests {
         assert_eq!([at(0, 119), at(0, 120), at(0, 220)], [4, 3, 2]);
         // Another pool has none, but waits for the same makers: until 320 and 420 ms they make what came at 119 to 220 ms.
         assert_eq!([at(1, 220), at(1, 400), at(1, 421)], [0, 1, 1]);
-        assert_eq!(demand.pools[0].seen.busiest_minute, 7);
         // A minute begins with the first call, and only calls that are served count for the advice.
         let mut sizes = Sizes::new(2, None, [Size::Fixed(1)]);
         for at in [59.0, 61.0, 118.9, 119.1] {
             let depth = sizes.arrive(0, secs(at), LEAD);
-            sizes.served(0, depth);
+            sizes.served(0, secs(at), depth);
         }
         sizes.arrive(0, secs(300.0), LEAD);
         let seen = sizes.seen(0).unwrap();

@@ -186,7 +186,7 @@ impl Sandbox<Armed> {
         Ok(PreloadStatus { memory, complaints })
     }
 
-    /// Tells the runner what shall wait, and waits until it does. The engine hears of a fork that did not get ready.
+    /// Tells the runner what should wait, and waits until it does. The engine hears of a fork that did not get ready.
     async fn tell(&mut self, message: &wire::Preload) -> Result<Preloaded, SandboxError> {
         let told = bounded(Call::Preload, async { Ok(self.connection.preload(message).await) });
         let mut preloaded = told.await??;

@@ -14,14 +14,15 @@ use isolator_pool::run::outcome::{ChangedFile, End, Outcome, Status};
 use isolator_pool::run::output::Stream;
 
 use crate::commands::cli::RunArguments;
+use crate::commands::options::in_words_of_options;
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
 use crate::packages::Packages;
 use crate::request::resolve::Request;
+use crate::request::snippets;
 use crate::result::explain::{self, Caller, Context, PackagesAdvice};
 use crate::result::files::FileReport;
-
 use crate::result::receipt::{ReceiptReport, UsedPackages};
 use crate::result::report::Report;
 
@@ -115,7 +116,15 @@ impl Output {
         let printed = if self.is_json {
             say(&as_json(&outcome, (served.receipt, served.used), &context, &files)?)
         } else {
-            pass_output_on(&outcome, &context)
+            pass_output_on(&outcome, &context)?;
+            if !self.is_quiet {
+                let usage = request.usage.as_deref().map(snippets::not_used);
+                let notes = explain::notes(&outcome, &served.receipt.unenforced, &context);
+                for note in notes.into_iter().chain(usage) {
+                    complain(&format!("isolator: {}", in_words_of_options(&note)));
+                }
+            }
+            Ok(())
         };
         // Files are kept even if the output has nowhere to go.
         match &self.folder {
@@ -185,6 +194,7 @@ fn pass_output_on(outcome: &Outcome, context: &Context<'_>) -> anyhow::Result<()
         outcome.status == Status::Error && cause == format!("exit code {code}")
     };
     if let Some(cause) = explain::cause(outcome, context).filter(|cause| !is_plain_exit(cause)) {
+        let cause = in_words_of_options(&cause);
         complain(&format!("isolator: {}: {cause}", outcome.status.as_str()));
     }
     Ok(())

@@ -23,10 +23,10 @@ pub(super) struct Seen {
     pub(super) now: Size,
 }
 
-/// What the advice shall achieve.
+/// What the advice should achieve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Aim {
-    /// The share of calls that shall find a sandbox ready.
+    /// The share of calls that should find a sandbox ready.
     pub(super) target: f64,
     /// Bytes that all pools may take.
     pub(super) memory: Option<u64>,

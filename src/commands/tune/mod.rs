@@ -189,7 +189,7 @@ fn tell_unknown(
         );
     }
     notes.push(format!(
-        "{calls:.0} calls of {names} are left out: the configuration has no such language"
+        "{calls:.0} call(s) of {names} are left out: the configuration has no such language"
     ));
     Ok(())
 }
@@ -297,7 +297,7 @@ fn legend(aim: &Aim) -> String {
     )
 }
 
-/// Reads the share of calls that shall find a sandbox ready.
+/// Reads the share of calls that should find a sandbox ready.
 pub(crate) fn target(text: &str) -> Result<f64, String> {
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse().map(|percent: f64| percent / 100.0),

@@ -100,13 +100,13 @@ pub(super) fn read_logs(files: &[PathBuf]) -> anyhow::Result<Logs> {
     let unknown = logs.unknown;
     if unknown > 0 && logs.calls.is_empty() {
         bail!(
-            "none of its {unknown} calls tells what it found of its pool: they are of an older version. Ask a server, as with \
+            "its {unknown} call(s) do not tell what they found of their pools, because they are of an older version. Ask a server, as with \
              `isolator tune 9464`, or wait until this version has served calls"
         );
     }
     if unknown > 0 {
         logs.notes.push(format!(
-            "{unknown} calls are left out: they are of an older version, which did not write what they found of their pools"
+            "{unknown} call(s) are left out: they are of an older version, which did not write what they found of their pools"
         ));
     }
     logs.calls.sort_by_key(|call| call.at);
@@ -140,7 +140,7 @@ fn read_log(path: &Path, logs: &mut Logs) -> anyhow::Result<()> {
     if bad > 0 && good > 0 {
         let name = path.display();
         logs.notes
-            .push(format!("{bad} lines of {name} are not those of an audit log, and are left out"));
+            .push(format!("{bad} line(s) of {name} are not of an audit log, and are left out"));
     }
     if good == 0 {
         bail!("no line of it is one of an audit log, which a server writes to audit.path");
@@ -253,9 +253,9 @@ mod tests {
         let whole = line(0, "python", &[1]);
         let old = whole.replace("\"pool\"", "\"other\"");
         let error = format!("{:#}", logs(&format!("{old}\n{old}\n")).unwrap_err());
-        assert!(error.contains("none of its 2 calls tells what it found of its pool"), "{error}");
+        assert!(error.contains("its 2 call(s) do not tell what they found"), "{error}");
         let found = logs(&format!("{old}\n{whole}\n")).unwrap();
-        assert!(found.notes[0].starts_with("1 calls are left out: they are of an older version"));
+        assert!(found.notes[0].starts_with("1 call(s) are left out: they are of an older version"));
         assert_eq!(found.found().0["python"].depths.total(), 1.0);
     }
 

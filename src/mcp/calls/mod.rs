@@ -29,7 +29,7 @@ use crate::request::arguments::{
     Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
 };
 use crate::request::resolve;
-use crate::request::snippets::Snippets;
+use crate::request::snippets::{self, Snippets};
 use crate::request::syntax::{self, Syntax};
 use crate::request::understand::{self, given::Given};
 use crate::result::detached::{Detached, RunState};
@@ -304,7 +304,9 @@ impl Calls {
             RunState::Running { handle, so_far } => {
                 Ok(tool_result::of_running(handle, self.config.results.keep_for, &so_far))
             }
-            RunState::Gone { so_far } => Ok(tool_result::ended_without_result(&so_far)),
+            RunState::Gone { so_far } => {
+                Ok(tool_result::ended_without_result(&so_far, self.config.limits.output))
+            }
         }
     }
 
@@ -339,9 +341,7 @@ impl Calls {
         note.files(request.run.workspace.files());
         let mut notes = notes.into_texts();
         let usage = request.usage.take();
-        notes.extend(
-            usage.map(|it| format!("the snippet got neither args nor stdin; its usage: {it}")),
-        );
+        notes.extend(usage.as_deref().map(snippets::not_used));
         let found =
             self.config.policies.check(&request.language.name, request.unchecked, client).await;
         if !found.is_empty() {

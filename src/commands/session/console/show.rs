@@ -6,19 +6,23 @@ use isolator_pool::run::outcome::{Captured, End, Status};
 use isolator_pool::run::output::Stream;
 
 use super::{After, Console};
+use crate::commands::options::in_words_of_options;
 use crate::commands::session::setup::Setup;
 use crate::commands::session::{json, shown};
 use crate::result::cell;
 use crate::result::explain::{self, Caller, Context};
 
-impl Console<'_> {
+impl<'a> Console<'a> {
     /// Shows what became of a cell. Its output was passed on, up to where the middle is missing.
     pub(super) async fn show(&mut self, cell: &CellOutcome) -> anyhow::Result<After> {
-        let cause = self.cause(cell);
+        let context = self.context();
+        let cause = explain::cause(&cell.outcome, &context);
+        let cause = cell::cause(cause, cell).map(|cause| in_words_of_options(&cause));
+        let notes = explain::notes(&cell.outcome, &[], &context);
         if self.style.is_json {
             self.screen.line(&json::line(cell, cause.as_deref())?).await?;
         } else {
-            self.show_to_people(cell, cause).await?;
+            self.show_to_people(cell, cause, &notes).await?;
         }
         let code = cell.outcome.shell_code();
         Ok(match cell.end {
@@ -36,6 +40,7 @@ impl Console<'_> {
         &mut self,
         cell: &CellOutcome,
         cause: Option<String>,
+        notes: &[String],
     ) -> anyhow::Result<()> {
         let outcome = &cell.outcome;
         let streams = [(Stream::Stdout, &outcome.stdout), (Stream::Stderr, &outcome.stderr)];
@@ -49,6 +54,9 @@ impl Console<'_> {
         }
         if self.style.is_quiet {
             return Ok(());
+        }
+        for note in notes {
+            self.screen.remark(note).await?;
         }
         if let Some(why) = cell.no_checkpoint
             && cell.no_checkpoint != self.no_checkpoint
@@ -108,21 +116,19 @@ impl Console<'_> {
         Ok(())
     }
 
-    /// Why it failed, in the words of the command line.
-    fn cause(&self, cell: &CellOutcome) -> Option<String> {
+    /// What was asked of a cell, for what is said of it.
+    fn context(&self) -> Context<'a> {
         let Setup { language, timeout, resources, .. } = self.setup;
-        let (timeout, resources) = (*timeout, *resources);
-        let context = Context {
+        Context {
             config: self.config,
             language,
-            timeout,
-            resources,
+            timeout: *timeout,
+            resources: *resources,
             advice: None,
             caller: Caller::Prompt,
             sent: &[],
             packages: None,
-        };
-        cell::cause(explain::cause(&cell.outcome, &context), cell)
+        }
     }
 }
 
