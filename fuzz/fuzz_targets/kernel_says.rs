@@ -58,10 +58,7 @@ fuzz_target!(|input: &[u8]| {
                 }
                 Ok(Some(Said::TooLong)) => shown.dropped += 1,
                 Ok(Some(Said::Ready(text))) => assert!(text.chars().count() <= LONGEST_TEXT),
-                Ok(Some(Said::Started(checkpoint) | Said::Prepared(checkpoint))) => {
-                    assert!(checkpoint.err().unwrap_or_default().chars().count() <= LONGEST_TEXT);
-                }
-                Ok(Some(Said::Ended { .. })) => {}
+                Ok(Some(Said::Started(_) | Said::Prepared(_) | Said::Ended { .. })) => {}
                 Ok(None) => break,
                 // Nothing more of it is taken.
                 Err(_) => break 'stream,
