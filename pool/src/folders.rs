@@ -13,7 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, Stat, chmodat, fchmod, fstat, openat, statat, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, chmodat, fchmod, fstat, openat,
+    openat2, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -60,7 +61,7 @@ pub fn look(folder: &Path, found: &mut dyn FnMut(&Stat)) -> io::Result<()> {
 
 /// What is done on the way through a tree.
 trait Visitor {
-    /// Whether this removes: then it stays on one file system, and gives itself the rights that it needs.
+    /// Whether this removes: then it stays in one mount, and gives itself the rights that it needs.
     const REMOVES: bool;
 
     /// Does what has to be done in a folder, and returns the names of those in it.
@@ -111,21 +112,24 @@ fn open<V: Visitor>(
     device: Option<u64>,
     visitor: &mut V,
 ) -> io::Result<Option<(OwnedFd, Level)>> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut opened = openat(parent, &name, flags, Mode::empty());
+    let mut opened = open_folder(parent, &name, V::REMOVES);
     if V::REMOVES && matches!(opened, Err(Errno::ACCESS)) {
         chmodat(parent, &name, Mode::RWXU, AtFlags::empty())?;
-        opened = openat(parent, &name, flags, Mode::empty());
+        opened = open_folder(parent, &name, V::REMOVES);
     }
+    let mounted = || {
+        let told = format!("something is mounted on a folder, {}", name.display());
+        io::Error::new(io::ErrorKind::ResourceBusy, told)
+    };
     let folder = match opened {
         Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::XDEV) => return Err(mounted()),
         opened => opened?,
     };
     let found = fstat(&folder)?;
     if V::REMOVES {
         if device.is_some_and(|device| device != found.st_dev) {
-            let told = format!("something is mounted on a folder in it, {}", name.display());
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, told));
+            return Err(mounted());
         }
         if found.st_mode & 0o700 != 0o700 {
             // Nobody but root takes something out of such a folder.
@@ -134,6 +138,23 @@ fn open<V: Visitor>(
     }
     let ahead = visitor.enter(&folder)?;
     Ok(Some((folder, Level { id: id(&found), name, ahead })))
+}
+
+/// Opens a folder by its name, and not what is mounted on it if it has to stay in the same mount. Kernels and filters that don't
+/// know how to do this leave the comparison of devices.
+fn open_folder(
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    stays_in_mount: bool,
+) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if stays_in_mount {
+        match openat2(parent, name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
+            Err(Errno::NOSYS | Errno::PERM) => {}
+            opened => return opened,
+        }
+    }
+    openat(parent, name, flags, Mode::empty())
 }
 
 /// Calls `each` with everything in a folder.
@@ -247,6 +268,9 @@ mod tests {
     /// Set in the process that has few descriptors; the folder that it works on.
     const FOLDER: &str = "ISOLATOR_TEST_DEEP_FOLDER";
 
+    /// Set in the process that has mounts of its own; the folder that they are in.
+    const MOUNTS: &str = "ISOLATOR_TEST_FOLDER_WITH_MOUNTS";
+
     fn make_deep(top: &Path) {
         fs::create_dir(top).unwrap();
         let mut here: OwnedFd = File::open(top).unwrap().into();
@@ -280,6 +304,39 @@ mod tests {
             .unwrap();
         assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stdout));
         assert!(!deep.exists());
+    }
+
+    #[test]
+    fn what_is_mounted_on_a_folder_is_not_emptied() {
+        if let Some(folder) = std::env::var_os(MOUNTS) {
+            for top in ["below", "top"] {
+                let error = remove(&Path::new(&folder).join(top)).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ResourceBusy, "{top}: {error}");
+            }
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["other", "below/a/b", "top"] {
+            fs::create_dir_all(path(name)).unwrap();
+        }
+        fs::write(path("other/kept"), "kept").unwrap();
+        // The same file system, so that it has the same device.
+        let script = r#"for at in below/a/b top; do mount --bind "$2/other" "$2/$at" || exit; done
+            exec "$0" --exact "$1" --test-threads 1"#;
+        let mounted = Command::new("unshare")
+            .args(["--map-root-user", "--mount", "sh", "-c", script])
+            .arg(std::env::current_exe().unwrap())
+            .arg("folders::tests::what_is_mounted_on_a_folder_is_not_emptied")
+            .arg(folder.path())
+            .env(MOUNTS, folder.path())
+            .output()
+            .unwrap();
+        assert!(mounted.status.success(), "{mounted:?}");
+        assert_eq!(fs::read_to_string(path("other/kept")).unwrap(), "kept");
+        for name in ["below", "top"] {
+            remove(&path(name)).unwrap();
+        }
     }
 
     #[test]
