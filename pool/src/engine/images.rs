@@ -72,6 +72,9 @@ pub trait ImageBuilder: Send + Sync + 'static {
     async fn can_build(&self) -> Result<(), EngineError> {
         Ok(())
     }
+
+    /// Waits until nothing is left of a build that was given up, besides what the engine's store waits for.
+    async fn settle(&self) {}
 }
 
 /// An image that was asked for.
@@ -205,6 +208,7 @@ impl ImageProvider {
         } else if is_built {
             bounded(Call::FetchImage, self.builder.build(name, former, progress)).await?;
         } else {
+            progress(&format!("{STEP}1 of 1: pulling {name}"));
             bounded(Call::FetchImage, self.engine.pull_image(name, progress)).await?;
         }
         let image = self.find(name).await?;
@@ -232,6 +236,11 @@ impl ImageProvider {
     /// What is missing for that, and what to do about it.
     pub async fn can_fetch(&self, name: &str) -> Result<(), EngineError> {
         if self.is_built(name) { self.builder.can_build().await } else { Ok(()) }
+    }
+
+    /// Waits until nothing is left of a build that was given up, besides what the engine's store waits for.
+    pub async fn settle(&self) {
+        self.builder.settle().await;
     }
 
     /// Whether the image is built here and not pulled.

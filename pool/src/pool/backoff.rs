@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::engine::Call;
+
 /// First and longest pause after a sandbox could not be made.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -12,7 +14,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// when the image is there.
 const LONGEST_PAUSE_WITHOUT_IMAGE: Duration = Duration::from_secs(10 * 60);
 
-/// After this long without a failure the next one counts as the first again.
+/// After this long without a failure the next one counts as the first again. An image may take its whole time to fail besides.
 const RESET_AFTER: Duration = Duration::from_secs(60);
 
 /// The recent failures of a pool.
@@ -27,14 +29,19 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Doubles the pause, unless the last failure was long ago. A success in between does not count:
-    /// what is made may fail at its next step. Returns whether this is news: the first failure, or another error.
+    /// what is made may fail at its next step. Returns whether this is news: the first failure, or another error. One with other
+    /// numbers, such as those of a disk's free space, is the same.
     pub(super) fn failed(&mut self, error: String, is_without_image: bool) -> bool {
-        let longest = if is_without_image { LONGEST_PAUSE_WITHOUT_IMAGE } else { LONGEST_PAUSE };
+        let (longest, reset_after) = match is_without_image {
+            true => (LONGEST_PAUSE_WITHOUT_IMAGE, Call::FetchImage.deadline() + RESET_AFTER),
+            false => (LONGEST_PAUSE, RESET_AFTER),
+        };
         let now = Instant::now();
-        if self.until.is_some_and(|until| now > until + RESET_AFTER) {
+        if self.until.is_some_and(|until| now > until + reset_after) {
             self.failures = 0;
         }
-        let is_news = self.failures == 0 || self.last_error.as_ref() != Some(&error);
+        let is_same = self.last_error.as_ref().is_some_and(|last| words(last).eq(words(&error)));
+        let is_news = self.failures == 0 || !is_same;
         let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(16));
         self.failures += 1;
         self.until = Some(now + pause.min(longest));
@@ -61,9 +68,16 @@ impl Backoff {
     }
 }
 
+/// An error without its numbers, and without the units that sizes come in.
+fn words(error: &str) -> impl Iterator<Item = &str> {
+    let words = error.split(|c: char| c.is_ascii_digit() || c.is_whitespace());
+    words.filter(|word| !["", "bytes", "KiB", "MiB", "GiB"].contains(word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::limits::ByteSize;
 
     #[tokio::test(start_paused = true)]
     async fn the_pause_doubles_up_to_a_bound_and_starts_again_after_a_minute_without_failures() {
@@ -83,6 +97,22 @@ mod tests {
         tokio::time::advance(LONGEST_PAUSE_WITHOUT_IMAGE + RESET_AFTER + FIRST_PAUSE).await;
         backoff.failed("again".to_owned(), false);
         assert_eq!(backoff.remaining(), Some(FIRST_PAUSE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_image_that_takes_minutes_to_fail_is_tried_more_and_more_seldom_and_is_news_once() {
+        let mut backoff = Backoff::default();
+        let mut longest = Duration::ZERO;
+        for free in 0..20 {
+            let error = format!("no space: {} free", ByteSize::mib(1020 + free));
+            assert_eq!(backoff.failed(error, true), free == 0, "{free}");
+            let pause = backoff.remaining().unwrap();
+            assert!(pause > longest || pause == LONGEST_PAUSE_WITHOUT_IMAGE, "{pause:?}");
+            longest = pause;
+            tokio::time::advance(pause + Duration::from_secs(5 * 60)).await;
+        }
+        assert_eq!(longest, LONGEST_PAUSE_WITHOUT_IMAGE);
+        assert!(backoff.failed("no space: the quota is used up".to_owned(), true));
     }
 
     #[tokio::test(start_paused = true)]

@@ -236,7 +236,7 @@ impl Pool {
             Err(error) => {
                 self.counts.not_made.add(1);
                 self.template.forget();
-                self.note(error, error.is_without_image());
+                self.note(error, error.may_be_of_image() && self.template.is_without_image());
             }
         }
         made

@@ -72,6 +72,11 @@ impl Template {
         lock(&self.resolved).is_some()
     }
 
+    /// Whether the image was not there at the last try, and could not be fetched.
+    pub(super) fn is_without_image(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
     /// Looks for everything again before the next sandbox.
     pub(super) fn forget(&self) {
         *lock(&self.resolved) = None;
@@ -86,7 +91,7 @@ impl Template {
             return Ok(spec);
         }
         // A build prints hundreds of lines, and each further try the same ones.
-        let is_first = !self.has_failed.load(Ordering::Relaxed);
+        let is_first = !self.is_without_image();
         let log = |line: &str| match is_first && line.starts_with(STEP) {
             true => tracing::info!(image = self.image(), "{line}"),
             false => tracing::debug!(image = self.image(), "{line}"),
@@ -106,7 +111,7 @@ impl Template {
     pub(super) async fn renew(&self, shared: &Shared) -> Result<bool, EngineError> {
         if !self.is_resolved() {
             // The next sandbox looks, which comes late if the image could not be fetched.
-            let is_awaited = self.has_failed.load(Ordering::Relaxed);
+            let is_awaited = self.is_without_image();
             let is_there =
                 is_awaited && shared.images.find_if_enough(self.image()).await?.is_some();
             self.has_failed.store(is_awaited && !is_there, Ordering::Relaxed);

@@ -89,11 +89,13 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Whether there is no image that a sandbox could be made from, and it could not be built or pulled.
-    pub(crate) fn is_without_image(&self) -> bool {
+    /// Whether this is why an image could not be built or pulled, if there is none.
+    pub(crate) fn may_be_of_image(&self) -> bool {
         match self {
-            Self::Engine(EngineError::Refused { call, .. }) => *call == Call::FetchImage,
-            Self::Engine(EngineError::NoSuchImage(_)) => true,
+            Self::Engine(
+                EngineError::Refused { call, .. } | EngineError::Deadline { call, .. },
+            ) => *call == Call::FetchImage,
+            Self::Engine(EngineError::NoSuchImage(_) | EngineError::DiskFull(_)) => true,
             _ => false,
         }
     }

@@ -69,19 +69,23 @@ async fn an_image_that_is_always_fetched_is_fetched_once_a_start() {
 
 #[tokio::test(start_paused = true)]
 async fn an_image_that_can_not_be_fetched_is_seldom_tried_and_used_soon_after_it_has_appeared() {
-    let world = World::start(setup(PULLED, PullPolicy::Missing));
-    tokio::time::sleep(secs(60 * 60)).await;
-    let pulls = world.engine.pulls();
-    assert!((3..25).contains(&pulls), "{pulls} pulls in an hour");
-    // A request does not wait for the next try.
-    world.run(&run_for(5)).await.unwrap_err();
-    assert_eq!(world.engine.pulls(), pulls + 1);
-    // Somebody else fetches it.
-    world.engine.put_image(PULLED);
-    tokio::time::sleep(secs(10)).await;
-    assert!(world.is_full());
-    assert_eq!(world.engine.pulls(), pulls + 1);
-    world.end().await;
+    for fault in [Fault::Fine, Fault::Full] {
+        let world = World::start_with(setup(PULLED, PullPolicy::Missing), |engine| {
+            engine.fault(Call::FetchImage, fault);
+        });
+        tokio::time::sleep(secs(60 * 60)).await;
+        let pulls = world.engine.pulls();
+        assert!((3..25).contains(&pulls), "{pulls} pulls in an hour, {fault:?}");
+        // A request does not wait for the next try.
+        world.run(&run_for(5)).await.unwrap_err();
+        assert_eq!(world.engine.pulls(), pulls + 1);
+        // Somebody else fetches it.
+        world.engine.put_image(PULLED);
+        tokio::time::sleep(secs(10)).await;
+        assert!(world.is_full(), "{fault:?}");
+        assert_eq!(world.engine.pulls(), pulls + 1);
+        world.end().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +166,9 @@ async fn who_wants_an_image_that_is_coming_is_told_what_is_ready_and_what_went_w
     let ask =
         async || world.execute("coming", &Client::Host, &run_for(5)).await.unwrap_err().to_string();
     let told = ask().await;
-    assert!(told.contains("is being pulled") && told.ends_with("Ready now: ready"), "{told}");
+    let step = format!("now: step 1 of 1: pulling {PULLED}");
+    assert!(told.contains("is being pulled") && told.contains(&step), "{told}");
+    assert!(told.ends_with("Ready now: ready"), "{told}");
     // It goes on without the request, and fails.
     tokio::time::sleep(secs(100)).await;
     let told = ask().await;

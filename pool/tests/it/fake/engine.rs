@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     Fail(u32),
     /// Every call is refused.
     Broken,
+    /// Every call finds the disk full.
+    Full,
     /// There is never an answer, and nothing happens.
     Hang,
     /// There is never an answer, but what was asked for happens this much later. Only of `create`.
@@ -380,6 +382,7 @@ impl FakeEngine {
         match plan.fault {
             Fault::Fine => return Ok(flight),
             Fault::Fail(_) | Fault::Broken => return Err(refused("it does not want to")),
+            Fault::Full => return Err(EngineError::DiskFull("it is full".to_owned())),
             Fault::Hang => {}
             Fault::Late(delay) => {
                 let (engine, name) = (self.clone(), name.cloned());
