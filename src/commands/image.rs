@@ -200,8 +200,9 @@ async fn fetch(
     names: Vec<String>,
     how: How,
 ) -> anyhow::Result<ExitCode> {
-    let fetched = fetch_each(config, app, names, how).await;
-    if !matches!(fetched, Ok(false)) {
+    let mut is_any_new = false;
+    let fetched = fetch_each(config, app, names, how, &mut is_any_new).await;
+    if is_any_new || fetched.is_err() {
         // What builds have used is removed now, and not when the next server starts. A failure has its own error.
         if let Err(error) = app.give_up().await
             && fetched.is_ok()
@@ -209,31 +210,38 @@ async fn fetch(
             tracing::warn!(%error, "what builds have left could not be removed");
         }
     }
-    if fetched? {
-        tell_unused(config, app, &bounded(Call::FindImage, app.store.list()).await?);
+    // Also when a later one failed, because those before it have replaced others.
+    let listed = match is_any_new {
+        true => bounded(Call::FindImage, app.store.list()).await,
+        false => Ok(Vec::new()),
+    };
+    if let Ok(listed) = &listed {
+        tell_unused(config, app, listed);
     }
+    fetched?;
+    listed?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds or pulls the images of the languages. Returns whether one of them is new.
+/// Builds or pulls the images of the languages, and notes whether one of them is new.
 async fn fetch_each(
     config: &Config,
     app: &App,
     names: Vec<String>,
     how: How,
-) -> anyhow::Result<bool> {
-    let mut is_any_new = false;
+    is_any_new: &mut bool,
+) -> anyhow::Result<()> {
     for language in choose(config, app, names, how.origin)? {
         let name = &language.sandbox.image.name;
         let steps = Steps::of_image(&app.images, name).verbose(how.verbose);
         let show = |line: &str| steps.show(line);
         let fetched = steps.follow(app.images.fetch(name, how.former, &show)).await?;
         let Fetched { image, is_unchanged } = fetched;
-        is_any_new |= !is_unchanged;
+        *is_any_new |= !is_unchanged;
         let note = if is_unchanged { " (unchanged; --force builds it again)" } else { "" };
         say(&format!("{name} {}{note}", image.digest))?;
     }
-    Ok(is_any_new)
+    Ok(())
 }
 
 /// The named languages, or all whose images have that origin.

@@ -167,6 +167,9 @@ impl DockerEngine {
 /// The label of all images that Isolator has built, intermediate ones included.
 const LABEL: &str = "isolator.image";
 
+/// Its value on an image that only the build of another one has made.
+const STAGE: &str = "build";
+
 /// The labels with what an image was built from.
 const RECIPE: &str = "isolator.recipe";
 const BASE: &str = "isolator.base";
@@ -175,11 +178,18 @@ const BASE: &str = "isolator.base";
 impl ImageStore for DockerEngine {
     async fn list(&self) -> Result<Vec<ListedImage>, EngineError> {
         let listed = labelled(self, &[]).await?;
-        let listed = listed.into_iter().map(|image| ListedImage {
+        let listed = listed.into_iter().filter_map(|image| {
             // Older engines give this name to an image that has none.
-            names: image.repo_tags.into_iter().filter(|name| name != "<none>:<none>").collect(),
-            digest: image.id,
-            size: u64::try_from(image.size).unwrap_or(0),
+            let names = image.repo_tags.into_iter().filter(|name| name != "<none>:<none>");
+            let names: Vec<_> = names.collect();
+            // What a build goes through stays for the next one.
+            let is_stage = image.labels.get(LABEL).is_some_and(|label| label == STAGE);
+            let size = u64::try_from(image.size).unwrap_or(0);
+            (!is_stage || !names.is_empty()).then_some(ListedImage {
+                names,
+                digest: image.id,
+                size,
+            })
         });
         Ok(listed.collect())
     }
