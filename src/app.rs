@@ -160,6 +160,7 @@ impl App {
     ///
     /// The engine's.
     pub async fn give_up(&self) -> Result<(), EngineError> {
+        self.images.settle().await;
         sweep::sweep_own(&*self.engine, &self.instance).await?;
         let settled = async {
             self.store.settle().await;

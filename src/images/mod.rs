@@ -2,10 +2,10 @@
 
 mod docker;
 mod embedded;
+mod script;
 
 use std::env;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -13,12 +13,10 @@ use include_dir::{Dir, include_dir};
 use isolator_pool::engine::images::{BuiltFrom, Former, ImageBuilder, ImageStore};
 use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::{Call, Engine, EngineError, Image, Progress, store};
-use rustix::process::{Pid, Signal, kill_process_group};
 use sha2::{Digest as _, Sha256};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
 
 use crate::hex::hex;
+use script::Script;
 
 static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/images");
 
@@ -76,37 +74,42 @@ pub(crate) struct LanguageImages {
     engine: Arc<dyn BuildEngine>,
     /// The only image that they may start from, if the operator has chosen one.
     chosen_base: Option<String>,
-    /// Held during a build, because two at once would both build the base. Whether a new base was got since the start.
-    building: tokio::sync::Mutex<bool>,
+    /// Held during a build, because two at once would both build the base. The base that was made anew for builds without what was
+    /// there, which is enough for all images.
+    building: tokio::sync::Mutex<Option<Image>>,
+    script: Script,
 }
 
 impl LanguageImages {
     /// A builder that uses the engine, and the base image if the operator has chosen one.
     pub(crate) fn new(engine: Arc<dyn BuildEngine>, chosen_base: Option<String>) -> Self {
-        Self { engine, chosen_base, building: tokio::sync::Mutex::default() }
+        let (building, script) = Default::default();
+        Self { engine, chosen_base, building, script }
     }
 
-    /// The base image that is there: the chosen one and no other, or else the one built before, or a public one.
-    async fn present_base(&self) -> Result<Option<Image>, EngineError> {
+    /// The base images that are there: the chosen one and no other, or else the one built before and the public one.
+    async fn present_bases(&self) -> Result<Vec<Image>, EngineError> {
         let accepted = match &self.chosen_base {
             Some(chosen) => vec![chosen.as_str()],
             None => vec![BASE, PUBLIC_BASE],
         };
+        let mut present = Vec::new();
         for name in accepted {
-            if let Some(image) = self.engine.find_image(name).await? {
-                return Ok(Some(image));
-            }
+            present.extend(self.engine.find_image(name).await?);
         }
-        Ok(None)
+        Ok(present)
     }
 
-    /// The base image: the one that is there, or else one that is pulled or built now.
-    async fn base(&self, former: Former, progress: Progress<'_>) -> Result<Image, EngineError> {
-        if former == Former::Used
-            && let Some(image) = self.present_base().await?
-        {
-            return Ok(image);
-        }
+    /// The base image that is there for an image, if one is: the one that it was built from before, or else the first.
+    async fn present_base(&self, name: &str) -> Result<Option<Image>, EngineError> {
+        let mut present = self.present_bases().await?;
+        let former = self.engine.built_from(name).await?.and_then(|former| former.base);
+        let at = present.iter().position(|base| former.as_ref() == Some(&base.digest));
+        Ok((!present.is_empty()).then(|| present.swap_remove(at.unwrap_or(0))))
+    }
+
+    /// A base image that is pulled or built now.
+    async fn new_base(&self, progress: Progress<'_>) -> Result<Image, EngineError> {
         let name = match self.chosen_base.as_deref() {
             Some(BASE) => self.build_base(progress).await?,
             Some(chosen) => {
@@ -149,7 +152,9 @@ impl LanguageImages {
             );
             return Err(EngineError::DiskFull(store::make_room(&env::temp_dir(), &needed)));
         }
-        let tar = make_base(folder.path(), progress).await?;
+        let (script, tar) = (folder.path().join("build.sh"), folder.path().join("base.tar"));
+        tokio::fs::write(&script, content("base/build.sh")).await.map_err(failed)?;
+        self.script.run(&script, &tar, progress).await?;
         self.engine.import(&tar, Some(BASE), progress).await?;
         Ok(BASE)
     }
@@ -171,12 +176,19 @@ impl ImageBuilder for LanguageImages {
             return Err(EngineError::NoSuchImage(name.to_owned()));
         };
         self.engine.can_build().await?;
-        let mut is_base_new = self.building.lock().await;
+        let mut made_anew = self.building.lock().await;
         progress("step 1 of 2: the base image");
-        // One new base is enough for all images.
-        let of_base = if *is_base_new { Former::Used } else { former };
-        let base = self.base(of_base, progress).await?;
-        *is_base_new |= of_base == Former::Ignored;
+        let present = match former {
+            Former::Used => self.present_base(name).await?,
+            Former::Ignored => made_anew.clone(),
+        };
+        let base = match present {
+            Some(base) => base,
+            None => self.new_base(progress).await?,
+        };
+        if former == Former::Ignored {
+            *made_anew = Some(base.clone());
+        }
         progress(&format!("step 2 of 2: building {name} from {}", base.name));
         let context = context(folder).map_err(failed)?;
         let built_from = BuiltFrom { recipe: recipe(folder), base: Some(base.digest) };
@@ -189,14 +201,22 @@ impl ImageBuilder for LanguageImages {
         else {
             return Ok(false);
         };
-        // A base that is gone is no reason to build: nobody knows whether the next one is another.
-        let is_other = |was: String, is: Image| was != is.digest;
-        let base = built_from.base.zip(self.present_base().await?);
-        Ok(built_from.recipe == recipe(folder) && !base.is_some_and(|(was, is)| is_other(was, is)))
+        if built_from.recipe != recipe(folder) {
+            return Ok(false);
+        }
+        let Some(base) = built_from.base else { return Ok(true) };
+        let present = self.present_bases().await?;
+        // A base that is gone is no reason to build: nobody knows whether the next one is another. A chosen one has to be the base.
+        let is_gone = present.is_empty() && self.chosen_base.is_none();
+        Ok(is_gone || present.iter().any(|present| present.digest == base))
     }
 
     async fn can_build(&self) -> Result<(), EngineError> {
         self.engine.can_build().await
+    }
+
+    async fn settle(&self) {
+        self.script.settle().await;
     }
 }
 
@@ -250,58 +270,6 @@ fn append(archive: &mut tar::Builder<Vec<u8>>, name: &Path, content: &[u8]) -> s
 
 fn content(path: &str) -> &'static [u8] {
     IMAGES.get_file(path).map(include_dir::File::contents).unwrap_or_default()
-}
-
-/// Makes the base image from Debian's packages, as an archive of its root in a folder.
-async fn make_base(folder: &Path, progress: Progress<'_>) -> Result<PathBuf, EngineError> {
-    let script = folder.join("build.sh");
-    tokio::fs::write(&script, content("base/build.sh")).await.map_err(failed)?;
-    let tar = folder.join("base.tar");
-    run_script(&script, &tar, progress).await?;
-    Ok(tar)
-}
-
-async fn run_script(
-    script: &Path,
-    output: &Path,
-    progress: Progress<'_>,
-) -> Result<(), EngineError> {
-    let mut child = Command::new("sh")
-        // The files of the root get modes as on every system, whatever the umask of this process is.
-        .args(["-c", "umask 022 && . \"$0\""])
-        .arg(script)
-        .arg(output)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .process_group(0)
-        .spawn()
-        .map_err(failed)?;
-    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    let mut stopped = Stopped(group);
-    let mut last = String::new();
-    if let Some(stderr) = child.stderr.take() {
-        let mut lines = BufReader::new(stderr).lines();
-        while let Some(line) = lines.next_line().await.map_err(failed)? {
-            progress(&line);
-            last = line;
-        }
-    }
-    let status = child.wait().await.map_err(failed)?;
-    stopped.0 = None;
-    if status.success() { Ok(()) } else { Err(refused(format!("{status}: {last}"))) }
-}
-
-/// Asks the script and what it has started to stop, unless they have ended: they unmount and remove what they have made.
-struct Stopped(Option<Pid>);
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            let _ = kill_process_group(group, Signal::TERM);
-        }
-    }
 }
 
 fn failed(error: std::io::Error) -> EngineError {

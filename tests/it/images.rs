@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::engine::Kind;
 use crate::common::{Finished, config, isolator, run_command, state, write_config};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A place for one test's configuration, state and images.
@@ -226,19 +226,28 @@ struct Builds(Home);
 
 impl Builds {
     fn new() -> Self {
-        let home = Home::new();
-        let settings = json!({ "engine": { "kind": "embedded" }, "images": { "base": BASE } });
-        write_config(home.0.path(), &config(&["python"], settings));
-        Self(home)
+        let builds = Self(Home::new());
+        builds.configure(json!({ "base": BASE }));
+        builds
+    }
+
+    fn configure(&self, images: Value) {
+        let settings = json!({ "engine": { "kind": "embedded" }, "images": images });
+        write_config(self.0.0.path(), &config(&["python", "javascript"], settings));
     }
 
     /// Builds do this from now on.
     fn script(&self, script: &str) -> &Self {
+        self.script_of(BASE, script)
+    }
+
+    /// Builds from this base do this from now on.
+    fn script_of(&self, base: &str, script: &str) -> &Self {
         let mut make = Command::new("sh");
         make.args(["-c", MAKE_BASE, "sh", script]).current_dir(self.0.0.path());
         let made = run_command(&mut make, "");
         assert_eq!(made.code, Some(0), "{made:?}");
-        let imported = self.run(&["import", "base.tar", "--name", BASE]);
+        let imported = self.run(&["import", "base.tar", "--name", base]);
         assert_eq!(imported.code, Some(0), "{imported:?}");
         self
     }
@@ -263,7 +272,7 @@ impl Builds {
 fn an_image_is_built_again_only_if_something_has_changed() {
     let builds = Builds::new();
     builds.script("for line in 1 2 3 4 5 6 7 8 9; do echo line $line; done");
-    let first = builds.run(&["build"]);
+    let first = builds.run(&["build", "python"]);
     let built = digest(&first);
     // What is done now, and not each line.
     assert!(first.stderr.contains("step 2 of 2: building isolator/python"), "{first:?}");
@@ -272,17 +281,20 @@ fn an_image_is_built_again_only_if_something_has_changed() {
     assert!(!first.stderr.contains("line 5") && first.stderr.lines().count() < 6, "{first:?}");
 
     let began = Instant::now();
-    let again = builds.run(&["build"]);
+    let again = builds.run(&["build", "python"]);
     assert_eq!(
         again.stdout,
         format!("isolator/python {built} (unchanged; --force builds it again)\n")
     );
     assert!(again.stderr.is_empty() && began.elapsed() < Duration::from_secs(10), "{again:?}");
 
-    // Another base, and all lines.
-    let changed = builds.script("echo another line").run(&["build", "--verbose"]);
+    // Another base, and all lines. The build after it fails, and what the first has replaced is told all the same.
+    builds.script("echo another line; [ ! -e /build/package.json ]");
+    let changed = builds.run(&["build", "--verbose", "python", "javascript"]);
     assert!(!changed.stdout.contains("unchanged"), "{changed:?}");
     assert!(changed.stderr.lines().any(|line| line == "another line"), "{changed:?}");
+    assert_eq!(changed.code, Some(125), "{changed:?}");
+    assert!(changed.stderr.contains("2 unused image(s) of former builds take "), "{changed:?}");
 
     // What was replaced is shown until it is removed.
     let listed = builds.run(&["ls"]);
@@ -294,16 +306,43 @@ fn an_image_is_built_again_only_if_something_has_changed() {
     let listed = builds.run(&["ls"]);
     assert_eq!((unused(&listed), listed.stderr.as_str()), (0, ""), "{listed:?}");
 
+    // A base that was chosen later has to be the base, and one that is gone need not.
+    let other = "127.0.0.1:1/other:1";
+    builds.configure(json!({ "base": other }));
+    let refused = builds.run(&["build", "python"]);
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    assert!(refused.stderr.contains(&format!("pulling {other}")), "{refused:?}");
+    builds.configure(json!({}));
+    let unchanged = builds.run(&["build", "python"]);
+    assert!(unchanged.stdout.contains("unchanged"), "{unchanged:?}");
+    builds.configure(json!({ "base": BASE }));
+
     // Anew means also with a new base, which can't be had here.
-    let forced = builds.run(&["build", "--force"]);
+    let forced = builds.run(&["build", "--force", "python"]);
     assert_eq!(forced.code, Some(125), "{forced:?}");
     assert!(forced.stderr.contains("could not be pulled"), "{forced:?}");
 }
 
 #[test]
+fn an_image_stays_as_it_is_while_the_base_that_it_was_built_from_is_there() {
+    let builds = Builds::new();
+    builds.configure(json!({}));
+    builds.script_of("debian:trixie-slim", "echo public").run(&["build", "python"]);
+    builds.script_of("isolator/base", "echo made here");
+    let unchanged = builds.run(&["build", "python"]);
+    assert!(unchanged.stdout.contains("unchanged"), "{unchanged:?}");
+    // Others start from what was made here.
+    let other = builds.run(&["build", "--verbose", "javascript"]);
+    assert!(other.stderr.lines().any(|line| line == "made here"), "{other:?}");
+    builds.script_of("debian:trixie-slim", "echo a later one");
+    let changed = builds.run(&["build", "python"]);
+    assert!(!changed.stdout.contains("unchanged"), "{changed:?}");
+}
+
+#[test]
 fn a_build_that_fails_shows_its_last_lines() {
     let builds = Builds::new();
-    let failed = builds.script("echo the reason; exit 1").run(&["build"]);
+    let failed = builds.script("echo the reason; exit 1").run(&["build", "python"]);
     assert_eq!(failed.code, Some(125), "{failed:?}");
     assert!(failed.stderr.lines().any(|line| line == "  the reason"), "{failed:?}");
     assert_eq!(builds.staged(), 0);
@@ -314,7 +353,7 @@ fn a_build_that_is_stopped_says_so_and_leaves_nothing() {
     let builds = Builds::new();
     builds.script("echo begun; sleep 600");
     let mut build = builds.command();
-    build.args(["build", "-v"]).stderr(Stdio::piped()).stdout(Stdio::null());
+    build.args(["build", "-v", "python"]).stderr(Stdio::piped()).stdout(Stdio::null());
     let mut build = build.spawn().expect("it starts");
     let mut told = BufReader::new(build.stderr.take().expect("it is piped")).lines();
     let begun = told.find(|line| line.as_ref().is_ok_and(|line| line == "begun"));
@@ -358,7 +397,8 @@ fn a_full_disk_is_told_with_its_folder_and_how_much_room_is_needed() {
         assert_eq!(finished.code, Some(125), "{finished:?}");
         finished.stderr
     };
-    let built = on_disk("100M", &format!("cp -a {}/. /mnt &&", data.display()), &["build"]);
+    let built =
+        on_disk("100M", &format!("cp -a {}/. /mnt &&", data.display()), &["build", "python"]);
     let room = format!("make room in {}, whose disk has ", data.display());
     for words in [room.as_str(), " MiB free: a build takes up to 2 GiB"] {
         assert!(built.contains(words), "{words}: {built}");
