@@ -34,10 +34,11 @@ pub(crate) struct Requirement {
 }
 
 impl Requirement {
-    /// Whether an interpreter of Python needs it, as its marker says.
+    /// Whether an interpreter of Python needs it, as its marker says, or could need it if not all of the machine is known.
     pub(crate) fn is_needed(&self, machine: &Machine) -> bool {
         let marker = self.text.split_once(MARKER).map(|(_, marker)| marker);
-        marker.and_then(|marker| marker::evaluate(marker, machine)).unwrap_or(true)
+        let holds = marker.and_then(|marker| marker::evaluate(marker, machine));
+        holds != Some(marker::Truth::No)
     }
 }
 
@@ -252,7 +253,7 @@ fn python(text: &str) -> Result<Requirement, String> {
         .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
     let marker = part("marker");
     // Whether it is one does not depend on the machine.
-    let any = Machine { python: "3.13.0".to_owned(), processor: String::new() };
+    let any = Machine { python: Some("3.13.0".to_owned()), processor: Some(String::new()) };
     if found.name("marker").is_some() && marker::evaluate(marker, &any).is_none() {
         return Err("its marker, after the semicolon, can't be read".to_owned());
     }

@@ -12,7 +12,7 @@ use crate::commands::complain;
 use crate::commands::steps::Steps;
 use crate::config::{Config, Language};
 use crate::packages::requirement;
-use crate::packages::{Asked, Packages};
+use crate::packages::{Asked, Packages, shown};
 use crate::request::packages::{Wanted, WantedPackages};
 
 /// The packages that a program was given.
@@ -63,22 +63,33 @@ impl WantedSets {
         language: &Arc<Language>,
         wanted: WantedPackages,
     ) -> anyhow::Result<Option<Given>> {
-        self.tell(&wanted.notes);
-        match wanted.wanted {
-            Wanted::Nothing => Ok(None),
-            Wanted::Named { names, .. } => Ok(Some(self.get(language, names).await?)),
-            Wanted::Dependencies(texts) => match self.with_dependencies(language, &texts).await {
-                Ok(given) => Ok(given),
-                Err(error) => {
-                    let texts = texts.join(", ");
-                    let note = format!(
-                        "the program's dependencies ({texts}) are not there, so it runs with what the image has: {error:#}"
-                    );
-                    self.tell(&[note]);
-                    Ok(None)
-                }
-            },
+        let WantedPackages { wanted, mut notes, .. } = wanted;
+        let (asked, is_named) = match wanted {
+            Wanted::Nothing => (Vec::new(), false),
+            Wanted::Named { names, .. } => (names, true),
+            Wanted::Dependencies(texts) => (texts, false),
+        };
+        let needed = match asked.is_empty() {
+            true => asked,
+            false => self.packages.needed_of(language, asked, &mut notes).await,
+        };
+        self.tell(&notes);
+        if needed.is_empty() {
+            return Ok(None);
         }
+        if is_named {
+            return Ok(Some(self.get(language, needed).await?));
+        }
+        let error = match self.with_dependencies(language, &needed).await {
+            Ok(given) => return Ok(given),
+            Err(error) => error,
+        };
+        let texts = shown(&needed);
+        let note = format!(
+            "the program's dependencies ({texts}) are not there, so it runs with what the image has: {error:#}"
+        );
+        self.tell(&[note]);
+        Ok(None)
     }
 
     /// The sets that can be named in advice to a program that failed: those that are there.

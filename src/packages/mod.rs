@@ -48,6 +48,7 @@ use crate::packages::workshop::{Shop, Workshop};
 
 pub(crate) use crate::packages::asked::Asked;
 pub(crate) use crate::packages::common::PackageCounts;
+pub(crate) use crate::packages::image::{MOST_TOLD, shown};
 pub(crate) use crate::packages::refusal::Refusal;
 pub(crate) use crate::requirement;
 

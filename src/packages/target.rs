@@ -130,7 +130,7 @@ impl Target {
             System::Python { platform, .. } => platform.split('-').next().unwrap_or_default(),
             System::Node { cpu, .. } => cpu,
         };
-        Machine { python: self.version.clone(), processor: processor.to_owned() }
+        Machine { python: Some(self.version.clone()), processor: Some(processor.to_owned()) }
     }
 
     fn python(answer: &PythonAnswer) -> Result<Self, String> {

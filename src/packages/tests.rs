@@ -84,7 +84,7 @@ impl Workshop for Scripted {
     }
 
     async fn machine(&self, _: &Language) -> Result<Machine, BuildError> {
-        Ok(Machine { python: "3.13.5".to_owned(), processor: "x86_64".to_owned() })
+        Ok(Machine { python: Some("3.13.5".to_owned()), processor: Some("x86_64".to_owned()) })
     }
 
     async fn in_image(&self, _: &Language) -> Result<BTreeMap<String, String>, BuildError> {

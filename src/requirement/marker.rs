@@ -9,41 +9,62 @@ use std::vec;
 
 use pep440_rs::{Version, VersionSpecifiers};
 
-/// What markers are compared with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What markers are compared with, as far as it is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// The version of the interpreter, with three numbers.
-    pub python: String,
+    pub python: Option<String>,
     /// The processor, as `uname` names it.
-    pub processor: String,
+    pub processor: Option<String>,
 }
 
 impl Machine {
     /// The value of a variable. The interpreter is always CPython on Linux. Of its kernel nothing is known, as for uv.
-    fn value(&self, variable: &str) -> Option<String> {
-        let python_version = || {
-            let end = self.python.match_indices('.').nth(1).map_or(self.python.len(), |(at, _)| at);
-            self.python[..end].to_owned()
+    fn value(&self, variable: &str) -> Option<Value> {
+        let minor = |version: &String| {
+            let end = version.match_indices('.').nth(1).map_or(version.len(), |(at, _)| at);
+            version[..end].to_owned()
         };
+        let found = |value: Option<String>| value.map_or(Value::Unknown, Value::Text);
+        let text = |value: &str| Value::Text(value.to_owned());
         Some(match variable {
-            "python_version" => python_version(),
-            "python_full_version" | "implementation_version" => self.python.clone(),
-            "platform_machine" | "platform.machine" => self.processor.clone(),
-            "os_name" | "os.name" => "posix".to_owned(),
-            "sys_platform" | "sys.platform" => "linux".to_owned(),
-            "platform_system" => "Linux".to_owned(),
-            "implementation_name" => "cpython".to_owned(),
+            "python_version" => found(self.python.as_ref().map(minor)),
+            "python_full_version" | "implementation_version" => found(self.python.clone()),
+            "platform_machine" | "platform.machine" => found(self.processor.clone()),
+            "os_name" | "os.name" => text("posix"),
+            "sys_platform" | "sys.platform" => text("linux"),
+            "platform_system" => text("Linux"),
+            "implementation_name" => text("cpython"),
             "platform_python_implementation"
             | "platform.python_implementation"
-            | "python_implementation" => "CPython".to_owned(),
-            "platform_release" | "platform_version" | "platform.version" | "extra" => String::new(),
+            | "python_implementation" => text("CPython"),
+            "platform_release" | "platform_version" | "platform.version" | "extra" => text(""),
             _ => return None,
         })
     }
 }
 
+/// One side of a comparison.
+enum Value {
+    Text(String),
+    /// What a variable of the machine has is not known.
+    Unknown,
+}
+
+/// Whether a marker holds. Several parts of which one has to hold are as true as the truest, and those which all have to are as
+/// true as the least true one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Truth {
+    /// It does not.
+    No,
+    /// That depends on what is not known of the machine.
+    Maybe,
+    /// It does.
+    Yes,
+}
+
 /// Whether a marker holds. `None` if it is none.
-pub(super) fn evaluate(marker: &str, machine: &Machine) -> Option<bool> {
+pub(super) fn evaluate(marker: &str, machine: &Machine) -> Option<Truth> {
     let mut reader = Reader { tokens: tokens(marker)?.into_iter().peekable(), machine };
     let holds = reader.any()?;
     reader.tokens.next().is_none().then_some(holds)
@@ -95,24 +116,24 @@ struct Reader<'m> {
 
 impl Reader<'_> {
     /// Parts of which one has to hold. All are read, also after the first that holds.
-    fn any(&mut self) -> Option<bool> {
+    fn any(&mut self) -> Option<Truth> {
         let mut holds = self.all()?;
         while self.tokens.next_if_eq(&Token::Word("or")).is_some() {
-            holds |= self.all()?;
+            holds = holds.max(self.all()?);
         }
         Some(holds)
     }
 
     /// Parts which all have to hold.
-    fn all(&mut self) -> Option<bool> {
+    fn all(&mut self) -> Option<Truth> {
         let mut holds = self.one()?;
         while self.tokens.next_if_eq(&Token::Word("and")).is_some() {
-            holds &= self.one()?;
+            holds = holds.min(self.one()?);
         }
         Some(holds)
     }
 
-    fn one(&mut self) -> Option<bool> {
+    fn one(&mut self) -> Option<Truth> {
         if self.tokens.next_if_eq(&Token::Open).is_some() {
             let holds = self.any()?;
             return self.tokens.next_if_eq(&Token::Close).map(|_| holds);
@@ -124,12 +145,16 @@ impl Reader<'_> {
             Token::Word("not") => self.tokens.next_if_eq(&Token::Word("in")).map(|_| "not in")?,
             _ => return None,
         };
-        compare(&left, comparison, &self.value()?)
+        let (Value::Text(left), Value::Text(right)) = (left, self.value()?) else {
+            return Some(Truth::Maybe);
+        };
+        let holds = compare(&left, comparison, &right)?;
+        Some(if holds { Truth::Yes } else { Truth::No })
     }
 
-    fn value(&mut self) -> Option<String> {
+    fn value(&mut self) -> Option<Value> {
         match self.tokens.next()? {
-            Token::Text(text) => Some(text.to_owned()),
+            Token::Text(text) => Some(Value::Text(text.to_owned())),
             Token::Word(variable) => self.machine.value(variable),
             _ => None,
         }
@@ -162,24 +187,25 @@ mod tests {
 
     #[test]
     fn markers_are_evaluated_as_the_standard_says() {
-        let machine = Machine { python: "3.13.7".to_owned(), processor: "x86_64".to_owned() };
+        let machine =
+            Machine { python: Some("3.13.7".to_owned()), processor: Some("x86_64".to_owned()) };
         for (marker, expected) in [
-            ("python_version < '3.11'", Some(false)),
-            ("python_version >= \"3.9\"", Some(true)),
-            ("'3.9' <= python_version", Some(true)),
-            ("python_version == '3.13.*'", Some(true)),
-            ("python_version ~= '3.12'", Some(true)),
-            ("python_full_version > '3.13.6'", Some(true)),
-            ("python_version in '3.12 3.13'", Some(true)),
-            ("python_version not in '3.12 3.13'", Some(false)),
-            ("sys_platform == 'win32'", Some(false)),
-            ("os.name == 'posix' and platform_system != 'Darwin'", Some(true)),
-            ("platform_machine == 'aarch64' or platform_machine == 'x86_64'", Some(true)),
-            ("implementation_name == 'cpython'", Some(true)),
-            ("extra == 'test'", Some(false)),
+            ("python_version < '3.11'", Some(Truth::No)),
+            ("python_version >= \"3.9\"", Some(Truth::Yes)),
+            ("'3.9' <= python_version", Some(Truth::Yes)),
+            ("python_version == '3.13.*'", Some(Truth::Yes)),
+            ("python_version ~= '3.12'", Some(Truth::Yes)),
+            ("python_full_version > '3.13.6'", Some(Truth::Yes)),
+            ("python_version in '3.12 3.13'", Some(Truth::Yes)),
+            ("python_version not in '3.12 3.13'", Some(Truth::No)),
+            ("sys_platform == 'win32'", Some(Truth::No)),
+            ("os.name == 'posix' and platform_system != 'Darwin'", Some(Truth::Yes)),
+            ("platform_machine == 'aarch64' or platform_machine == 'x86_64'", Some(Truth::Yes)),
+            ("implementation_name == 'cpython'", Some(Truth::Yes)),
+            ("extra == 'test'", Some(Truth::No)),
             // "and" binds closer than "or".
-            ("os_name == 'nt' and os_name == 'nt' or os_name == 'posix'", Some(true)),
-            ("os_name == 'nt' and (os_name == 'nt' or os_name == 'posix')", Some(false)),
+            ("os_name == 'nt' and os_name == 'nt' or os_name == 'posix'", Some(Truth::Yes)),
+            ("os_name == 'nt' and (os_name == 'nt' or os_name == 'posix')", Some(Truth::No)),
             ("os_name == 'posix' or no_such == 'x'", None),
             ("sys_platform ~= 'linux'", None),
             ("python_version", None),
@@ -193,6 +219,21 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(evaluate(marker, &machine), expected, "{marker}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_machine_decides_nothing() {
+        for (marker, expected) in [
+            ("python_version < '3.11'", Truth::Maybe),
+            ("'aarch64' == platform_machine", Truth::Maybe),
+            ("sys_platform == 'win32'", Truth::No),
+            ("sys_platform == 'win32' and python_version < '3.11'", Truth::No),
+            ("sys_platform == 'linux' and python_version < '3.11'", Truth::Maybe),
+            ("python_version < '3.11' or os_name == 'posix'", Truth::Yes),
+            ("python_version < '3.11' or os_name == 'nt'", Truth::Maybe),
+        ] {
+            assert_eq!(evaluate(marker, &Machine::default()), Some(expected), "{marker}");
         }
     }
 }

@@ -86,6 +86,15 @@ async fn run_reads_a_program_from_standard_input() {
     let finished = run_on_engine(directory.path(), &arguments, "print(6 * 7)").await;
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "42\n"), "{finished:?}");
 
+    // What its markers say that it does not need here, it does without.
+    let block = "# /// script\n# dependencies = [\"pywin32; os_name == 'nt'\"]\n# ///\nprint(1)";
+    let finished = run_on_engine(directory.path(), &arguments, block).await;
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "1\n"), "{finished:?}");
+    assert!(finished.stderr.contains("nothing of this is needed here"), "{finished:?}");
+    let named = ["run", "-", "--language", "python", "--packages", "pywin32; os_name == 'nt'"];
+    let finished = run_on_engine(directory.path(), &named, "print(2)").await;
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "2\n"), "{finished:?}");
+
     let unknown = run(directory.path(), &["run", "-"], "print(1)");
     assert_eq!(unknown.code, Some(125));
     assert!(unknown.stderr.contains("--language"), "{unknown:?}");

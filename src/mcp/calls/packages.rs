@@ -14,14 +14,11 @@ use crate::audit::Note;
 use crate::config::Language;
 use crate::mcp::tool_result;
 use crate::packages::requirement::{self, Requirement};
-use crate::packages::{Asked, Refusal};
+use crate::packages::{Asked, MOST_TOLD, Refusal, shown};
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::{Wanted, WantedPackages};
 use crate::result::receipt::UsedPackages;
 use crate::sessions::BoundSet;
-
-/// Most requirements of a program that a note repeats.
-const MOST_TOLD: usize = 10;
 
 /// What a call gets.
 #[derive(Debug, Default)]
@@ -76,7 +73,7 @@ impl Calls {
         let (names, field) = match wanted {
             Wanted::Nothing => (Vec::new(), ""),
             Wanted::Named { names, field } => {
-                let names = self.needed(language, names, &mut notes).await;
+                let names = self.packages.needed_of(language, names, &mut notes).await;
                 if !names.is_empty() && self.image_has(language, &names).await {
                     let names = names.join(", ");
                     notes.push(format!("the image has {names} already, so nothing was installed"));
@@ -86,7 +83,7 @@ impl Calls {
                 }
             }
             Wanted::Dependencies(texts) => {
-                let texts = self.needed(language, texts, &mut notes).await;
+                let texts = self.packages.needed_of(language, texts, &mut notes).await;
                 match self.set_for(language, &texts, client, tell, patience).await {
                     Ok(names) => (names, "entrypoint_code"),
                     Err(note) => {
@@ -129,7 +126,7 @@ impl Calls {
         match wanted {
             Wanted::Nothing => {}
             Wanted::Named { names, field } => {
-                let names = self.needed(language, names, &mut notes).await;
+                let names = self.packages.needed_of(language, names, &mut notes).await;
                 let has = |name: &String| bound.is_some_and(|bound| bound.asked.contains(name));
                 if !names.iter().all(has) {
                     let message = format!(
@@ -140,7 +137,7 @@ impl Calls {
                 }
             }
             Wanted::Dependencies(texts) => {
-                let texts = self.needed(language, texts, &mut notes).await;
+                let texts = self.packages.needed_of(language, texts, &mut notes).await;
                 notes.extend(self.note_of_cell(language, bound, &texts).await);
             }
         }
@@ -183,21 +180,6 @@ impl Calls {
             None if self.packages.check(language, &asked).is_ok() => told(&open_with(texts)),
             None => told(&self.no_set_has_them(language)),
         }
-    }
-
-    /// What a program needs of this, as the markers say. If that is nothing, the caller is told.
-    async fn needed(
-        &self,
-        language: &Language,
-        texts: Vec<String>,
-        notes: &mut Vec<String>,
-    ) -> Vec<String> {
-        let all = shown(&texts);
-        let needed = self.packages.needed(language, texts).await;
-        if needed.is_empty() {
-            notes.push(format!("nothing of this is needed here, as its markers say: {all}"));
-        }
-        needed
     }
 
     /// Whether a call asks only for packages that the image has, by requirements and not by names of sets.
@@ -358,15 +340,6 @@ impl Calls {
             format!("the program is for Python {versions}, and this is Python {version}; it was run all the same")
         })
     }
-}
-
-/// Requirements of a program, for people.
-fn shown(texts: &[String]) -> String {
-    let mut shown: Vec<&str> = texts.iter().take(MOST_TOLD).map(String::as_str).collect();
-    if texts.len() > MOST_TOLD {
-        shown.push("…");
-    }
-    shown.join(", ").chars().filter(|c| !c.is_control()).collect()
 }
 
 /// How to get a session that has these.
