@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::duration;
 use crate::mcp::tools::{EXECUTE_CODE, GET_RESULT, RUN_COMMAND};
 use crate::packages::Refusal;
+use crate::policy::NoTurn;
 use crate::request::arguments::InvalidArgument;
 use crate::request::syntax;
 use crate::request::wanted_files::Wanted;
@@ -236,6 +237,14 @@ pub(crate) fn sandbox_fault(error: &ExecuteError, when_busy: Option<&str>) -> Ca
         }
     };
     failure(format!("Sandbox error: {error}\n\n{advice}"))
+}
+
+/// The answer when a program was not checked, because too many others are, so that the model does not look for the mistake in it.
+pub(crate) fn no_turn(error: &NoTurn) -> CallToolResult {
+    tracing::warn!(%error, "a call failed");
+    failure(format!(
+        "Sandbox error: {error}\n\nThe program did not run, and nothing is known against it. Try again in a moment."
+    ))
 }
 
 /// The answer when the packages that a call asks for are not there, so that the model does not look for the mistake in its program.

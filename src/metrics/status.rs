@@ -144,7 +144,8 @@ const MOST_PROGRAMS: usize = 50;
 fn advice(failure: Failure) -> &'static str {
     match failure {
         Failure::Busy => {
-            "More came than can run: raise requests.maxRunning if there is CPU time left, or requests.maxQueue if they can wait."
+            "More came than can run: raise requests.maxRunning if there is CPU time left, or requests.maxQueue if they can wait. No \
+             setting lets more programs wait for their check against a policy."
         }
         Failure::SessionBusy => {
             "A client sent more calls of one session than can wait for each other. No setting changes that: it has to wait for answers."

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolator_pool::pool::admission::Client;
+use isolator_pool::pool::admission::{AdmissionError, Client};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +98,11 @@ pub struct Violation {
     /// What is not allowed.
     pub message: String,
 }
+
+/// So many programs are checked that one had no turn. Nothing is known against it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("too many programs wait to be checked against the policy of this server: {0}")]
+pub struct NoTurn(#[from] pub AdmissionError);
 
 /// What was found in a request's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -210,21 +215,24 @@ impl Policies {
 
     /// Looks for what is forbidden in the files of a program. A file that can't be read in time is
     /// forbidden, too. The client is the one who wants to run it.
-    pub async fn check(&self, language: &str, files: Vec<SourceFile>, client: &Client) -> Findings {
-        let Some(policy) = self.languages.get(language) else { return Findings::default() };
+    ///
+    /// # Errors
+    ///
+    /// When the program had no turn, because too many others wait for theirs. Then it must not run.
+    pub async fn check(
+        &self,
+        language: &str,
+        files: Vec<SourceFile>,
+        client: &Client,
+    ) -> Result<Findings, NoTurn> {
+        let Some(policy) = self.languages.get(language) else { return Ok(Findings::default()) };
         let name = files.first().map_or(String::new(), |file| file.name.clone());
         let (readable, mut found) = policy.readable(files);
         if readable.is_empty() {
-            return found;
+            return Ok(found);
         }
         // The time for a check does not begin before its turn.
-        let _turn = match self.checkers.turn(client).await {
-            Ok(turn) => turn,
-            Err(error) => {
-                found.add(|| Findings::unreadable(&name, error));
-                return found;
-            }
-        };
+        let _turn = self.checkers.turn(client).await?;
         let check = self.checkers.check(language, &readable);
         match tokio::time::timeout(CHECK_TIMEOUT + GRACE, check).await {
             Ok(Ok(more)) => found.extend(more),
@@ -235,7 +243,7 @@ impl Policies {
             }
             Err(_) => found.add(|| Findings::unreadable(&name, check::Unreadable::TooSlow)),
         }
-        found
+        Ok(found)
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fs;
 
+use crate::common::answer::text_of;
 use crate::common::process::Process;
 use crate::common::server::{Server, send_signal};
 use crate::common::{config, eventually, isolator, run, run_command, write_config};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use futures_util::future::{join, join_all, select};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -137,19 +139,47 @@ async fn programs_are_read_by_a_process_without_rights() {
 }
 
 #[tokio::test]
-async fn a_check_that_fails_rejects_the_program() {
-    let server = Server::with("python", strict()).await;
+async fn a_check_that_fails_rejects_the_program_and_too_many_are_busy() {
+    let mut config = strict();
+    config["audit"] = json!({ "path": "audit.jsonl" });
+    let server = Server::with("python", config).await;
     let refused =
         async || server.run_python("import os").await.assert_failed("refused", &["importing os"]);
     refused().await;
     checkers(&server)[0].kill();
     refused().await;
 
-    let stopped = checkers(&server)[0];
-    send_signal(stopped.pid, "STOP");
-    let answer = server.run_python("print(1)").await;
-    answer.assert_failed("refused", &["the file takes too long to check", "(not-checked)"]);
-    eventually("it has ended", async || !stopped.is_there()).await;
+    let stop = || {
+        let stopped = checkers(&server);
+        stopped.iter().for_each(|checker| send_signal(checker.pid, "STOP"));
+        stopped
+    };
+    stop();
+    let call = json!({ "language": "python", "entrypoint_code": "import os" });
+    let run = || Box::pin(server.call_tool("execute_code", call.clone()));
+    // Another checker is started for one of two, and then there are no more.
+    let (_, held) = select(run(), run()).await.factor_first();
+    let stopped = stop();
+    assert_eq!(stopped.len(), 2);
+    // One more than are checked and can wait.
+    let (held, mut answers) = join(held, join_all((0..258).map(|_| run()))).await;
+    answers.push(held);
+    let answers: Vec<_> = answers.into_iter().map(|answer| text_of(&answer.unwrap())).collect();
+    let with = |text: &str| answers.iter().filter(|answer| answer.contains(text)).count();
+    let too_slow = "the file takes too long to check; is it nested very deeply? (not-checked)";
+    assert_eq!((with(too_slow), with("importing os is not allowed")), (2, 256));
+    let busy = answers.iter().find(|answer| answer.starts_with("Sandbox error: ")).unwrap();
+    for hint in [
+        "too many programs wait to be checked against the policy of this server",
+        "2 requests are running and 256 are waiting: try again",
+        "nothing is known against it",
+    ] {
+        assert!(busy.contains(hint), "{busy}");
+    }
+    let log = fs::read_to_string(server.directory().join("audit.jsonl")).unwrap();
+    assert_eq!(log.matches(r#""status":"busy""#).count(), 1, "{log}");
+    let is_there = |checker: &Process| checker.is_there();
+    eventually("they have ended", async || !stopped.iter().any(is_there)).await;
     refused().await;
     assert_eq!(server.run_python("print('alive')").await.output(), "alive\n");
     server.stop().await;

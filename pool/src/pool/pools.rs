@@ -370,10 +370,15 @@ impl Pools {
     /// Counts a cell or command of a session that was not run, if that was not for a reason of its own.
     pub fn count_failed_cell(&self, name: &str, error: &SessionError) {
         let Some(failure) = Failure::of_cell(error) else { return };
+        self.count_failure(name, failure, error.to_string());
+    }
+
+    /// Counts what was not run, for a reason that is not the pools'.
+    pub fn count_failure(&self, name: &str, failure: Failure, message: String) {
         if let Some(counts) = self.counts_of(name) {
             counts.failures[failure as usize].add(1);
         }
-        self.shared.counts.failed(name, failure, error.to_string());
+        self.shared.counts.failed(name, failure, message);
     }
 
     /// What has happened in all pools together since the start.

@@ -41,7 +41,7 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         run.stdin = stdin;
         run.files = Some(output.wanted(&config));
         let name = &request.language.name;
-        let found = config.policies.check(name, request.unchecked.clone(), &Client::Host).await;
+        let found = config.policies.check(name, request.unchecked.clone(), &Client::Host).await?;
         if !found.is_empty() {
             bail!(
                 "the policy for {name} forbids something in the program, so it was not run:\n{found}"

@@ -213,7 +213,11 @@ impl<'a> Console<'a> {
             let (name, content) = (self.setup.cell_name(number), code.clone().into_bytes());
             unchecked.insert(0, SourceFile { name, content, is_entrypoint: true });
         }
-        let found = self.config.policies.check(&language.name, unchecked, &Client::Host).await;
+        let checked = self.config.policies.check(&language.name, unchecked, &Client::Host).await;
+        let found = match checked {
+            Ok(found) => found,
+            Err(error) => return self.not_run("error", &error.to_string()).await,
+        };
         if !found.is_empty() {
             let name = &language.name;
             let why =

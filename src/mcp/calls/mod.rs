@@ -1,7 +1,9 @@
 //! The calls of the tools: what each tool does, from its arguments to its answer. Independent of the transport.
 
 mod bounds;
+mod checks;
 mod packages;
+mod policies;
 mod sessions;
 
 use std::sync::Arc;
@@ -16,27 +18,23 @@ use serde_json::Value;
 
 use self::bounds::Bounds;
 use crate::audit::{Audit, Note};
-use crate::config::{Config, Language};
+use crate::config::Config;
 use crate::mcp::budget::Budget;
 use crate::mcp::tool_result;
 use crate::mcp::tools::{
     self, CHECK_SYNTAX, CLOSE_SESSION, EXECUTE_CODE, GET_RESULT, INTERRUPT_SESSION, OPEN_SESSION,
-    REWIND_SESSION, RUN_COMMAND, TEST_CODE, Tested,
+    REWIND_SESSION, RUN_COMMAND, TEST_CODE,
 };
 use crate::metrics::Held;
 use crate::packages::Packages;
-use crate::request::arguments::{
-    Arguments, CheckSyntax, GetResult, InvalidArgument, TestCode, required,
-};
+use crate::request::arguments::{Arguments, GetResult, InvalidArgument, required};
 use crate::request::resolve;
 use crate::request::snippets::{self, Snippets};
-use crate::request::syntax::{self, Syntax};
 use crate::request::understand::{self, given::Given};
 use crate::result::detached::{Detached, RunState};
 use crate::result::explain::{Caller, Context, PackagesAdvice};
 use crate::result::kept::{Part, ReadError, Results};
 
-use crate::result::receipt::ReceiptReport;
 use crate::result::report::Report;
 use crate::result::so_far::SoFar;
 use crate::sessions::Sessions;
@@ -342,8 +340,12 @@ impl Calls {
         let mut notes = notes.into_texts();
         let usage = request.usage.take();
         notes.extend(usage.as_deref().map(snippets::not_used));
-        let found =
-            self.config.policies.check(&request.language.name, request.unchecked, client).await;
+        let (policies, language) = (&self.config.policies, &request.language.name);
+        let unchecked = std::mem::take(&mut request.unchecked);
+        let found = match self.check_policies(policies, language, unchecked, client, note).await {
+            Ok(found) => found,
+            Err(busy) => return Ok(busy),
+        };
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));
@@ -382,113 +384,5 @@ impl Calls {
         let keep = (&*self.results, client);
         let receipt = (&receipt, got.used());
         Ok(tool_result::of_run(outcome, receipt, &context, &request.wanted, notes, keep).await)
-    }
-
-    async fn check_syntax(
-        &self,
-        arguments: Given,
-        Call { client, .. }: Call,
-        note: &mut Note,
-    ) -> Answer {
-        let (arguments, notes) = understand::read(arguments, &self.config)?;
-        let CheckSyntax { language, code, packages } = arguments;
-        let language = required(language, "language", "the language of the code")?;
-        let code = required(code, "code", "the source of the program")?;
-        note.code(&code);
-        let mut share = self.in_flight.share(&client);
-        if !share.grow(code.len()) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
-        }
-        let language = resolve::language(&language, &self.config)?;
-        note.place(&language.name, None);
-        // They change nothing about the syntax.
-        self.check_packages(&language, packages).await?;
-        let checked = self.syntax_of(&language, &code, &client, note).await?;
-        Ok(match checked {
-            Ok(syntax) => {
-                let mut notes = notes.into_texts();
-                let advice = understand::advice(&code, &language).filter(|_| !syntax.valid);
-                notes.extend(advice.map(|advice| advice.text));
-                tool_result::of_data(&Syntax { notes, ..syntax })
-            }
-            Err(no_verdict) => no_verdict,
-        })
-    }
-
-    async fn test_code(
-        &self,
-        arguments: Given,
-        Call { client, progress, steps, .. }: Call,
-        language: &Arc<Language>,
-        note: &mut Note,
-    ) -> Answer {
-        note.place(&language.name, None);
-        let (arguments, notes) = understand::read::<TestCode>(arguments, &self.config)?;
-        let mut share = self.in_flight.share(&client);
-        if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
-        }
-        let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)
-            .map_err(|error| notes.explain(error))?;
-        note.code(&code);
-        note.limits(request.run.timeout, request.run.resources);
-        let mut notes = notes.into_texts();
-        match self.syntax_of(language, &code, &client, note).await? {
-            Ok(Syntax { valid: true, .. }) => {}
-            Ok(invalid) => {
-                notes.extend(understand::advice(&code, language).map(|advice| advice.text));
-                return Ok(tool_result::of_data(&Tested::invalid(invalid, notes)));
-            }
-            Err(no_verdict) => return Ok(no_verdict),
-        }
-        let found = self.config.policies.check(&language.name, request.unchecked, &client).await;
-        if !found.is_empty() {
-            return Ok(tool_result::of_data(&Tested::forbidden(found, notes)));
-        }
-        let patience = Some(self.config.results.detach_after);
-        let got =
-            self.packages_for(language, request.packages, &client, steps.as_ref(), patience).await;
-        let mut got = match got {
-            Ok(got) => got,
-            Err(answer) => return answer,
-        };
-        request.run.packages = got.told(&mut notes, note);
-        request.run.watch = progress;
-        Ok(match self.pools.execute(&language.name, &client, &request.run).await {
-            Ok((outcome, receipt)) => {
-                note.took(receipt.start, receipt.found);
-                note.ran(&outcome);
-                let answer = tool_result::of_data(&Tested::executed(&outcome, &receipt, notes));
-                let receipt = ReceiptReport::new(&outcome, &receipt, got.used());
-                tool_result::with_receipt(answer, &receipt)
-            }
-            Err(error) => {
-                note.answered(Failure::of(&error).as_str());
-                tool_result::sandbox_fault(&error, self.pools.advice_when_busy())
-            }
-        })
-    }
-
-    /// Checks a program's syntax in a sandbox. The inner error is the answer if there is no verdict.
-    async fn syntax_of(
-        &self,
-        language: &Language,
-        code: &str,
-        client: &Client,
-        note: &mut Note,
-    ) -> Result<Result<Syntax, CallToolResult>, InvalidArgument> {
-        let (check, request) = syntax::request(language, code, &self.config)?;
-        let outcome = match self.pools.execute(&language.name, client, &request).await {
-            Ok((outcome, receipt)) => {
-                note.took(receipt.start, receipt.found);
-                outcome
-            }
-            Err(error) => {
-                note.answered(Failure::of(&error).as_str());
-                return Ok(Err(tool_result::sandbox_fault(&error, self.pools.advice_when_busy())));
-            }
-        };
-        Ok(syntax::verdict(check, &outcome, code)
-            .map_err(|error| tool_result::no_verdict(&error, &outcome)))
     }
 }

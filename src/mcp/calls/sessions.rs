@@ -117,7 +117,7 @@ impl Calls {
         let mut unanswered = Unanswered { sessions: &self.sessions, session, is_answered: false };
         let session = &unanswered.session;
         if let Some(first) = first
-            && let Err(answer) = self.first_files(session, first, &mut notes).await
+            && let Err(answer) = self.first_files(session, first, &mut notes, note).await
         {
             // Without its files it is not what was asked for.
             return answer;
@@ -166,10 +166,12 @@ impl Calls {
         session: &InUse,
         mut first: Cell,
         notes: &mut Vec<String>,
+        note: &mut Note,
     ) -> Result<(), Answer> {
+        let (policies, language) = (&self.config.policies, &session.language.name);
         let unchecked = std::mem::take(&mut first.unchecked);
-        let found =
-            self.config.policies.check(&session.language.name, unchecked, &session.client).await;
+        let checked = self.check_policies(policies, language, unchecked, &session.client, note);
+        let found = checked.await.map_err(Ok)?;
         if !found.is_empty() {
             return Err(Ok(tool_result::of_report(&Report::refused(found), Vec::new())));
         }
@@ -332,8 +334,11 @@ impl Calls {
         note.files(cell.sent());
         note.limits(cell.run.timeout, session.resources);
         let unchecked = std::mem::take(&mut cell.unchecked);
-        let found =
-            session.policies(&self.config).check(&session.language.name, unchecked, client).await;
+        let (policies, language) = (session.policies(&self.config), &session.language.name);
+        let found = match self.check_policies(policies, language, unchecked, client, note).await {
+            Ok(found) => found,
+            Err(busy) => return Ok(busy),
+        };
         if !found.is_empty() {
             let report = Report { notes, ..Report::refused(found) };
             return Ok(tool_result::of_report(&report, Vec::new()));

@@ -97,8 +97,8 @@ impl Console<'_> {
             return Ok(None);
         }
         let name = &self.setup.language.name;
-        let unchecked = std::mem::take(&mut self.pending.unchecked);
-        let found = self.config.policies.check(name, unchecked, &Client::Host).await;
+        let unchecked = self.pending.unchecked.clone();
+        let found = self.config.policies.check(name, unchecked, &Client::Host).await?;
         if !found.is_empty() {
             self.pending = Pending::new(self.config);
             bail!("the policy for {name} forbids something, so nothing was sent:\n{found}");

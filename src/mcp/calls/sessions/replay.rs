@@ -75,17 +75,22 @@ impl Calls {
                 .check(&language.name, cell.unchecked.clone(), &session.client)
                 .await;
             replayed.steps += 1;
-            let failure = if found.is_empty() {
-                let ran = self.run_step(session, cell, watch.clone(), notes).await;
-                match ran {
-                    Ok(outcome) => failure_of(&outcome, timeout),
-                    Err(error @ SessionError::Ended(_)) => {
-                        return Err(Ok(session_answers::failed(&error, session)));
+            let failure = match found {
+                Ok(found) if found.is_empty() => {
+                    let ran = self.run_step(session, cell, watch.clone(), notes).await;
+                    match ran {
+                        Ok(outcome) => failure_of(&outcome, timeout),
+                        Err(error @ SessionError::Ended(_)) => {
+                            return Err(Ok(session_answers::failed(&error, session)));
+                        }
+                        Err(error) => Some(error.to_string()),
                     }
-                    Err(error) => Some(error.to_string()),
                 }
-            } else {
-                Some("the operator forbids something in it".to_owned())
+                Ok(_) => Some("the operator forbids something in it".to_owned()),
+                Err(error) => {
+                    self.count_unchecked(&language.name, &error);
+                    Some(error.to_string())
+                }
             };
             let lost = "its files were too large to be remembered, and are missing".to_owned();
             let failure = failure.or_else(|| has_lost_files.then_some(lost));
