@@ -98,8 +98,13 @@ impl Template {
         };
         // Fetching may take minutes, and nobody waits for it when the server stops.
         let found = tokio::select! {
-            found = shared.images.ensure(self.image(), &log) => found,
-            () = shared.stop.cancelled() => return Err(SandboxError::Closed),
+            biased;
+            () = shared.stop.cancelled() => None,
+            found = shared.images.ensure(self.image(), &log) => Some(found),
+        };
+        let Some(found) = found else {
+            shared.images.settle().await;
+            return Err(SandboxError::Closed);
         };
         self.has_failed.store(found.is_err(), Ordering::Relaxed);
         Ok(self.accept(found?, shared).await?)
