@@ -34,7 +34,7 @@ pytestmark = pytest.mark.any_engine
 
 
 def bombs():
-    """Packages for Python and Node.js that get large, by their names."""
+    """Packages for Python and Node.js that get large, by their names, and an ordinary one."""
     found = Packages()
     zeros = bytes(MIB)
     many = {f"{{0}}/{number}.bin": zeros for number in range(BOMB_MB)}
@@ -47,6 +47,7 @@ def bombs():
     wheel("long-wheel", {"{0}.bin": zeros * BOMB_MB})
     wheel("many-wheel", many)
     wheel("deep-wheel", {"d/" * DEEP + "x.py": ""})
+    found.wheel("ordinary", files={"ordinary.py": "x = 3\n"})
     wheel("told-wheel", {}, "X-Long: " + "x" * (BOMB_MB * MIB))
     found.module("long-module", files={"x.bin": zeros * BOMB_MB})
     found.module("many-module", files={path.format("x"): content for path, content in many.items()})
@@ -120,11 +121,19 @@ async def test_a_package_that_gets_too_large_is_refused_early_and_leaves_nothing
         # What a server has left that was killed.
         (cache / "uv").mkdir(parents=True)
         (cache / "uv/left").write_bytes(bytes(STORE_MB * MIB))
+        (cache / "7/npm").mkdir(parents=True)
+        (cache / "7/npm/left").write_bytes(bytes(STORE_MB * MIB))
         async with serving(tmp_path, config, store) as server:
+
+            async def build_beside():
+                assert await server.prints("import ordinary; print(ordinary.x)", "ordinary") == "3\n"
+
             await server.prints("1")
             assert folder_mb(cache) < 1
             for language, name, parts in BOMBS:
-                async with measured(store) as most:
+                async with measured(store) as most, anyio.create_task_group() as beside:
+                    if name == "many-wheel":
+                        beside.start_soon(build_beside)
                     text = (await server.fails("1", name, language=language)).content[0].text
                 assert text.startswith("Packages error: "), text
                 for part in parts:

@@ -9,7 +9,7 @@ use crate::commands::packages::{choice, size, users};
 use crate::commands::{complain, say};
 use crate::config::Config;
 use crate::packages::short;
-use crate::packages::store::{Store, StoreError, StoredSet};
+use crate::packages::store::{Cleared, Store, StoreError, StoredSet};
 
 /// Removes the named sets. A server that needs one of them builds it again.
 pub(super) fn remove(config: &Config, store: &Store, names: &[String]) -> anyhow::Result<ExitCode> {
@@ -68,10 +68,11 @@ pub(super) fn prune(config: &Config, store: &Store) -> anyhow::Result<ExitCode> 
         }
     }
     let cache = match store.clear_cache() {
-        Ok(Some(cache)) => cache,
-        Ok(None) => {
-            complain("isolator: the downloads stay, because a process builds with them now");
-            0
+        Ok(Cleared { bytes, is_all }) => {
+            if !is_all {
+                complain("isolator: some downloads stay, because a process builds with them now");
+            }
+            bytes
         }
         Err(error) => {
             code = failed(&error);

@@ -46,7 +46,7 @@ use crate::packages::lock::{
 };
 use crate::packages::requirement::Recipe;
 use crate::packages::store::tree::{self, Entry, TreeError};
-use crate::packages::store::{Building, CacheRoom, Store, StoreError, StoredSet};
+use crate::packages::store::{Building, Store, StoreError, StoredSet};
 use crate::packages::target::{NODE_PROGRAM, PYTHON_PROGRAM, System, Target};
 
 /// How long an interpreter can take to say what it is.
@@ -58,9 +58,6 @@ const ASK_OUTPUT: OutputLimits = OutputLimits { head: 1 << 16, tail: 1024, kill:
 /// How often a sandbox is asked for, and how long after one that was refused.
 const TRIES: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_secs(2);
-
-/// How often a build that waits for the caches of the tools looks whether others have ended.
-const LOOK_FOR_CACHE: Duration = Duration::from_millis(500);
 
 /// Runs programs of ours in sandboxes.
 #[async_trait]
@@ -169,7 +166,7 @@ impl Builder {
         let deadline = Deadline::after(self.config.packages.build_timeout);
         let asked = deadline.bound("asking the image for its interpreter", self.target(language));
         let target = asked.await??;
-        let building = self.begin(deadline).await?;
+        let building = self.begin().await?;
         let watch = self.watch(&building).await;
         say(&format!("resolving {} requirements", recipe.requirements.len()));
         let (wanted, locked) = match recipe.interpreter {
@@ -185,7 +182,7 @@ impl Builder {
         if let Some(former) = former {
             write(&building.folder().join(locked), &former.files[locked])?;
         }
-        let cache = self.store.cache(match recipe.interpreter {
+        let cache = building.cache(match recipe.interpreter {
             Interpreter::Python => "uv",
             Interpreter::Node => "npm",
         });
@@ -248,7 +245,7 @@ impl Builder {
                 target.name
             )));
         }
-        let building = self.begin(deadline).await?;
+        let building = self.begin().await?;
         let watch = self.watch(&building).await;
         say(&format!("installing {} packages", lock.packages.len()));
         let installed = self.install(recipe, lock, &target, &watch, deadline, say).await;
@@ -311,7 +308,7 @@ impl Builder {
                 let (_, pinned) = python::parse(&lock.files[REQUIREMENTS]).map_err(unfit)?;
                 // Written anew from what was understood.
                 write(&building.folder().join(REQUIREMENTS), &python::text(&pinned))?;
-                let cache = self.store.cache("uv");
+                let cache = building.cache("uv");
                 let uv = self.uv(target, watch, deadline, &cache);
                 if !pinned.is_empty() {
                     uv.install(&building.files(), say).await?;
@@ -339,7 +336,7 @@ impl Builder {
                 let package = node::wanted(recipe, &target.name).map_err(BuildError::Lock)?;
                 write(&files.join(PACKAGE), &package)?;
                 write(&files.join(PACKAGE_LOCK), &lock.files[PACKAGE_LOCK])?;
-                let cache = self.store.cache("npm");
+                let cache = building.cache("npm");
                 self.npm(target, watch, deadline, &cache).install(&files, say).await
             }
         }
@@ -370,20 +367,9 @@ impl Builder {
         }
     }
 
-    async fn begin(&self, deadline: Deadline) -> Result<Building, BuildError> {
-        let idle = self.config.packages.max_cache();
-        // One build that goes on can fill them by that much.
-        let room = CacheRoom { idle, shared: idle + self.config.packages.max_store.as_bytes() };
-        let begun = async {
-            loop {
-                let store = self.store.clone();
-                if let Some(building) = blocking(move || store.begin(room)).await? {
-                    return Ok(building);
-                }
-                tokio::time::sleep(LOOK_FOR_CACHE).await;
-            }
-        };
-        deadline.bound("waiting for room in the caches of the tools", begun).await?
+    async fn begin(&self) -> Result<Building, BuildError> {
+        let (store, most) = (self.store.clone(), self.config.packages.max_cache());
+        blocking(move || store.begin(most)).await
     }
 
     async fn watch<'b>(&self, building: &'b Building) -> Watch<'b> {

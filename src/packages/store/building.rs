@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock, syncfs};
 
+use super::cache::Slot;
 use super::{Growth, SetFile, Store, StoreError, StoredSet, new_name, tree};
 use crate::packages::store::tree::Entry;
 
@@ -23,23 +24,25 @@ pub(crate) struct Building {
     store: Store,
     folder: PathBuf,
     lock: File,
-    /// Keeps the caches of the tools.
-    cache: Option<File>,
-    /// The inodes that were in the caches when it began.
+    /// What its tools download and unpack.
+    cache: Slot,
+    /// Whether what is there was refused, or is not complete.
+    is_cache_spoiled: AtomicBool,
+    /// The inodes that were there when it began.
     before: Arc<HashSet<u64>>,
-    /// Bytes that the caches may have when it has ended.
+    /// Bytes that all caches may have when it has ended.
     cache_most: u64,
 }
 
 impl Building {
-    /// Begins a set, with the lock that keeps the caches. The folder for its files is there.
+    /// Begins a set, with a cache of its own. The folder for its files is there.
     ///
     /// # Errors
     ///
     /// When a folder can't be made.
     pub(super) fn begin(
         store: &Store,
-        cache: File,
+        cache: Slot,
         before: HashSet<u64>,
         cache_most: u64,
     ) -> Result<Self, StoreError> {
@@ -66,7 +69,8 @@ impl Building {
             store: store.clone(),
             folder,
             lock,
-            cache: Some(cache),
+            cache,
+            is_cache_spoiled: AtomicBool::new(false),
             before: before.into(),
             cache_most,
         };
@@ -91,15 +95,20 @@ impl Building {
         &self.lock
     }
 
-    /// What is in its folder, and what has come to the caches of the tools since it began.
+    /// The folder where a tool keeps what it downloads. No other build that runs has it.
+    pub(crate) fn cache(&self, tool: &str) -> PathBuf {
+        self.cache.folder.join(tool)
+    }
+
+    /// What is in its folder, and what has come to its cache since it began.
     pub(crate) fn growth(&self) -> Growth {
-        let cache = self.store.folder.join("cache");
+        let cache = self.cache.folder.clone();
         Growth { folder: self.folder.clone(), cache, before: Arc::clone(&self.before) }
     }
 
-    /// Lets the caches go when nobody builds: what is in them was refused, or is not complete.
+    /// Lets its cache go when it ends: what is there was refused, or is not complete.
     pub(crate) fn spoil_cache(&self) {
-        self.store.has_spoiled_cache.store(true, Ordering::Relaxed);
+        self.is_cache_spoiled.store(true, Ordering::Relaxed);
     }
 
     /// The files of the set.
@@ -149,12 +158,24 @@ impl Drop for Building {
                 self.folder.clone()
             }
         };
-        let (store, cache) = (self.store.clone(), self.cache.take());
-        let most = self.cache_most;
+        let mut left = vec![folder];
+        if self.is_cache_spoiled.load(Ordering::Relaxed) {
+            match self.store.move_away(&self.cache) {
+                Ok(away) => {
+                    tracing::info!(
+                        "a cache of packages is removed, because its build was ended at a bound"
+                    );
+                    left.push(away);
+                }
+                Err(error) => tracing::warn!(%error, "a spoiled cache of packages stays"),
+            }
+        }
+        // So that the next build, which may begin at once, finds what this one has downloaded.
+        self.cache.let_go();
+        let (store, most) = (self.store.clone(), self.cache_most);
         let remove = move || {
-            super::removal::remove_or_warn(&folder);
+            left.iter().for_each(|folder| super::removal::remove_or_warn(folder));
             // However it has ended.
-            drop(cache);
             store.bound_cache(most);
         };
         match tokio::runtime::Handle::try_current() {

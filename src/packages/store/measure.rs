@@ -39,9 +39,9 @@ impl Usage {
 pub(crate) struct Growth {
     /// The folder of the build.
     pub(super) folder: PathBuf,
-    /// That of the caches.
+    /// Its cache.
     pub(super) cache: PathBuf,
-    /// The inodes that were in the caches when it began.
+    /// The inodes that were in the cache when it began.
     pub(super) before: Arc<HashSet<u64>>,
 }
 

@@ -7,7 +7,8 @@
 //! sets/HASH/used         its modification time is that of the last use
 //! building/…             sets that are being built, each with a lock
 //! removed/…              what is being deleted
-//! cache/                 of the tools; files of sets are linked to those here
+//! cache/NUMBER/…         of the tools, one for each build that runs; files of sets are linked to those here
+//! cache.NUMBER.lock      is held by who builds with that cache
 //! lock                   is held for a moment by whoever adds or removes something
 //! ```
 //!
@@ -25,7 +26,6 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use building::Building;
-pub(crate) use cache::CacheRoom;
+pub(crate) use cache::Cleared;
 pub(crate) use measure::{Growth, Usage};
 
 use crate::hex::hex;
@@ -150,8 +150,6 @@ type Verified = Mutex<HashMap<(String, u64), Arc<Mutex<bool>>>>;
 pub(crate) struct Store {
     folder: Arc<Path>,
     verified: Arc<Verified>,
-    /// Whether the caches have something that was refused.
-    has_spoiled_cache: Arc<AtomicBool>,
 }
 
 impl Store {
@@ -161,8 +159,7 @@ impl Store {
     ///
     /// When the folder can't be made or written.
     pub(crate) fn open(folder: &Path) -> Result<Self, StoreError> {
-        let (verified, has_spoiled_cache) = (Arc::default(), Arc::default());
-        let store = Self { folder: folder.into(), verified, has_spoiled_cache };
+        let store = Self { folder: folder.into(), verified: Arc::default() };
         for name in ["sets", "building", "removed", "cache"] {
             let path = folder.join(name);
             let mut made = fs::DirBuilder::new();
@@ -320,7 +317,12 @@ impl Store {
 
     /// Bytes of all sets. What several have in common counts once. Looks at every file, so it takes a while.
     pub(crate) fn bytes(&self) -> u64 {
-        tree::disk_bytes(&self.sets_folder(), &mut HashSet::new())
+        let (mut seen, mut bytes) = (HashSet::new(), 0);
+        // Each on its own, because one that is removed meanwhile ends the look at it.
+        for set in fs::read_dir(self.sets_folder()).into_iter().flatten().flatten() {
+            bytes += tree::disk_bytes(&set.path(), &mut seen);
+        }
+        bytes
     }
 
     /// Keeps others from adding or removing something. Held for a moment.

@@ -2,6 +2,7 @@
 //! can't be deleted stay in `removed` until the next sweep.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -55,10 +56,21 @@ impl Store {
         swept
     }
 
-    /// Moves away what dead processes were building.
+    /// Moves away what dead processes were building, and a cache that earlier versions had for all builds.
     fn move_leftovers(&self) -> Result<(), StoreError> {
         let _all = self.lock_all()?;
         let mut moved = Ok(());
+        let mut move_away = |path: &Path| {
+            let away = self.folder.join("removed").join(new_name());
+            if let Err(error) = fs::rename(path, away)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                moved = Err(StoreError::io(path, error));
+            }
+        };
+        for tool in ["uv", "npm"] {
+            move_away(&self.caches().join(tool));
+        }
         let building = self.folder.join("building");
         for entry in fs::read_dir(&building).map_err(|error| StoreError::io(&building, error))? {
             let path = entry.map_err(|error| StoreError::io(&building, error))?.path();
@@ -67,9 +79,7 @@ impl Store {
                 flock(&own, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
             });
             if !is_alive {
-                let away = self.folder.join("removed").join(new_name());
-                moved = moved
-                    .and(fs::rename(&path, away).map_err(|error| StoreError::io(&path, error)));
+                move_away(&path);
             }
         }
         moved

@@ -1,4 +1,5 @@
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -24,7 +25,7 @@ fn set(bytes: u64) -> StoredSet {
 }
 
 fn begin(store: &Store) -> Building {
-    store.begin(CacheRoom { idle: 1 << 30, shared: 1 << 30 }).unwrap().unwrap()
+    store.begin(1 << 30).unwrap()
 }
 
 fn publish(store: &Store) -> StoredSet {
@@ -118,57 +119,98 @@ fn what_the_dead_were_building_goes_and_what_lives_stays() {
     assert_eq!((count(folder.path(), "building"), count(folder.path(), "removed")), (0, 0));
 }
 
+/// What a tool has downloaded in a cache.
+fn fill(cache: &Path, bytes: usize) -> PathBuf {
+    fs::create_dir_all(cache).unwrap();
+    let wheel = cache.join("wheel");
+    fs::write(&wheel, vec![0; bytes]).unwrap();
+    wheel
+}
+
 #[test]
-fn caches_are_removed_only_when_nobody_builds() {
+fn caches_are_removed_only_when_nobody_builds_with_them() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
-    fs::create_dir_all(store.cache("uv")).unwrap();
-    fs::write(store.cache("uv").join("wheel"), [0; 100]).unwrap();
-    let building = begin(&store);
-    assert_eq!(store.clear_cache().unwrap(), None);
+    let (building, other) = (begin(&store), begin(&store));
+    let wheel = fill(&building.cache("uv"), 100);
+    assert_eq!(store.clear_cache().unwrap(), Cleared { bytes: 0, is_all: false });
+    fill(&other.cache("npm"), 7);
+    drop(other);
+    assert_eq!(store.clear_cache().unwrap(), Cleared { bytes: 7, is_all: false });
     // What a set has, too, is not freed.
-    fs::hard_link(store.cache("uv").join("wheel"), building.files().join("a.so")).unwrap();
+    fs::hard_link(wheel, building.files().join("a.so")).unwrap();
+    fs::write(building.cache("uv").join("other"), [0; 10]).unwrap();
     let entries = tree::entries(&building.files()).unwrap();
     building.publish(&set(100), &entries).unwrap();
-    fs::write(store.cache("uv").join("other"), [0; 10]).unwrap();
-    assert_eq!(store.clear_cache().unwrap(), Some(10));
+    assert_eq!(store.clear_cache().unwrap(), Cleared { bytes: 10, is_all: true });
     assert!(store.hold(&set(100)).is_ok());
 }
 
 #[test]
 fn caches_are_bounded_whenever_a_build_begins_or_ends() {
     let folder = tempfile::tempdir().unwrap();
+    let cache = |slot: &str| folder.path().join("cache").join(slot).join("uv");
+    // Of earlier versions.
+    fill(&folder.path().join("cache/uv"), 10);
     let store = Store::open(folder.path()).unwrap();
-    let room = CacheRoom { idle: 50, shared: 500 };
-    let fill = |bytes: usize| {
-        fs::create_dir_all(store.cache("uv")).unwrap();
-        fs::write(store.cache("uv").join("wheel"), vec![0; bytes]).unwrap();
-    };
-    let is_there = || store.cache("uv").join("wheel").exists();
+    assert_eq!(count(folder.path(), "cache"), 0);
     // What a server that was killed has left.
-    fill(51);
-    let building = store.begin(room).unwrap().unwrap();
-    assert!(!is_there());
-    fill(501);
-    assert!(building.growth().measure().bytes >= 501);
-    assert!(store.begin(room).unwrap().is_none(), "another build has to wait");
-    fill(499);
-    let other = store.begin(room).unwrap().unwrap();
+    let [wheel, other_wheel] = [fill(&cache("0"), 51), fill(&cache("1"), 20)];
+    let building = store.begin(50).unwrap();
+    assert!(!wheel.exists() && other_wheel.exists());
+    fill(&building.cache("uv"), 50);
     drop(building);
-    assert!(is_there(), "another build uses it");
+    assert!(wheel.exists() && !other_wheel.exists(), "all together are bounded");
+    let [building, other] = [(), ()].map(|()| store.begin(50).unwrap());
+    fill(&building.cache("uv"), 51);
+    fill(&other.cache("uv"), 50);
     drop(other);
-    assert!(!is_there());
-    let building = store.begin(room).unwrap().unwrap();
-    fill(50);
+    assert!(wheel.exists(), "a build uses it");
+    assert!(other_wheel.exists(), "it is not too large");
     drop(building);
-    assert!(is_there());
-    let building = store.begin(room).unwrap().unwrap();
-    let other = store.begin(room).unwrap().unwrap();
-    building.spoil_cache();
-    drop(building);
-    assert!(is_there());
+    assert!(!wheel.exists() && other_wheel.exists());
+}
+
+#[test]
+fn a_build_answers_only_for_what_it_brings_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    fill(&begin(&store).cache("uv"), 5);
+    let (bomb, other) = (begin(&store), begin(&store));
+    assert_eq!(bomb.growth().measure().bytes, 0, "what was there is not its own");
+    let (wheel, other_wheel) = (bomb.cache("uv").join("bomb"), fill(&other.cache("uv"), 7));
+    fs::write(&wheel, [0; 501]).unwrap();
+    assert_eq!([&bomb, &other].map(|it| it.growth().measure().bytes), [501, 7]);
+    bomb.spoil_cache();
+    drop(bomb);
+    assert!(!wheel.exists() && other_wheel.exists());
     drop(other);
-    assert!(!is_there());
+    assert!(other_wheel.exists());
+}
+
+#[test]
+fn a_set_that_is_removed_meanwhile_does_not_hide_the_size_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let deep = folder.path().join("sets/going/a").join("d/".repeat(500));
+    let removed = folder.path().join("removed/going");
+    for number in 0..20 {
+        fill(&folder.path().join(format!("sets/{number}")), 100);
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                fs::create_dir_all(&deep).unwrap();
+                fs::rename(folder.path().join("sets/going"), &removed).unwrap();
+                isolator_pool::folders::remove(&removed).unwrap();
+            }
+        });
+        let counted: Vec<_> = (0..100).map(|_| store.bytes()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        moving.join().unwrap();
+        assert!(counted.iter().all(|bytes| *bytes == 2000), "{counted:?}");
+    });
 }
 
 #[test]

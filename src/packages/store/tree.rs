@@ -269,7 +269,7 @@ pub(crate) fn difference(was: &str, is: &str) -> Option<String> {
     }
 }
 
-/// Bytes on disk below a folder, without those that `seen` has, by device and inode.
+/// Bytes on disk below a folder, without those that `seen` has, by device and inode. It may go meanwhile.
 pub(crate) fn disk_bytes(root: &Path, seen: &mut std::collections::HashSet<(u64, u64)>) -> u64 {
     let mut bytes = 0;
     let looked = folders::look(root, &mut |found| {
@@ -277,7 +277,9 @@ pub(crate) fn disk_bytes(root: &Path, seen: &mut std::collections::HashSet<(u64,
             bytes += found.st_size.cast_unsigned();
         }
     });
-    if let Err(error) = looked {
+    if let Err(error) = looked
+        && root.exists()
+    {
         tracing::warn!(%error, folder = %root.display(), "not all files were counted");
     }
     bytes
