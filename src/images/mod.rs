@@ -281,30 +281,4 @@ fn refused(message: String) -> EngineError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_built_in_language_has_an_image_of_ours() {
-        for name in ["isolator/python", "isolator/javascript", "isolator/go:latest"] {
-            assert!(folder(name).is_some(), "{name}");
-        }
-        for name in ["isolator/base", "isolator/unknown", "python", "isolator/../python"] {
-            assert!(folder(name).is_none(), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_context_holds_what_the_build_needs() {
-        let context = context(folder("isolator/python").unwrap()).unwrap();
-        let mut archive = tar::Archive::new(context.as_slice());
-        let names: Vec<_> = archive
-            .entries()
-            .unwrap()
-            .map(|entry| entry.unwrap().path().unwrap().to_string_lossy().into_owned())
-            .collect();
-        for name in ["Dockerfile", "install.sh", "common.sh", "ca-certificates.crt"] {
-            assert!(names.iter().any(|n| n == name), "{name} is not in {names:?}");
-        }
-    }
-}
+mod tests;
