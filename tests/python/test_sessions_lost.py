@@ -45,7 +45,7 @@ async def test_what_a_lost_session_had_run_is_run_again(tools):
     other, told = await replayed(tools, session.id)
     assert other.id != session.id and (told["steps"], told["forgotten"]) == (7, 0)
     (failed,) = told["failed"]
-    assert failed.startswith("cell 7: ") and failed.endswith("ValueError: again")
+    assert failed == 'cell 7: error: "ValueError: again"'
     assert await other.value("x") == value
     assert (await other.command("cat d/a.txt d/b.txt"))["stdout"] == "from a command\ntyped\nvariable\n"
     # Also of a session that is open, and of one that was replayed itself.
