@@ -7,8 +7,8 @@ it ends.
 
 import json
 import os
-import re
 import random
+import re
 import resource
 import shutil
 import signal
