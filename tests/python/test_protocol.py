@@ -59,7 +59,7 @@ async def test_the_tools_have_valid_schemas(server):
     tool = tools[0]
     assert tool.input_schema["properties"]["language"]["enum"] == ["go", "javascript", "python"]
     for snippet in (ROOT / "prompts").iterdir():
-        assert f"- {snippet.stem}: " in tool.input_schema["properties"]["snippet_name"]["description"]
+        assert f"\n- {snippet.stem} " in tool.input_schema["properties"]["snippet_name"]["description"]
     expected = {
         "language",
         "entrypoint_code",
