@@ -204,7 +204,8 @@ impl ImageBuilder for LanguageImages {
         if built_from.recipe != recipe(folder) {
             return Ok(false);
         }
-        let Some(base) = built_from.base else { return Ok(true) };
+        // Nobody knows the base of a copy from another engine. It is no chosen one then.
+        let Some(base) = built_from.base else { return Ok(self.chosen_base.is_none()) };
         let present = self.present_bases().await?;
         // A base that is gone is no reason to build: nobody knows whether the next one is another. A chosen one has to be the base.
         let is_gone = present.is_empty() && self.chosen_base.is_none();

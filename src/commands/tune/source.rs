@@ -266,7 +266,7 @@ mod tests {
         let found = logs(&format!("{whole}\nrubbish\n\n{whole}\n{cut}")).unwrap();
         assert_eq!((found.found().0["python"].depths.total(), found.notes.len()), (2.0, 2));
         assert!(found.notes[0].ends_with("ends in the middle of a line, which is left out"));
-        assert!(found.notes[1].starts_with("1 lines of "));
+        assert!(found.notes[1].starts_with("1 line(s) of "));
         for bad in ["", "rubbish\n", cut] {
             let error = format!("{:#}", logs(bad).unwrap_err());
             assert!(error.ends_with(
