@@ -231,6 +231,8 @@ class Model:
             self.has_thread = not self.has_thread
         if undone:
             self.rewind(undone)
+        elif step.kind in ("timeout", "short"):
+            entry.state = "timed_out"
         self.sure = min(self.sure, CHECKPOINTS)
         return undone
 
