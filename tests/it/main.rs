@@ -5,7 +5,6 @@
 mod common;
 
 mod bad_input;
-mod bench;
 mod check_syntax;
 mod cli;
 mod config;
