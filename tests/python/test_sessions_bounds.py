@@ -56,10 +56,10 @@ async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(t
             await session.cell(COUNTS + "open('a', 'w').write('a')")
         used, began, uses = sum(map(cpu_of, sandboxes)), time.monotonic(), [0] * 4
 
-        # One rewinds, lists and reads without a pause, and the others have short cells.
+        # One rewinds, lists and reads without a pause, and the others have short cells, until each has done so three times.
         async def use(number):
             session = sessions[number]
-            while time.monotonic() - began < 4:
+            while min(uses) < 3 or time.monotonic() - began < 2:
                 if number == 0:
                     await tools.call("rewind_session", {"session": session.id, "cells": 1})
                     assert "a" in await session.files() and (await session.file("a")).text == "a"
@@ -68,10 +68,10 @@ async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(t
                     await anyio.sleep(0.3)
                 uses[number] += 1
 
-        await at_once(use, range(4))
+        with anyio.fail_after(60):
+            await at_once(use, range(4))
         took, used = time.monotonic() - began, sum(map(cpu_of, sandboxes)) - used
         assert used < 1.15 * took + 0.2, f"{used} s of CPU time in {took} s: {uses}"
-        assert all(count > 2 for count in uses), uses
 
 
 USES = {
