@@ -10,6 +10,8 @@ import time
 import pytest
 from kernel import PYTHON, Runner, ended
 
+pytestmark = pytest.mark.any_engine
+
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 

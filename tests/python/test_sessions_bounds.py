@@ -46,6 +46,7 @@ async def test_nothing_in_an_idle_session_uses_time(server):
         assert answer.meta["isolator/receipt"]["frozen"] and int(answer.structured_content["result"]) > before
 
 
+@pytest.mark.alone
 async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(tmp_path):
     config = configuration(tmp_path, pool=POOL, requests={"maxRunning": 1})
     async with serving(tmp_path, config) as (server, tools):
