@@ -11,7 +11,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 
-use super::protocol::{self, Bind, Bound, ReceiveError};
+use super::protocol::{self, BindReply, BindRequest, ReceiveError};
 use crate::engine::Call;
 use crate::lock::lock;
 
@@ -46,12 +46,12 @@ impl BinderClient {
         let ended = |error: io::Error| format!("the process that brings packages ended: {error}");
         let process = process.try_clone().map_err(|error| error.to_string())?;
         let _turn = self.turn.lock().await;
-        let request = Bind { set: set.to_owned() };
+        let request = BindRequest { set: set.to_owned() };
         let send = || protocol::send(&self.socket, &request, std::slice::from_ref(&process));
         *lock(&self.since) = Some(Instant::now());
         self.socket.async_io(Interest::WRITABLE, send).await.map_err(ended)?;
         let received = self.socket.async_io(Interest::READABLE, || {
-            match protocol::receive::<Bound>(&self.socket) {
+            match protocol::receive::<BindReply>(&self.socket) {
                 // Only the socket's own errors may be that nothing is there yet.
                 Err(ReceiveError::Socket(error)) => Err(error),
                 received => Ok(received),
@@ -61,7 +61,7 @@ impl BinderClient {
         *lock(&self.since) = None;
         match received.map_err(|error| ended(error.into()))? {
             None => Err(ended(io::ErrorKind::UnexpectedEof.into())),
-            Some((Bound { error }, _)) => error.map_or(Ok(()), Err),
+            Some((BindReply { error }, _)) => error.map_or(Ok(()), Err),
         }
     }
 

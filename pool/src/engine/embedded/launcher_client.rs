@@ -22,7 +22,9 @@ use tokio_util::task::TaskTracker;
 
 use super::binder_client::BinderClient;
 use super::launcher;
-use super::protocol::{self, Answer, Kind, LauncherPaths, Packet, ReceiveError, Request};
+use super::protocol::{
+    self, LauncherPaths, LauncherReply, LauncherRequest, Packet, ReceiveError, SandboxKind,
+};
 use super::rootless::Grant;
 use crate::engine::Call;
 use crate::lock::lock;
@@ -34,7 +36,7 @@ const MAX_LINE: usize = 8 << 10;
 const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// The server's descriptors of a new sandbox.
-pub(super) struct Created {
+pub(super) struct SandboxHandles {
     /// The stream to the runner.
     pub(super) stream: OwnedFd,
     /// The runner's log.
@@ -62,7 +64,7 @@ type PendingRequests = Option<HashMap<String, PendingRequest>>;
 /// A request that waits for its answer.
 struct PendingRequest {
     since: Instant,
-    answer: oneshot::Sender<Result<Created, String>>,
+    answer: oneshot::Sender<Result<SandboxHandles, String>>,
 }
 
 impl LauncherClient {
@@ -117,10 +119,10 @@ impl LauncherClient {
             Some(_) => BinderClient::new().map(|(binder, theirs)| (Some(binder), vec![theirs]))?,
             None => (None, Vec::new()),
         };
-        send_with(&socket, &Request::Begin(paths), &theirs).await?;
+        send_with(&socket, &LauncherRequest::Begin(paths), &theirs).await?;
         drop(theirs);
         match receive(&socket).await? {
-            Some((Answer::Ready, _)) => {}
+            Some((LauncherReply::Ready, _)) => {}
             _ => return Err(io::Error::other("the launcher ended before it was ready")),
         }
         let waiting = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -164,10 +166,10 @@ impl LauncherClient {
         &self,
         name: &str,
         spec: Value,
-        kind: Kind,
+        kind: SandboxKind,
         group: Option<PathBuf>,
-    ) -> Result<Created, String> {
-        let request = Request::Create { name: name.to_owned(), spec, kind, group };
+    ) -> Result<SandboxHandles, String> {
+        let request = LauncherRequest::Create { name: name.to_owned(), spec, kind, group };
         let packet = Packet::new(&request).map_err(|error| {
             format!(
                 "the sandbox's specification is too long, {error}: use an image with fewer variables \
@@ -207,14 +209,15 @@ impl Drop for LauncherClient {
 
 /// Maps the users of a launcher that has entered a user namespace.
 async fn map_users(grant: &Grant, socket: &UnixDatagram, process: Option<u32>) -> io::Result<()> {
-    let (Some((Answer::Entered, _)), Some(process)) = (receive(socket).await?, process) else {
+    let (Some((LauncherReply::Entered, _)), Some(process)) = (receive(socket).await?, process)
+    else {
         return Err(io::Error::other("the launcher could not enter a user namespace"));
     };
     let grant = grant.clone();
     tokio::task::spawn_blocking(move || grant.map_ids(process))
         .await
         .map_err(io::Error::other)??;
-    send(socket, &Request::Mapped).await
+    send(socket, &LauncherRequest::Mapped).await
 }
 
 const GONE: &str = "the process that makes sandboxes has ended";
@@ -243,14 +246,16 @@ async fn pass_on_lines(said: impl AsyncRead + Unpin) {
 async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>) {
     loop {
         let (name, error, descriptors) = match receive(&socket).await {
-            Ok(Some((Answer::Created { name, error }, descriptors))) => (name, error, descriptors),
+            Ok(Some((LauncherReply::Created { name, error }, descriptors))) => {
+                (name, error, descriptors)
+            }
             Err(ReceiveError::Unreadable { name: Some(name), message }) => {
                 (name, Some(message), Vec::new())
             }
             _ => break,
         };
         let created = match (error, <[OwnedFd; protocol::DESCRIPTORS]>::try_from(descriptors)) {
-            (None, Ok([stream, log, process])) => Ok(Created { stream, log, process }),
+            (None, Ok([stream, log, process])) => Ok(SandboxHandles { stream, log, process }),
             (Some(error), _) => Err(error),
             (None, Err(_)) => Err("the launcher sent no descriptors".to_owned()),
         };
@@ -263,19 +268,21 @@ async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>
     *lock(&waiting) = None;
 }
 
-async fn send(socket: &UnixDatagram, request: &Request) -> io::Result<()> {
+async fn send(socket: &UnixDatagram, request: &LauncherRequest) -> io::Result<()> {
     send_with(socket, request, &[]).await
 }
 
 async fn send_with(
     socket: &UnixDatagram,
-    request: &Request,
+    request: &LauncherRequest,
     descriptors: &[OwnedFd],
 ) -> io::Result<()> {
     socket.async_io(Interest::WRITABLE, || protocol::send(socket, request, descriptors)).await
 }
 
-async fn receive(socket: &UnixDatagram) -> Result<Option<(Answer, Vec<OwnedFd>)>, ReceiveError> {
+async fn receive(
+    socket: &UnixDatagram,
+) -> Result<Option<(LauncherReply, Vec<OwnedFd>)>, ReceiveError> {
     let received = socket.async_io(Interest::READABLE, || match protocol::receive(socket) {
         // Only the socket's own errors may be that nothing is there yet.
         Err(ReceiveError::Socket(error)) => Err(error),

@@ -15,7 +15,7 @@ use tokio_util::io::ReaderStream;
 use tokio_util::task::TaskTracker;
 
 use super::cgroups::Cgroup;
-use super::launcher_client::{Created, LauncherClient};
+use super::launcher_client::{LauncherClient, SandboxHandles};
 use super::refused;
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::store::Held;
@@ -44,12 +44,12 @@ pub(super) struct Live {
     launcher: Weak<LauncherClient>,
     image: Arc<Held>,
     /// The set of packages that it was given.
-    pub(super) packages: Option<Bound>,
+    pub(super) packages: Option<BoundSet>,
 }
 
 /// A set of packages that a sandbox was given, or a template has. It may end before them.
 #[derive(Debug, Clone)]
-pub(super) struct Bound {
+pub(super) struct BoundSet {
     /// The set, if anybody still has it.
     pub(super) set: Weak<PackageSet>,
     pub(super) hash: String,
@@ -59,12 +59,12 @@ pub(super) struct Bound {
 
 impl Live {
     pub(super) fn new(
-        created: Created,
+        created: SandboxHandles,
         cgroup: Option<Cgroup>,
         launcher: &Arc<LauncherClient>,
         image: Arc<Held>,
     ) -> Self {
-        let Created { stream, log, process } = created;
+        let SandboxHandles { stream, log, process } = created;
         Self {
             cgroup,
             process: Arc::new(process),

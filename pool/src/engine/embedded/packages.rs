@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use isolator_runner::paths;
 
-use super::live::Bound;
+use super::live::BoundSet;
 use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError, SandboxName};
 use crate::packages::PackageSet;
@@ -23,7 +23,7 @@ impl EmbeddedEngine {
             failed(&format!("{folder} is not in {all}"))
         })?;
         let bound =
-            Bound { set: Arc::downgrade(set), hash: set.hash.clone(), path: path.to_owned() };
+            BoundSet { set: Arc::downgrade(set), hash: set.hash.clone(), path: path.to_owned() };
         // Noted before the call: whatever becomes of that, the sandbox is given no other.
         let (launcher, process) = self.with_live(Call::Bind, name, |live| {
             if live.packages.replace(bound).is_some() {

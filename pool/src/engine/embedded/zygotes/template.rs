@@ -24,9 +24,9 @@ use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::imports::{Known, Ready};
+use super::imports::{Ready, TemplateModules};
 use crate::engine::embedded::cgroups::Cgroup;
-use crate::engine::embedded::launcher_client::Created;
+use crate::engine::embedded::launcher_client::SandboxHandles;
 use crate::engine::embedded::live;
 use crate::engine::store::Held;
 
@@ -82,14 +82,14 @@ impl Template {
     ///
     /// What went wrong, with what it printed.
     pub(super) async fn new(
-        created: Created,
+        created: SandboxHandles,
         cgroup: Option<Cgroup>,
         image: Arc<Held>,
         bounds: Bounds,
         tasks: &TaskTracker,
         learn: impl FnOnce(&Ready<'_>),
-    ) -> Result<(Self, Known), String> {
-        let Created { stream, log, process } = created;
+    ) -> Result<(Self, TemplateModules), String> {
+        let SandboxHandles { stream, log, process } = created;
         let socket = std::os::unix::net::UnixDatagram::from(stream);
         let prepared = socket.set_nonblocking(true).and_then(|()| Ok(ioctl_fionbio(&log, true)?));
         let socket = prepared.and_then(|()| UnixDatagram::from_std(socket));
