@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroups::Cgroup;
-use super::launcher_client::{LauncherClient, SandboxHandles};
+use super::launcher_client::{CreateError, LauncherClient, SandboxHandles};
 use super::protocol::{Devices, LauncherPaths, SandboxKind};
 use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError};
@@ -146,7 +146,7 @@ impl EmbeddedEngine {
         oci: serde_json::Value,
         kind: SandboxKind,
         cgroup: Option<&Cgroup>,
-    ) -> Result<SandboxHandles, String> {
+    ) -> Result<SandboxHandles, CreateError> {
         let freezer = cgroup.and_then(Cgroup::separate_freezer);
         let mut made = pin!(launcher.create(name, oci, kind, freezer));
         if let Ok(made) = tokio::time::timeout(STOPPED_AFTER, &mut made).await {
@@ -155,7 +155,7 @@ impl EmbeddedEngine {
         if let Some(cgroup) = cgroup.cloned() {
             tracing::warn!(sandbox = name, "it was not made in time, so its processes are killed");
             let killed = tokio::task::spawn_blocking(move || cgroup.kill_unfinished()).await;
-            killed.map_err(io::Error::other).flatten().map_err(|error| error.to_string())?;
+            killed.map_err(io::Error::other).flatten().map_err(CreateError::NotKilled)?;
         }
         made.await
     }

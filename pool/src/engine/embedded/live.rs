@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
-use rustix::event::{PollFd, PollFlags, poll};
+
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::cgroups::Cgroup;
 use super::launcher_client::{LauncherClient, SandboxHandles};
+use super::pidfd::has_ended;
 use super::refused;
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::store::Held;
@@ -141,13 +142,6 @@ pub(super) fn remove(process: Option<Arc<OwnedFd>>, cgroup: Option<Cgroup>) -> i
         }
     }
     cgroup.map_or(Ok(()), |cgroup| cgroup.remove())
-}
-
-/// Whether a process ends within some time.
-fn has_ended(process: &OwnedFd, within: Duration) -> bool {
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    let within = within.try_into().ok();
-    poll(&mut fds, within.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
 /// Logs the runner's standard error, up to the limit of its log.

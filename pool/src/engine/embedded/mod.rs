@@ -19,6 +19,8 @@ mod launchers;
 mod layout;
 mod live;
 mod packages;
+mod packet_socket;
+mod pidfd;
 mod protocol;
 mod rootless;
 mod shared;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use isolator_runner::paths;
 
+use super::binder_client::BindError;
 use super::live::BoundSet;
 use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError, SandboxName};
@@ -35,9 +36,7 @@ impl EmbeddedEngine {
         let (path, all) = (path.to_owned(), self.settings.packages.clone());
         // In a task, because it must not be cut short.
         let bound = self.tasks.spawn(async move {
-            let binder = launcher.binder().ok_or_else(|| {
-                format!("{} was not there when its launcher was started", all.display())
-            })?;
+            let binder = launcher.binder().ok_or(BindError::NoFolder(all))?;
             binder.bind(&path, &process).await
         });
         let bound = bound.await.map_err(|error| failed(&error))?;

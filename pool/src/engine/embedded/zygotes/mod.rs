@@ -20,7 +20,7 @@ use self::import_counts::ImportCounts;
 use self::imports::{Cost, Costs, Ready, TemplateModules, WORTH_A_FORK};
 use self::slots::{Availability, Slot, TemplateKey, make_room};
 use self::submodules::Submodules;
-use self::template::{Bounds, ForkError, Template};
+use self::template::{Bounds, ForkError, Template, TemplateError};
 use super::cgroups::Cgroup;
 use super::host::Host;
 use super::labels::TEMPLATES;
@@ -385,7 +385,7 @@ impl EmbeddedEngine {
         slot.give_up(&template, &error.to_string());
         match error {
             ForkError::NotForked(_) => Ok(Forked::No(None)),
-            ForkError::Lost(message) => Err(refused(Call::Preload, message)),
+            ForkError::Lost(error) => Err(refused(Call::Preload, error)),
         }
     }
 
@@ -413,7 +413,7 @@ impl EmbeddedEngine {
         permit: Option<OwnedSemaphorePermit>,
     ) {
         if let Err(error) = self.begin_template(launcher, key, slot, permit) {
-            slot.put(Err(error.to_string()));
+            slot.put(Err(error.into()));
         }
     }
 
@@ -482,7 +482,9 @@ impl EmbeddedEngine {
             let made = match created {
                 Ok(created) => Template::new(created, cgroup, held, bounds, &tasks, learn).await,
                 // Every template has another name, and the same cause is told once.
-                Err(error) => Err(error.replace(&name, "template")),
+                Err(error) => {
+                    Err(TemplateError::NotMade(error.to_string().replace(&name, "template")))
+                }
             };
             if let Some(client) = client {
                 lock(&counts).charge(&client, cpu.unwrap_or_else(|| began.elapsed()));

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::imports::TemplateModules;
-use super::template::Template;
+use super::template::{Template, TemplateError};
 use crate::engine::SandboxSpec;
 use crate::engine::embedded::launcher_client::LauncherClient;
 use crate::engine::embedded::live::BoundSet;
@@ -175,7 +175,7 @@ impl Slot {
     }
 
     /// Takes the new one, with what is known of it. The last one ends with the requests that use it.
-    pub(super) fn put(&self, made: Result<(Template, TemplateModules), String>) {
+    pub(super) fn put(&self, made: Result<(Template, TemplateModules), TemplateError>) {
         let mut state = lock(&self.state);
         state.is_being_made = false;
         match made {
@@ -185,10 +185,10 @@ impl Slot {
                 state.born = Instant::now();
                 state.failed = None;
             }
-            Err(why) => {
-                // Whoever wanted to fork it tells of it.
-                tracing::debug!(error = %why, "a template could not be made");
-                state.fail(why);
+            Err(error) => {
+                // The requests that would have forked it report it.
+                tracing::debug!(%error, "a template could not be made");
+                state.fail(error.to_string());
             }
         }
         drop(state);
