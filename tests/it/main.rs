@@ -17,6 +17,7 @@ mod execute_code;
 mod files;
 mod http;
 mod images;
+mod imports;
 mod install;
 mod package_sets;
 mod policies;
