@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Who may name a library. Everything else is written in our own types.
 const LIBRARIES: [(&str, &[&str]); 13] = [
-    ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/", "bench/src/"]),
+    ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/"]),
     ("axum", &["src/transport/http/"]),
     ("tower_http", &["src/transport/http/"]),
     ("toml_edit", &["src/commands/hosts/edit/"]),

@@ -6,7 +6,6 @@ mod common;
 
 mod architecture;
 mod bad_input;
-mod bench;
 mod check_syntax;
 mod cli;
 mod config;
