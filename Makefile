@@ -6,7 +6,7 @@ CARGO ?= cargo
 .DEFAULT_GOAL := help
 NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
 # The Rust tests for which the engine can make a difference.
-ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox|sets)::/)
+ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|files|images|package_sets|pool|preload|sandbox|warm_starts)::/)
 TIMED := scripts/timed
 # Newer compilers have new warnings. They must not fail what has passed before, so warnings are errors for this version only.
 WARNINGS = $(if $(findstring rustc 1.95.,$(shell rustc --version)),-D warnings)
@@ -86,7 +86,7 @@ unit: engines # Run the Rust tests: all of them on the embedded engine, and on D
 	$(TIMED) "Rust: examples of the documentation" $(CARGO) test --release --workspace --locked --doc
 	@scripts/slowest
 
-fuzz: toolchain ## Fuzz the code that parses input from strangers, FUZZ_SECONDS (20) for each target
+fuzz: toolchain ## Fuzz the code that parses input from strangers, FUZZ_SECONDS (10) for each target
 	$(TIMED) "fuzz" scripts/fuzz
 
 pytest: engines # Run the official clients and the conformance suite against the release binary, on each engine

@@ -24,6 +24,14 @@ pub fn reload(
     load: impl FnOnce() -> anyhow::Result<Config> + 'static,
     arguments: OperatorArguments,
 ) -> Work {
+    // As with `serve`.
+    reload_with(Box::new(load), arguments)
+}
+
+fn reload_with(
+    load: Box<dyn FnOnce() -> anyhow::Result<Config>>,
+    arguments: OperatorArguments,
+) -> Work {
     Box::pin(async move {
         let server = match AskedServer::named(&arguments, load, "reload") {
             // Without an address on the command line, the file that is wrong is where the address is.

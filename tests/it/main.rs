@@ -4,6 +4,7 @@
 
 mod common;
 
+mod architecture;
 mod bad_input;
 mod check_syntax;
 mod cli;
@@ -13,16 +14,16 @@ mod docs;
 mod embedded;
 mod execute_code;
 mod files;
-mod hits;
 mod http;
 mod images;
+mod imports;
 mod install;
-mod packages;
+mod package_sets;
 mod policies;
 mod pool;
 mod preload;
-mod rooms;
+mod publishing;
 mod sandbox;
 mod security;
-mod sets;
 mod test_code;
+mod warm_starts;

@@ -75,6 +75,11 @@ pub fn serve(
     load: impl Fn() -> anyhow::Result<Config> + Send + Sync + 'static,
     arguments: ServeArguments,
 ) -> Work {
+    // What is generic is compiled by the caller, so no more than this is.
+    serve_with(Arc::new(load), arguments)
+}
+
+fn serve_with(load: Load, arguments: ServeArguments) -> Work {
     Box::pin(async move {
         let ServeArguments { http: address, admin } = arguments;
         let load: Load = Arc::new(move || {

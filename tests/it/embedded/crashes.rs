@@ -17,7 +17,7 @@ const ROUNDS: usize = 24;
 const SEED: u64 = 20;
 
 /// How long what was killed may run on.
-const GONE: Duration = Duration::from_secs(2);
+const GONE: Duration = Duration::from_secs(10);
 
 /// What the server is doing.
 #[derive(Debug, Clone, Copy)]
