@@ -21,6 +21,7 @@ pub mod reload;
 pub mod run;
 mod sent_files;
 pub mod serve;
+pub mod server;
 pub mod session;
 pub mod signals;
 pub mod status;

@@ -2,6 +2,7 @@
 
 pub(super) mod input;
 mod output;
+mod remote;
 
 use crate::commands::options::mebibytes;
 use clap::Args;
@@ -12,20 +13,26 @@ use std::time::Duration;
 
 use anyhow::bail;
 use isolator_pool::pool::admission::Client;
+use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::Status;
 
 use crate::app::{App, PoolFill};
 use crate::commands::Work;
+use crate::commands::server::{Server, ServerOptions};
 use crate::commands::signals::{stop_signal, stopped_by};
 use crate::commands::steps::ensure_image;
 use crate::commands::wanted_sets::WantedSets;
 use crate::config::Config;
+use crate::request::arguments::Arguments;
 use crate::request::pack;
 use crate::request::resolve::{self, Request};
-use crate::request::snippets::Snippets;
-use crate::result::receipt::UsedPackages;
+use crate::request::snippets::{self, Snippets};
+use crate::result::explain::{Caller, Context, PackagesAdvice};
+use crate::result::finished::{Finished, Wanted};
+use crate::result::receipt::{ReceiptReport, UsedPackages};
 
-use output::{Output, Served};
+use input::Names;
+use output::Output;
 
 /// Arguments of `isolator run`.
 #[derive(Debug, Args)]
@@ -69,6 +76,9 @@ pub struct RunArguments {
     /// CPU limit in cores
     #[arg(long, value_name = "CORES")]
     pub cpus: Option<f64>,
+    /// The server
+    #[command(flatten)]
+    pub server: ServerOptions,
     /// Arguments of the program: the first word after its file, and everything that follows. Write -- before a first one
     /// that begins with a hyphen
     #[arg(trailing_var_arg = true)]
@@ -82,7 +92,19 @@ pub fn run(config: Config, command: RunArguments) -> Work {
         let command = input::understood(command)?;
         let output = Output::new(&command)?;
         let stdin = input::standard_input(&config, &command)?;
+        let servers = Server::candidates(&command.server, &config)?;
         let (arguments, names) = input::arguments(&config, command)?;
+        let mut stop_signal = pin!(stop_signal()?);
+        if !servers.is_empty() {
+            let wanted = Wanted { files: output.wants_files(), stdin: stdin.clone() };
+            let finished = tokio::select! {
+                finished = through_server(&servers, &arguments, &wanted, &names) => finished?,
+                signal = &mut stop_signal => return Ok(stopped_by(signal)),
+            };
+            if let Some(finished) = finished {
+                return output.pass_on(&finished, &config);
+            }
+        }
         let request = resolve::resolve(arguments, &config, &Snippets::new(&config));
         let mut request = request.map_err(|error| names.explain(&error))?;
         let Request { run, .. } = &mut request;
@@ -98,7 +120,6 @@ pub fn run(config: Config, command: RunArguments) -> Work {
             );
         }
         let app = App::new(&config).await?;
-        let mut stop_signal = pin!(stop_signal()?);
         // Before the program has to wait for a sandbox, because building an image takes longer than that.
         let image = &request.language.sandbox.image.name;
         tokio::select! {
@@ -142,7 +163,46 @@ pub fn run(config: Config, command: RunArguments) -> Work {
             hash: given.set.hash.clone(),
             waited: given.waited,
         });
-        let served = Served { receipt: &receipt, used, packages };
-        output.pass_on(outcome, served, &config, &request)
+        let Request {
+            language,
+            run: RunRequest { timeout, resources, workspace, .. },
+            advice,
+            usage,
+            ..
+        } = request;
+        let asked = used.as_ref().map_or_else(Vec::new, |used| used.sets.clone());
+        let context = Context {
+            config: &config,
+            language: &language,
+            timeout,
+            resources,
+            advice: advice.as_ref(),
+            caller: Caller::CommandLine,
+            sent: &workspace.names(),
+            packages: packages.map(|packages| PackagesAdvice { packages, asked: &asked }),
+        };
+        let notes = usage.as_deref().map(snippets::not_used).into_iter().collect();
+        let report = ReceiptReport::new(&outcome, &receipt, used);
+        let finished = Finished::new(outcome, notes, &receipt.unenforced, &report, &context)?;
+        output.pass_on(&finished, &config)
     })
+}
+
+/// Runs the program in the first of the servers that takes it. Returns nothing if none does, and the command can do without.
+async fn through_server(
+    servers: &[Server],
+    arguments: &Arguments,
+    wanted: &Wanted,
+    names: &Names,
+) -> anyhow::Result<Option<Finished>> {
+    for server in servers {
+        match remote::execute(server, arguments, wanted, names).await? {
+            Some(finished) => {
+                tracing::info!("the program ran in {}", server.name());
+                return Ok(Some(finished));
+            }
+            None => tracing::info!("{} did not run the program", server.name()),
+        }
+    }
+    Ok(None)
 }

@@ -19,8 +19,9 @@ impl<'a> Console<'a> {
         let cause = explain::cause(&cell.outcome, &context);
         let cause = cell::cause(cause, cell).map(|cause| in_words_of_options(&cause));
         let notes = explain::notes(&cell.outcome, &[], &context);
+        let notes: Vec<_> = notes.iter().map(|note| in_words_of_options(note)).collect();
         if self.style.is_json {
-            self.screen.line(&json::line(cell, cause.as_deref())?).await?;
+            self.screen.line(&json::line(cell, cause.as_deref(), &notes)?).await?;
         } else {
             self.show_to_people(cell, cause, &notes).await?;
         }
