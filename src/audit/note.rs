@@ -24,7 +24,7 @@ const CANCELLED: &str = "cancelled";
 
 /// The note of a call. Its line is written when it is dropped, so a call that is cancelled has one, too. It does nothing if
 /// there is no audit log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Note(Option<Box<Begun>>);
 
 #[derive(Debug)]
@@ -146,11 +146,6 @@ impl Note {
             Box::new(Begun { log, began: Instant::now(), line })
         };
         Self(log.map(begin))
-    }
-
-    /// A note of nothing.
-    pub(crate) const fn none() -> Self {
-        Self(None)
     }
 
     /// The language of the call, and the handle of its session if it has one.

@@ -14,6 +14,7 @@ pub mod man;
 mod notify;
 mod operators;
 pub mod options;
+mod own_calls;
 pub mod packages;
 mod print;
 mod program_output;
@@ -28,7 +29,6 @@ pub mod status;
 mod steps;
 pub mod token;
 pub mod tune;
-mod wanted_sets;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -5,7 +5,6 @@ pub(crate) mod cell;
 pub(crate) mod detached;
 pub(crate) mod explain;
 pub(crate) mod files;
-pub(crate) mod finished;
 pub(crate) mod forms;
 pub(crate) mod handles;
 pub(crate) mod kept;

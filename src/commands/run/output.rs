@@ -6,16 +6,15 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use isolator_pool::WantedFiles;
 use isolator_pool::quote::quoted;
 use isolator_pool::run::output::Stream;
 
 use super::RunArguments;
+use crate::calls::finished::{Content, Finished, FinishedFile};
 use crate::commands::options::in_words_of_options;
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
-use crate::result::finished::{Content, Finished, FinishedFile};
 
 /// Files that are named if they are not kept.
 const MAX_NAMED: usize = 5;
@@ -59,25 +58,13 @@ impl Output {
         self.folder.is_some()
     }
 
-    /// The files that the sandbox has to send.
-    pub(super) fn wanted(&self, config: &Config) -> WantedFiles {
-        match self.folder {
-            Some(_) => WantedFiles {
-                globs: vec!["**".to_owned()],
-                pictures: true,
-                most: config.results.files,
-            },
-            None => WantedFiles::default(),
-        }
-    }
-
     /// Passes everything on.
     ///
     /// # Errors
     ///
     /// When the output or a file can't be written.
     pub(super) fn pass_on(&self, finished: &Finished, config: &Config) -> anyhow::Result<ExitCode> {
-        let Finished { code, cause, stdout, stderr, notes, files, data } = finished;
+        let Finished { code, cause, stdout, stderr, notes, files, data, .. } = finished;
         let printed = if self.is_json {
             say(&serde_json::to_string_pretty(data)?)
         } else {

@@ -4,12 +4,13 @@ use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 
 use super::input::Names;
+use super::local::EXECUTE_CODE;
+use crate::calls::finished::{FINISHED, Finished, Wanted};
 use crate::commands::server::Server;
 use crate::request::arguments::{Arguments, InvalidArgument};
-use crate::result::finished::{FINISHED, Finished, Wanted};
 
-/// The tool that runs a program.
-const EXECUTE_CODE: &str = "execute_code";
+/// Longest wait for packages in a server that the user did not name.
+const MAX_PACKAGES_WAIT_MS: u64 = 500;
 
 /// Runs a program. Returns nothing if the user did not name the server, and it is certain that nothing has run there: then the
 /// command can run it. Dropping the future ends the program.
@@ -23,6 +24,9 @@ pub(super) async fn execute(
     wanted: &Wanted,
     names: &Names,
 ) -> anyhow::Result<Option<Finished>> {
+    // Otherwise the command shows how far the packages are.
+    let max_wait_ms = (!server.is_chosen).then_some(MAX_PACKAGES_WAIT_MS);
+    let wanted = Wanted { max_wait_ms, ..wanted.clone() };
     let meta = json!({ FINISHED: wanted, "isolator/detach": false });
     let mut result = match server.call_tool(EXECUTE_CODE, arguments, meta).await {
         Ok(result) => result,

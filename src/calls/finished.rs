@@ -1,11 +1,13 @@
 //! The end of a program with everything that a command shows of it. A server sends it to commands in this form.
 
-use isolator_pool::engine::limits::LimitKind;
 use isolator_pool::run::outcome::{ChangedFile, End, Outcome, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::result::explain::{self, Context};
+use super::served::Ran;
+use crate::config::Config;
+use crate::packages::Packages;
+use crate::result::explain::{self, Caller, Context};
 use crate::result::files::FileReport;
 use crate::result::report::Report;
 
@@ -20,6 +22,8 @@ pub(crate) struct Wanted {
     /// Standard input of any bytes, instead of the argument.
     #[serde(with = "base64_text")]
     pub stdin: Vec<u8>,
+    /// How long to wait for packages that are being built; until they are there, if it is not given.
+    pub max_wait_ms: Option<u64>,
 }
 
 /// The end of a program.
@@ -41,6 +45,9 @@ pub(crate) struct Finished {
     pub files: Vec<FinishedFile>,
     /// The same as data: the report of `execute_code`, and the receipt.
     pub data: Value,
+    /// The status for the audit log and metrics of a server.
+    #[serde(skip)]
+    pub status: &'static str,
 }
 
 /// A file that a program left.
@@ -59,40 +66,49 @@ pub(crate) struct FinishedFile {
 pub(crate) struct Content(#[serde(with = "base64_text")] pub Vec<u8>);
 
 impl Finished {
-    /// Describes an outcome. `notes` come before its own.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be written as JSON.
-    pub(crate) fn new(
-        mut outcome: Outcome,
-        mut notes: Vec<String>,
-        unenforced: &[LimitKind],
-        receipt: &impl Serialize,
-        context: &Context<'_>,
-    ) -> serde_json::Result<Self> {
-        let files = std::mem::take(&mut outcome.files);
-        let mut report = Report::new(&outcome, unenforced, context);
-        notes.append(&mut report.notes);
-        report.notes.clone_from(&notes);
+    /// Describes a run. `packages` are those that it could have had.
+    pub(super) fn new(mut ran: Ran, config: &Config, packages: &Packages) -> Self {
+        let context = ran.context(config, Caller::CommandLine, Some(packages));
+        let outcome = ran.outcome();
+        let mut report = Report::new(outcome, &ran.unenforced, &context);
+        let status = outcome.status.as_str();
+        let (code, cause) = (outcome.shell_code(), cause(outcome, &context));
+        report.notes.splice(..0, ran.notes.iter().cloned());
         let of_file = |file: &ChangedFile| FileReport::named(file.path.clone(), file.size);
-        report.files = files.iter().map(of_file).collect();
-        let mut data = serde_json::to_value(report)?;
-        data["receipt"] = serde_json::to_value(receipt)?;
-        let files = files.into_iter().map(|ChangedFile { path, size, content }| FinishedFile {
+        report.files = outcome.files.iter().map(of_file).collect();
+        let receipt = serde_json::to_value(&ran.receipt);
+        let data = serde_json::to_value(&report).and_then(|mut data| {
+            data["receipt"] = receipt?;
+            Ok(data)
+        });
+        let data = data.unwrap_or_else(|error| {
+            tracing::error!(%error, "a report could not be written as JSON");
+            Value::Null
+        });
+        let Outcome { stdout, stderr, files, .. } =
+            std::mem::replace(ran.outcome_mut(), Outcome::of(Status::Success));
+        let file = |ChangedFile { path, size, content }| FinishedFile {
             path,
             size,
             content: content.map(Content),
-        });
-        Ok(Self {
-            code: outcome.shell_code(),
-            cause: cause(&outcome, context),
-            stdout: outcome.stdout.into_bytes(),
-            stderr: outcome.stderr.into_bytes(),
-            notes,
-            files: files.collect(),
+        };
+        Self {
+            code,
+            cause,
+            stdout: stdout.into_bytes(),
+            stderr: stderr.into_bytes(),
+            notes: report.notes,
+            files: files.into_iter().map(file).collect(),
             data,
-        })
+            status,
+        }
+    }
+
+    /// Its bytes, about.
+    pub(crate) fn weight(&self) -> usize {
+        let contents = self.files.iter().filter_map(|file| file.content.as_ref());
+        let contents: usize = contents.map(|Content(content)| content.len()).sum();
+        (self.stdout.len() + self.stderr.len() + contents) * 4 / 3
     }
 }
 
