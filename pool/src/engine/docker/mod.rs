@@ -31,7 +31,7 @@ use tokio::sync::OnceCell;
 pub use self::connect::{ConnectError, EngineAddress, connect};
 use self::container::Volumes;
 use self::dialect::DialectProbe;
-use self::error::Translate;
+use self::error::translate;
 pub use self::images::ImageBuild;
 use self::packages::PackagesVolume;
 use self::volume::RunnerVolume;
@@ -106,7 +106,7 @@ impl DockerEngine {
     async fn ask_for_limits(&self) -> Result<&[LimitKind], EngineError> {
         let ask = async || {
             let info = self.docker().await?.info().await;
-            let info = info.map_err(|error| self.translate(Call::Create).error(error))?;
+            let info = info.map_err(self.failed(Call::Create))?;
             let limits = [
                 (LimitKind::Memory, info.memory_limit),
                 (LimitKind::Cpu, info.cpu_cfs_quota),
@@ -122,8 +122,9 @@ impl DockerEngine {
         self.unenforced.get_or_try_init(ask).await.map(Vec::as_slice)
     }
 
-    fn translate(&self, call: Call) -> Translate<'_> {
-        Translate { call, address: &self.shown }
+    /// Translates errors of a call.
+    fn failed(&self, call: Call) -> impl Fn(bollard::errors::Error) -> EngineError {
+        move |error| translate(call, &self.shown, error)
     }
 }
 
@@ -146,12 +147,7 @@ impl Engine for DockerEngine {
     }
 
     async fn check(&self) -> Result<String, EngineError> {
-        let version = self
-            .docker()
-            .await?
-            .version()
-            .await
-            .map_err(|e| self.translate(Call::Check).error(e))?;
+        let version = self.docker().await?.version().await.map_err(self.failed(Call::Check))?;
         let components = version.components.unwrap_or_default();
         let kind = if dialect::is_podman(&components) { "Podman" } else { "Docker Engine" };
         Ok(format!(
@@ -163,18 +159,18 @@ impl Engine for DockerEngine {
     }
 
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
-        let translate = self.translate(Call::Check);
+        let failed = self.failed(Call::Check);
         let docker = self.docker().await?;
-        let warnings = docker.info().await.map_err(|e| translate.error(e))?.warnings;
+        let warnings = docker.info().await.map_err(&failed)?.warnings;
         let warning = |what| Warning::new(what, "see the engine's documentation");
         Ok(warnings.unwrap_or_default().into_iter().map(warning).collect())
     }
 
     async fn facts(&self) -> Result<Facts, EngineError> {
-        let translate = self.translate(Call::Check);
+        let failed = self.failed(Call::Check);
         let docker = self.docker().await?;
-        let info = docker.info().await.map_err(|e| translate.error(e))?;
-        let version = docker.version().await.map_err(|e| translate.error(e))?;
+        let info = docker.info().await.map_err(&failed)?;
+        let version = docker.version().await.map_err(&failed)?;
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Ok(facts::facts(&self.address, info, version, kernel.trim()))
     }
@@ -199,13 +195,13 @@ impl Engine for DockerEngine {
                 Unsupported::without_limits(unenforced, why).to_string(),
             ));
         }
-        let translate = self.translate(Call::Create);
+        let failed = self.failed(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;
         let volumes = Volumes { runner: self.volume.name(), packages: self.packages.name() };
         let body = container::body(spec, volumes, self.all_labels(), dialect);
         let created = self.docker().await?.create_container(Some(options), body).await;
-        created.map(drop).map_err(|error| match translate.error(error) {
+        created.map(drop).map_err(|error| match failed(error) {
             // Only the image is looked up here, so a 404 is about the image.
             EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
                 EngineError::NoSuchImage(spec.image.name.clone())
@@ -239,14 +235,13 @@ impl Engine for DockerEngine {
         let options = AttachContainerOptionsBuilder::new();
         let options = options.stream(true).stdin(true).stdout(true).stderr(true).build();
         let attached = docker.attach_container(name.as_str(), Some(options)).await;
-        let AttachContainerResults { output, input } =
-            attached.map_err(|e| self.translate(Call::Arm).error(e))?;
+        let AttachContainerResults { output, input } = attached.map_err(self.failed(Call::Arm))?;
         let started = docker.start_container(name.as_str(), None).await;
-        started.map_err(|e| self.translate(Call::Create).error(e))?;
+        started.map_err(self.failed(Call::Create))?;
         let address = self.shown.clone();
         let mut log = RunnerLog::new(name.clone());
         let output = output
-            .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
+            .map_err(move |error| translate(Call::Arm, &address, error))
             .try_filter_map(move |piece| ready(Ok(standard_output(&mut log, piece))))
             .boxed();
         Ok(Channel { input: Box::new(input), output })
@@ -290,7 +285,7 @@ impl Engine for DockerEngine {
             ..ContainerUpdateBody::default()
         };
         let updated = self.docker().await?.update_container(name.as_str(), body).await;
-        updated.map_err(|e| self.translate(Call::Update).error(e))
+        updated.map_err(self.failed(Call::Update))
     }
 
     async fn used_memory(&self, name: &SandboxName) -> Result<Option<u64>, EngineError> {
@@ -298,7 +293,7 @@ impl Engine for DockerEngine {
         let docker = self.docker().await?;
         let mut stats = pin!(docker.stats(name.as_str(), Some(options)));
         let stats = stats.next().await.transpose();
-        let stats = stats.map_err(|error| self.translate(Call::UsedMemory).error(error))?;
+        let stats = stats.map_err(self.failed(Call::UsedMemory))?;
         Ok(stats.and_then(|stats| stats.memory_stats?.usage))
     }
 
@@ -306,7 +301,7 @@ impl Engine for DockerEngine {
         let inspected = match self.docker().await?.inspect_container(name.as_str(), None).await {
             Ok(inspected) => inspected,
             Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
-            Err(error) => return Err(self.translate(Call::State).error(error)),
+            Err(error) => return Err(self.failed(Call::State)(error)),
         };
         Ok(state_of(&inspected.state.unwrap_or_default()))
     }
@@ -319,7 +314,7 @@ impl Engine for DockerEngine {
             Err(error) if error::status(&error) == Some(409) => {
                 self.wait_until_gone(name, error).await
             }
-            removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
+            removed => removed.map_err(self.failed(Call::Remove)),
         }
     }
 
@@ -327,7 +322,7 @@ impl Engine for DockerEngine {
         let filters = HashMap::from([("label", vec![LABEL])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         let containers = self.docker().await?.list_containers(Some(options)).await;
-        let containers = containers.map_err(|e| self.translate(Call::List).error(e))?;
+        let containers = containers.map_err(self.failed(Call::List))?;
         Ok(containers
             .into_iter()
             .filter_map(|container| {
@@ -359,7 +354,7 @@ impl DockerEngine {
             }
             tokio::time::sleep(GONE_CHECK_INTERVAL).await;
         }
-        Err(self.translate(Call::Remove).error(error))
+        Err(self.failed(Call::Remove)(error))
     }
 
     /// Succeeds if the container is already in the wanted state: engines answer a pause of a paused container,
@@ -374,7 +369,7 @@ impl DockerEngine {
         if matches!(error::status(&error), Some(409 | 500)) && self.state(name).await? == wanted {
             return Ok(());
         }
-        Err(self.translate(call).error(error))
+        Err(self.failed(call)(error))
     }
 }
 
