@@ -43,6 +43,24 @@ pub(crate) trait Known {
     const SENDS_KNOWN: bool = false;
 }
 
+/// Sends the files that are wanted after a program or a cell, which ran for `wall`. Returns whether there are others, and what it left in
+/// `/tmp`.
+///
+/// # Errors
+///
+/// When the server's end of the stream is gone.
+pub(crate) fn report<K: Known>(
+    workdir: &Path,
+    known: &mut K,
+    wanted: Option<&WantedFiles>,
+    wall: Duration,
+    to_server: &mut FrameWriter<File>,
+) -> io::Result<(bool, Vec<String>)> {
+    let Some(wanted) = wanted else { return Ok((false, Vec::new())) };
+    let is_complete = send(workdir, known, wanted, to_server)?;
+    Ok((!is_complete, in_tmp(wall)))
+}
+
 /// Lists the files that were created or changed, in the order of their names, and sends those that
 /// are wanted. Tells whether there are no others.
 ///
@@ -72,9 +90,9 @@ pub(crate) fn send<K: Known>(
     Ok(walk.is_complete)
 }
 
-/// The paths in `/tmp` of files that a program has written, which ran until now for a time, also in folders there. They do not come
-/// back, and it may not know that. What it needed only for a while has names by which it can be told.
-pub(crate) fn in_tmp(wall: Duration) -> Vec<String> {
+/// The paths below `/tmp` of files that were written within the last `wall`, also in folders there. They do not come back, and a program
+/// may not know that. Temporary files are left out; they have names by which they can be told.
+fn in_tmp(wall: Duration) -> Vec<String> {
     // The clock of files goes in steps.
     const STEP: Duration = Duration::from_millis(4);
     const MOST_ENTRIES: usize = 100;

@@ -18,7 +18,6 @@ use isolator_runner::paths;
 use isolator_runner::wire::{
     Alone, Interpreter, Job, Kernel, Packages, Preload, Preloaded, Wanted,
 };
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
@@ -26,7 +25,7 @@ use crate::forks::Forks;
 use crate::packages;
 use crate::process::{OomScore, Process, would_block};
 use crate::processes::{self, Stat};
-use crate::{program, usage};
+use crate::{poll, usage};
 
 /// How long an interpreter may take to be ready; less than the server allows the runner.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -36,6 +35,9 @@ const FORK_READY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an interpreter may take to go on: it searches one directory and closes a descriptor.
 const GO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an interpreter that has closed its channel may take to end.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long unneeded interpreters are kept. Most programs have ended by then.
 const SPARE_LIFETIME: Duration = Duration::from_millis(20);
@@ -91,11 +93,6 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// Their processes.
-    pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
-        self.waiting.iter().map(|parked| parked.process.pid)
-    }
-
     /// When to kill them, or to report that there are none.
     pub(crate) fn end_at(&self, started: Instant) -> Option<Instant> {
         let is_ending = self.waiting.is_empty() && !self.dying.is_empty();
@@ -122,9 +119,13 @@ impl Spares {
         self.dying.iter().map(|process| process.pidfd.as_fd())
     }
 
-    /// A child was reaped.
-    pub(crate) fn reaped(&mut self, pid: Pid) {
+    /// Forgets a child that was reaped. Returns whether it was one of them.
+    pub(crate) fn forget(&mut self, pid: Pid) -> bool {
+        let count = |spares: &Self| spares.waiting.len() + spares.dying.len();
+        let before = count(self);
+        self.waiting.retain(|parked| parked.process.pid != pid);
         self.dying.retain(|process| process.pid != pid);
+        count(self) < before
     }
 }
 
@@ -193,7 +194,7 @@ impl Preloads {
     /// After a start that failed: kills every process, because the interpreter may have started others, and starts the
     /// one without modules again if that waited.
     fn start_over(&mut self, preload: &Preload, oom_score: &OomScore) {
-        program::kill_everything();
+        processes::kill_everything();
         // They are all children of this process by now; an error means that none is left.
         while waitpid(None, WaitOptions::empty()).is_ok() {}
         let had_bare = self.bare.take().is_some();
@@ -278,12 +279,12 @@ impl Preloads {
     pub(crate) fn into_kernel(
         self,
         kernel: &Kernel,
-        workdir: &str,
+        workdir: &Path,
         oom_score: &OomScore,
     ) -> io::Result<StartedKernel> {
         let Self { preload, bare, loaded, replaced, .. } = self;
         let is_like = |preload: &Preload| {
-            (preload.interpreter, preload.workdir.as_str()) == (kernel.interpreter, workdir)
+            (preload.interpreter, Path::new(&preload.workdir)) == (kernel.interpreter, workdir)
                 && (&preload.argv, &preload.env) == (&kernel.waiting, &kernel.env)
         };
         let is_fit = preload.as_ref().is_some_and(is_like);
@@ -311,7 +312,6 @@ impl Preloads {
                 let (channel, their_end) = inherited_channel()?;
                 let mut argv = kernel.argv.clone();
                 argv.push(their_end.as_raw_fd().to_string());
-                let workdir = Path::new(workdir);
                 let env = packages::variables(&kernel.env, packages);
                 let process =
                     Process::spawn(&argv, &env, workdir, oom_score, Some(b""))?.supervised()?;
@@ -461,10 +461,9 @@ impl Parked {
 
     /// The error for an interpreter that ended, with the last line that it printed.
     fn exit_message(&mut self) -> String {
-        let pidfd = self.process.pidfd.as_fd();
-        let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-        let timeout = Duration::from_millis(500).try_into().ok();
-        let _ = poll(&mut fds, timeout.as_ref());
+        let mut fds = [poll::readable(self.process.pidfd.as_fd())];
+        // What it has printed is read in any case.
+        let _ = poll::wait(&mut fds, EXIT_TIMEOUT);
         let mut printed = [0; 64 * 1024];
         let stderr = self.process.stderr.as_mut();
         let count = stderr.and_then(|pipe| pipe.read(&mut printed).ok()).unwrap_or(0);

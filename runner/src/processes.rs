@@ -6,7 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::End;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// How long processes may go on to start others while they are killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -67,6 +67,14 @@ pub(crate) fn all() -> io::Result<HashSet<Pid>> {
         pids.extend(pid.filter(|pid| !own.contains(pid)));
     }
     Ok(pids)
+}
+
+/// Kills every process of the sandbox except the runner and process 1, in one call, so that a fork bomb can't
+/// outrun it. The group of process 1, negated as `kill` wants it, is −1: everything the
+/// caller may signal. [`crate::park`] made sure that this is a sandbox.
+pub(crate) fn kill_everything() {
+    // An error means that no process was left.
+    let _ = kill_process_group(Pid::INIT, Signal::KILL);
 }
 
 /// Kills every process but those to `keep`, and those that they start meanwhile. Tells whether none is left.

@@ -15,12 +15,25 @@ pub(crate) struct Request {
     pub(crate) unpack: Duration,
 }
 
-/// Why there is nothing to run.
-pub(crate) enum NoRequest {
-    /// The server closed the stream without a job: the sandbox is not needed anymore.
-    Closed,
-    /// The job can't be done, and the server must be told.
+/// Why a job or a cell has no report.
+pub(crate) enum NotRun {
+    /// The runner can't go on, because the stream to the server is gone or the system refuses what it needs. It ends, and
+    /// with it the sandbox.
+    Over(io::Error),
+    /// It was not started, and the server is told why.
     Failed(Failed),
+}
+
+impl From<io::Error> for NotRun {
+    fn from(error: io::Error) -> Self {
+        Self::Over(error)
+    }
+}
+
+impl From<Failed> for NotRun {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
 }
 
 /// The first frame of the server.
@@ -31,9 +44,9 @@ pub(crate) enum First {
 }
 
 /// Reads the first frame, or the next one after a [`Preload`].
-pub(crate) fn receive_first(stream: &mut impl io::Read) -> Result<First, NoRequest> {
+pub(crate) fn receive_first(stream: &mut impl io::Read) -> Result<First, NotRun> {
     match wire::read_frame(stream).map_err(protocol)? {
-        None => Err(NoRequest::Closed),
+        None => Err(closed()),
         Some((kind @ Kind::Preload, payload)) => {
             wire::parse_message(kind, &payload).map(First::Preload).map_err(protocol)
         }
@@ -47,15 +60,20 @@ pub(crate) fn receive_first(stream: &mut impl io::Read) -> Result<First, NoReque
     }
 }
 
-fn protocol(error: WireError) -> NoRequest {
-    NoRequest::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
+/// The error of a stream that the server has closed: it does not need the sandbox anymore.
+fn closed() -> NotRun {
+    NotRun::Over(io::ErrorKind::UnexpectedEof.into())
+}
+
+fn protocol(error: WireError) -> NotRun {
+    NotRun::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
 }
 
 /// Reads what belongs to a job, and unpacks its workspace, until the server says *go*.
-pub(crate) fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NoRequest> {
+pub(crate) fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NotRun> {
     let began = Instant::now();
     let mut frames = unpack::TarFrames::new(stream);
-    let given = unpack::unpack(&mut frames, &job.workdir).map_err(NoRequest::Failed)?;
+    let given = unpack::unpack(&mut frames, &job.workdir)?;
     let unpack = began.elapsed();
 
     let mut stdin = Vec::new();
@@ -65,7 +83,7 @@ pub(crate) fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, N
             Some((Kind::Stdin, payload)) => stdin.extend_from_slice(&payload),
             Some((Kind::Go, _)) => return Ok(Request { job, stdin, given, unpack }),
             Some((kind, _)) => return Err(protocol(WireError::Unexpected(kind))),
-            None => return Err(NoRequest::Closed),
+            None => return Err(closed()),
         }
         next = wire::read_frame(stream).map_err(protocol)?;
     }

@@ -26,12 +26,14 @@ use std::time::{Duration, Instant};
 
 use isolator_runner::wire::NoCheckpoint;
 use isolator_runner::wire::session::MAX_MEDIA_TYPE;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
 };
 use rustix::process::Pid;
+
+use crate::poll;
 
 /// Longest message that is taken; longer ones are skipped.
 const MAX_MESSAGE: usize = 8 << 20;
@@ -126,8 +128,7 @@ impl Channel {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => {
                     let left = until.saturating_duration_since(Instant::now());
-                    let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
-                    if poll(&mut fds, left.try_into().ok().as_ref())? == 0 {
+                    if !poll::wait(&mut [PollFd::new(&self.socket, PollFlags::OUT)], left)? {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }

@@ -18,12 +18,12 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{Interpreter, NoCheckpoint};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 pub(super) use self::early::Early;
 pub(super) use self::process::KernelProcess;
 use super::channel::{Channel, Said};
+use crate::poll::{self, readable};
 use crate::preload::StartedKernel;
 use crate::process::nonblocking;
 use crate::{processes, usage};
@@ -58,7 +58,7 @@ pub(super) struct Kernels {
     /// What was shown since the last cell.
     pub(super) early: Early,
     /// Where a kernel prints that can't be given new pipes for each cell.
-    pub(super) own_pipes: (Option<File>, Option<File>),
+    pub(super) own_pipes: [Option<File>; 2],
 }
 
 /// What a kernel was asked to do.
@@ -72,8 +72,7 @@ enum Expected {
 
 /// A cell that the kernel has begun.
 pub(super) struct Begun {
-    pub(super) stdout: Option<File>,
-    pub(super) stderr: Option<File>,
+    pub(super) pipes: [Option<File>; 2],
     /// Why there is no checkpoint before it, if there is none.
     pub(super) no_checkpoint: Option<NoCheckpoint>,
 }
@@ -115,8 +114,8 @@ impl Kernels {
             }
         };
         let own_pipes = match interpreter {
-            Interpreter::Python => (None, None),
-            Interpreter::Node => (stdout.take(), stderr.take()),
+            Interpreter::Python => [None, None],
+            Interpreter::Node => [stdout.take(), stderr.take()],
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let kernels = Self {
@@ -183,8 +182,8 @@ impl Kernels {
             let no_checkpoint = self.wait_for_begin(None, Expected::Started)?.1;
             self.current.depth += 1;
             self.current.found.get_or_insert(found);
-            let (stdout, stderr) = std::mem::take(&mut self.own_pipes);
-            return Ok(Begun { stdout, stderr, no_checkpoint });
+            let pipes = std::mem::take(&mut self.own_pipes);
+            return Ok(Begun { pipes, no_checkpoint });
         }
         let ((stdout, out), (stderr, err)) = (pipe()?, pipe()?);
         let (ours, theirs) = UnixStream::pair()?;
@@ -192,20 +191,21 @@ impl Kernels {
         let passed = [out.as_fd(), err.as_fd(), theirs.as_fd()];
         self.current.channel.send(b'C', &message, &passed, BEGIN_TIMEOUT)?;
         drop((out, err, theirs));
+        let pipes = [Some(stdout), Some(stderr)];
         match self.wait_for_begin(Some(channel), Expected::Started)? {
             (Some(mut child), _) => {
                 child.depth += 1;
                 child.found = Some(found);
                 let parent = std::mem::replace(&mut self.current, child);
                 self.checkpoints.push(parent);
-                Ok(Begun { stdout: Some(stdout), stderr: Some(stderr), no_checkpoint: None })
+                Ok(Begun { pipes, no_checkpoint: None })
             }
             (None, no_checkpoint) => {
                 self.current.depth += 1;
                 self.current.found.get_or_insert(found);
                 let was_prepared = std::mem::take(&mut self.is_prepared);
                 let no_checkpoint = no_checkpoint.filter(|_| !was_prepared);
-                Ok(Begun { stdout: Some(stdout), stderr: Some(stderr), no_checkpoint })
+                Ok(Begun { pipes, no_checkpoint })
             }
         }
     }
@@ -417,12 +417,11 @@ impl Kernels {
         !self.is_deaf
     }
 
-    /// Goes back to before so many cells. Returns how many were undone; none if there is no such checkpoint. The error is a session
-    /// that is gone.
-    pub(super) fn rewind(&mut self, cells: u32) -> Result<u32, ()> {
+    /// Undoes that number of cells. Returns how many were undone: zero if there is no such checkpoint. `None` if the session is gone.
+    pub(super) fn rewind(&mut self, cells: u32) -> Option<u32> {
         let depth = self.current.depth.checked_sub(cells);
         let found = self.checkpoints.iter().position(|process| Some(process.depth) == depth);
-        let (Some(at), 1..) = (found, cells) else { return Ok(0) };
+        let (Some(at), 1..) = (found, cells) else { return Some(0) };
         let later = self.checkpoints.get(at + 1).unwrap_or(&self.current);
         let mut keep: HashSet<_> =
             self.checkpoints[..=at].iter().map(|process| process.pid).collect();
@@ -431,11 +430,11 @@ impl Kernels {
             let younger: HashSet<_> = younger.map(|process| process.pid).collect();
             keep.extend(found.difference(&younger));
             if !processes::kill_all_but(&keep) {
-                return Err(());
+                return None;
             }
         }
         self.checkpoints.truncate(at + 1);
-        self.undo().ok_or(())
+        self.undo()
     }
 }
 
@@ -454,13 +453,11 @@ fn pipe() -> io::Result<(File, PipeWriter)> {
 
 /// Waits until one of them is ready.
 fn wait(fds: &[BorrowedFd<'_>], until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
-    let mut fds: Vec<_> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    match poll(&mut fds, left.try_into().ok().as_ref()) {
-        Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+    let mut fds: Vec<_> = fds.iter().map(|fd| readable(*fd)).collect();
+    if poll::wait(&mut fds, until.saturating_duration_since(Instant::now()))? {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::TimedOut.into())
     }
 }
 

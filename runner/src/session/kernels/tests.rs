@@ -66,7 +66,7 @@ fn kernels(checkpoints: Vec<KernelProcess>, current: KernelProcess, is_prepared:
         is_prepared,
         is_deaf: false,
         early: Early::default(),
-        own_pipes: (None, None),
+        own_pipes: [None, None],
     }
 }
 
