@@ -32,8 +32,11 @@ _PATIENCE = 10
 _MOST_TIMES = 3
 _PAD_INCHES = 0.1
 
-# Where figures were saved last, and how.
+# Where figures were saved last as PNG, and how.
 _saved = WeakKeyDictionary()
+
+# Functions that a session adds. Each is called with a figure that was just saved, and the path of its file.
+after_saving = []
 
 
 def _remember(savefig):
@@ -46,6 +49,8 @@ def _remember(savefig):
                 path += "." + (options.get("format") or rcParams["savefig.format"])
             if path.lower().endswith(".png"):
                 _saved[self] = path, arguments, options
+            for call in after_saving:
+                call(self, path)
         return result
 
     return remembering
