@@ -16,10 +16,10 @@ use rustix::net::{
 use crate::poll;
 use crate::process::Process;
 
-/// How long one may take. It was forked before the runner is told of it.
+/// How long one may take. It was forked before the server's message.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Listens for forks. Nothing else is in the sandbox as long as this is there.
+/// A listening socket for forks. It is closed before a program starts.
 pub(crate) struct Forks(OwnedFd);
 
 impl Forks {

@@ -25,6 +25,13 @@ pub(crate) fn read_chunk<'a>(pipe: &mut File, buffer: &'a mut [u8]) -> Option<&'
     }
 }
 
+/// The last line with text in what a pipe holds, if there is one.
+pub(crate) fn last_line(pipe: Option<&mut File>) -> Option<String> {
+    let mut buffer = [0; CHUNK];
+    let printed = String::from_utf8_lossy(read_chunk(pipe?, &mut buffer)?);
+    printed.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
 /// Standard output and standard error. The heads are sent as they come.
 pub(crate) struct Output {
     stdout: Stream,
@@ -40,7 +47,7 @@ struct Stream {
     keeper: Keeper,
 }
 
-/// What is left of an [`Output`] at its end.
+/// The counts of an [`Output`] that has ended, and its pipes.
 pub(crate) struct Finished {
     pub(crate) stdout: StreamCount,
     pub(crate) stderr: StreamCount,

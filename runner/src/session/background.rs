@@ -10,13 +10,13 @@ use isolator_runner::wire::Kind;
 use crate::frame_writer::FrameWriter;
 use crate::output::{CHUNK, Keeper, read_chunk};
 
-/// Kept of the beginning and of the end of it, in bytes.
+/// Bytes that are kept of its beginning and of its end.
 const KEPT: (usize, usize) = (2 * 1024, 6 * 1024);
 
 /// Maximum number of pipes of earlier cells that are read. Older ones are closed, so a process that prints there gets an error.
 const MAX_PIPES: usize = 32;
 
-/// The pipes of earlier cells that something still holds.
+/// The pipes of earlier cells that a process still holds.
 pub(super) struct Background {
     pipes: VecDeque<File>,
     keeper: Keeper,
@@ -34,23 +34,23 @@ impl Background {
         self.pipes.drain(..excess);
     }
 
-    /// To be polled.
+    /// The descriptors to poll.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pipes.iter().map(|pipe| pipe.as_fd())
     }
 
-    /// Reads a chunk of what each pipe has.
+    /// Reads a chunk of each pipe.
     pub(super) fn read(&mut self) {
         let Self { pipes, keeper } = self;
         pipes.retain_mut(|pipe| drain(pipe, keeper, 1));
     }
 
-    /// Reads a few chunks of a pipe that belongs to a kernel for its whole life.
+    /// Reads a few chunks of a pipe that a kernel keeps.
     pub(super) fn read_from(&mut self, pipe: &mut File) {
         drain(pipe, &mut self.keeper, 4);
     }
 
-    /// Sends what was printed since the last time. Returns how many bytes are missing.
+    /// Sends the output since the last time. Returns how many bytes are missing.
     ///
     /// # Errors
     ///

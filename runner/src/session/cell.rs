@@ -32,7 +32,7 @@ impl Session<'_> {
         if let Some(kernels) = &mut self.kernels
             && is_code
         {
-            // What was printed between the cells is not this one's.
+            // Output from between the cells does not belong to this one.
             for pipe in kernels.own_pipes.iter_mut().flatten() {
                 self.background.read_from(pipe);
             }

@@ -35,11 +35,11 @@ use crate::packages::{self, Links};
 use crate::poll::{self, readable};
 use crate::preload::{Preloads, StartedKernel};
 use crate::process::OomScore;
-use crate::request::NotRun;
+use crate::request::{NotRun, receive_input};
 use crate::unpack::TarFrames;
 use crate::{cgroup, changes, processes, usage};
 
-/// How often the runner looks after what earlier cells have left, while no cell runs and the sandbox is not frozen.
+/// How often the runner reaps processes of earlier cells, while no cell runs and the sandbox is not frozen.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A session that serves cells.
@@ -142,16 +142,16 @@ impl Session<'_> {
     fn serve(&mut self) -> io::Result<()> {
         loop {
             self.wait()?;
-            let frame = wire::read_frame(&mut self.from_server).map_err(io::Error::other)?;
+            let frame = wire::read_frame(&mut self.from_server)?;
             let Some((kind, payload)) = frame else { return Ok(()) };
             let is_alive = match kind {
-                Kind::Cell => self.cell(&parse(kind, &payload)?)?,
-                Kind::Rewind => self.rewind(parse(kind, &payload)?)?,
+                Kind::Cell => self.cell(&wire::parse_message(kind, &payload)?)?,
+                Kind::Rewind => self.rewind(wire::parse_message(kind, &payload)?)?,
                 Kind::List => self.list()?,
-                Kind::Read => self.read(&parse(kind, &payload)?)?,
+                Kind::Read => self.read(&wire::parse_message(kind, &payload)?)?,
                 // The cell that it was meant for has just ended.
                 Kind::Interrupt | Kind::Cancel => continue,
-                kind => return Err(io::Error::other(WireError::Unexpected(kind))),
+                kind => return Err(WireError::Unexpected(kind).into()),
             };
             if !is_alive {
                 return Ok(());
@@ -160,8 +160,8 @@ impl Session<'_> {
         }
     }
 
-    /// Prepares what can be for the next cell, and tells when that is done. If the sandbox were frozen meanwhile, the time would be
-    /// over when it is thawed.
+    /// Prepares for the next cell, and says when that is done. In a sandbox that is frozen meanwhile, the timeouts of this would have passed
+    /// when it is thawed.
     fn rest(&mut self) -> io::Result<()> {
         if let Some(kernels) = &mut self.kernels {
             kernels.prepare();
@@ -181,7 +181,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Receives what belongs to a cell, and runs it. Tells whether the session goes on.
+    /// Receives the files and the input of a cell, and runs it. Returns whether the session goes on.
     fn cell(&mut self, cell: &Cell) -> io::Result<bool> {
         let began = Instant::now();
         let mut frames = TarFrames::new(&mut self.from_server);
@@ -189,18 +189,9 @@ impl Session<'_> {
         let uploaded = upload::upload(&mut frames, &self.workdir, &cell.appended, |path, file| {
             listing.sent(path, file);
         });
-        let mut next = frames.finish().map_err(io::Error::other)?;
+        let next = frames.finish()?;
         let unpack = began.elapsed();
-        let mut input = Vec::new();
-        loop {
-            match next {
-                Some((Kind::Stdin, payload)) => input.extend_from_slice(&payload),
-                Some((Kind::Go, _)) => break,
-                Some((kind, _)) => return Err(io::Error::other(WireError::Unexpected(kind))),
-                None => return Err(io::ErrorKind::UnexpectedEof.into()),
-            }
-            next = wire::read_frame(&mut self.from_server).map_err(io::Error::other)?;
-        }
+        let input = receive_input(next, &mut self.from_server)?;
         let ran = match uploaded {
             Ok(()) => self.run(cell, &input, unpack),
             Err(failed) => Err(failed.into()),
@@ -270,7 +261,7 @@ fn unreadable(error: &io::Error) -> ReadError {
     let no_file = [Errno::NOENT, Errno::LOOP, Errno::NOTDIR, Errno::NXIO];
     match Errno::from_io_error(error) {
         Some(errno) if !no_file.contains(&errno) => ReadError::System(errno.raw_os_error()),
-        // What is no error of the system says that it is no file.
+        // Other errors mean that it is not a regular file.
         _ => ReadError::NoSuchFile,
     }
 }
@@ -281,8 +272,4 @@ fn is_readable(from_server: &BufReader<File>) -> io::Result<bool> {
         return Ok(true);
     }
     poll::wait(&mut [readable(from_server.get_ref().as_fd())], Duration::ZERO)
-}
-
-fn parse<T: serde::de::DeserializeOwned>(kind: Kind, payload: &[u8]) -> io::Result<T> {
-    wire::parse_message(kind, payload).map_err(io::Error::other)
 }

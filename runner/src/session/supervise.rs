@@ -1,4 +1,4 @@
-//! Supervises a cell until it has ended: its output, its time, and what the server says meanwhile.
+//! Supervises a cell until it has ended: its output, its time, and messages of the server.
 
 use std::fs::File;
 use std::io;
@@ -45,12 +45,12 @@ pub(super) struct Ended {
     stderr: StreamCount,
     /// The pipes that other processes still hold.
     pub(super) pipes: [Option<File>; 2],
-    /// What its kernel says of its end.
+    /// How its code ended, as the kernel says.
     pub(super) said: Option<CellEnd>,
     /// Whether the process that ran it is gone.
     pub(super) is_gone: bool,
     pub(super) shown_dropped: u32,
-    /// Whether what it has started could not be killed.
+    /// Whether its processes could not be killed.
     pub(super) is_lost: bool,
 }
 
@@ -147,7 +147,7 @@ impl Session<'_> {
                 break true;
             }
         };
-        // What a pipe holds, and its end.
+        // The rest of the pipes' content, and their end.
         for _ in 0..2 {
             running.output.read(self.to_server)?;
         }
@@ -207,7 +207,7 @@ impl Session<'_> {
         poll::wait(&mut fds, timeout).map(drop)
     }
 
-    /// Takes what the kernel says. Returns whether it keeps to the protocol.
+    /// Takes the kernel's messages. Returns whether it keeps to the protocol.
     fn listen(
         &mut self,
         shown: &mut ShownSoFar,
@@ -241,14 +241,14 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// Takes what the server says while the cell runs. Returns whether its client does not wait for it anymore.
+    /// Takes the server's messages while the cell runs. Returns whether the cell is cancelled.
     fn is_cancelled(&mut self, running: &Running) -> io::Result<bool> {
         let mut is_cancelled = false;
         while super::is_readable(&self.from_server)? {
-            match wire::read_frame(&mut self.from_server).map_err(io::Error::other)? {
+            match wire::read_frame(&mut self.from_server)? {
                 Some((Kind::Interrupt, _)) => self.interrupt(running),
                 Some((Kind::Cancel, _)) => is_cancelled = true,
-                Some((kind, _)) => return Err(io::Error::other(WireError::Unexpected(kind))),
+                Some((kind, _)) => return Err(WireError::Unexpected(kind).into()),
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }

@@ -15,7 +15,7 @@ pub(in crate::session) struct KernelProcess {
     /// Readable once the process has ended.
     pub(super) pidfd: OwnedFd,
     pub(in crate::session) channel: Channel,
-    /// How many cells have made its state.
+    /// Number of cells that have made its state.
     pub(super) depth: u32,
     /// The processes that were there when the first cell that is undone with it began, if there is one. All others belong to its
     /// cells.
