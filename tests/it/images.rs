@@ -286,7 +286,7 @@ fn an_image_is_built_again_only_if_something_has_changed() {
         again.stdout,
         format!("isolator/python {built} (unchanged; --force builds it again)\n")
     );
-    assert!(again.stderr.is_empty() && began.elapsed() < Duration::from_secs(10), "{again:?}");
+    assert!(again.stderr.is_empty() && began.elapsed() < Duration::from_secs(30), "{again:?}");
 
     // Another base, and all lines. The build after it fails, and what the first has replaced is told all the same.
     builds.script("echo another line; [ ! -e /build/package.json ]");

@@ -6,6 +6,8 @@ import sys
 import pytest
 from kernel import ended
 
+pytestmark = pytest.mark.any_engine
+
 
 def test_commands_of_the_shell(runner, tmp_path):
     (tmp_path / "a.txt").write_text("x")

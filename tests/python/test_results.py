@@ -18,6 +18,7 @@ def of_type(result, kind):
     return [block for block in result.content if block.type == kind]
 
 
+@pytest.mark.any_engine
 async def test_a_chart_arrives_as_a_picture(server):
     result = await server.call(language="python", entrypoint_code=CHART)
     assert not result.is_error, result.content
@@ -142,6 +143,7 @@ async def test_a_text_is_attached_and_a_link_leads_to_the_rest(server):
     assert base64.b64decode(content.blob) == bytes(range(256)) * 9
 
 
+@pytest.mark.any_engine
 async def test_a_file_is_named_by_its_own_name_before_it_is_by_a_pattern(server):
     names = ["report [final].csv", "{a}.csv", "r1.csv", "r[1].csv", "plain.csv", "\\xff.csv"]
     code = f"""
@@ -163,6 +165,7 @@ open(b'\\xff.csv', 'w').write('bytes')
         assert file["path"] == {"bytes": "\\xff.csv", "\\xff.csv": "\\x5cxff.csv"}.get(content.text, content.text)
 
 
+@pytest.mark.any_engine
 async def test_output_past_the_cap_is_read_in_ranges(server):
     result = await server.call(language="python", entrypoint_code="print('0123456789' * 100_000)")
     data = result.structured_content
