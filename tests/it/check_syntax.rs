@@ -68,7 +68,7 @@ async fn unusual_programs_are_checked_and_nothing_in_them_runs() {
 }
 
 #[tokio::test]
-async fn a_language_of_the_operator_s_has_the_check_that_it_is_given() {
+async fn a_configured_language_is_checked_by_its_own_command() {
     let shell = |more: Value| {
         let mut shell = json!({
             "image": "isolator/python", "extensions": [".sh"], "command": ["bash", "{file}"]
@@ -110,7 +110,7 @@ async fn a_language_of_the_operator_s_has_the_check_that_it_is_given() {
 }
 
 #[tokio::test]
-async fn wrong_arguments_are_named() {
+async fn invalid_arguments_are_named() {
     let server = Server::with("python", json!({ "pool": { "size": 0 } })).await;
     for (arguments, field) in [
         (json!({ "language": "python" }), "code"),

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn files_are_there_with_their_folders_and_every_byte() {
+async fn files_arrive_with_their_folders_and_every_byte() {
     let server = Server::python().await;
     let bytes: Vec<u8> = (0..=255).collect();
     let answer = server
@@ -46,7 +46,7 @@ fn parts<const N: usize>(value: &Value) -> [Value; N] {
 }
 
 #[tokio::test]
-async fn the_entrypoint_has_the_name_that_the_caller_gives() {
+async fn the_entrypoint_has_the_name_from_the_request() {
     let server = Server::python().await;
     let answer = server
         .run_python_with(
@@ -131,7 +131,7 @@ async fn snippets_run_by_name_and_new_ones_are_seen_without_a_restart() {
 }
 
 #[tokio::test]
-async fn the_receipt_tells_how_the_request_was_served() {
+async fn the_receipt_describes_how_the_request_was_served() {
     let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
     engine_has(&server, 1, 1).await;
     // The front sandbox may still be starting its runner, so any start is right here.
@@ -177,7 +177,7 @@ async fn engine_has(server: &Server, running: usize, paused: usize) {
 }
 
 #[tokio::test]
-async fn the_configured_timeout_holds_where_the_request_has_none() {
+async fn the_configured_timeout_is_the_default() {
     let server = Server::with("python", json!({ "defaultTimeoutSeconds": 1.5 })).await;
     let answer = server.run_python("import time; time.sleep(600)").await;
     answer.assert_failed("timeout", &["after 1s 500ms"]);
@@ -232,7 +232,7 @@ async fn children_with_closed_streams_end_with_the_program() {
 }
 
 #[tokio::test]
-async fn nothing_of_one_call_is_there_in_the_next() {
+async fn no_data_of_one_call_reaches_the_next() {
     let server = Server::python().await;
     let code = "import os\n\
                 places = ['/workspace', '/tmp', '/dev/shm']\n\
