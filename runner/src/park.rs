@@ -138,7 +138,9 @@ fn run(
         None => {
             let env = packages::variables(&job.env, job.packages.as_ref());
             match Process::spawn(&job.argv, &env, workdir, oom_score, Some(&stdin)) {
-                Ok(process) => {
+                Ok(spawned) => {
+                    // The program runs. It may have taken from the runner what this needs: that is its doing, so the runner ends.
+                    let process = spawned.supervised()?;
                     if let Some(cpu_time) = job.cpu_time {
                         process.limit_cpu_time(cpu_time);
                     }

@@ -313,7 +313,8 @@ impl Preloads {
                 argv.push(their_end.as_raw_fd().to_string());
                 let workdir = Path::new(workdir);
                 let env = packages::variables(&kernel.env, packages);
-                let process = Process::spawn(&argv, &env, workdir, oom_score, Some(b""))?;
+                let process =
+                    Process::spawn(&argv, &env, workdir, oom_score, Some(b""))?.supervised()?;
                 Ok(StartedKernel { process, channel, preloaded: false })
             }
         }
@@ -370,7 +371,8 @@ impl Parked {
         let setting = format!("{}:{}", their_end.as_raw_fd(), preload.modules.join(","));
         env.insert("ISOLATOR_PRELOAD".to_owned(), setting);
         let workdir = Path::new(&preload.workdir);
-        let process = Process::spawn(&preload.argv, &env, workdir, oom_score, None)?;
+        let process =
+            Process::spawn(&preload.argv, &env, workdir, oom_score, None)?.supervised()?;
         Ok(Self { process, channel, memory: 0, has_modules: !preload.modules.is_empty() })
     }
 

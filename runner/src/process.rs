@@ -7,7 +7,7 @@ use std::io::{self, PipeReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{
@@ -50,13 +50,17 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a command. `input` is in its pipe when it starts, as far as it fits; an interpreter that waits for
     /// its program gets its input later.
+    ///
+    /// # Errors
+    ///
+    /// When the command can't be started.
     pub(crate) fn spawn(
         argv: &[String],
         env: &BTreeMap<String, String>,
         workdir: &Path,
         oom_score: &OomScore,
         input: Option<&[u8]>,
-    ) -> io::Result<Self> {
+    ) -> io::Result<Spawned> {
         let (name, args) = argv
             .split_first()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
@@ -80,18 +84,7 @@ impl Process {
         oom_score.set(OOM_SCORE);
         let spawned = command.spawn();
         oom_score.set("0");
-        let mut child = spawned?;
-
-        let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        let piped = || io::Error::other("a pipe to the program is missing");
-        Ok(Self {
-            pid,
-            pidfd,
-            stdin,
-            stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
-            stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
-        })
+        Ok(Spawned { child: spawned?, stdin })
     }
 
     /// A child that was not started here, with the other ends of its streams.
@@ -123,6 +116,33 @@ impl Process {
     pub(crate) fn kill(&self) {
         // An error means that it has ended by itself.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// A command that runs. It can already have lowered the limits of the runner.
+pub(crate) struct Spawned {
+    child: Child,
+    stdin: Input,
+}
+
+impl Spawned {
+    /// Opens what the runner needs to supervise it.
+    ///
+    /// # Errors
+    ///
+    /// When the runner can't have it.
+    pub(crate) fn supervised(self) -> io::Result<Process> {
+        let Self { mut child, stdin } = self;
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let piped = || io::Error::other("a pipe to the program is missing");
+        Ok(Process {
+            pid,
+            pidfd,
+            stdin,
+            stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
+            stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
+        })
     }
 }
 
@@ -192,7 +212,8 @@ mod tests {
         let argv = ["dd", "iflag=nonblock", "status=none"].map(str::to_owned);
         let (env, here) = (BTreeMap::new(), Path::new("/"));
         // Nobody feeds it while it runs: it would be told that there is nothing yet.
-        let process = Process::spawn(&argv, &env, here, &OomScore(None), Some(b"hello\n")).unwrap();
+        let spawned = Process::spawn(&argv, &env, here, &OomScore(None), Some(b"hello\n")).unwrap();
+        let process = spawned.supervised().unwrap();
         let mut printed = String::new();
         let stdout = process.stdout.unwrap();
         rustix::io::ioctl_fionbio(&stdout, false).unwrap();

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::Session;
 use super::kernels::Begun;
 use crate::packages;
-use crate::process::Process;
+use crate::process::{Process, Spawned};
 use crate::processes::{self, Stat};
 use crate::usage;
 
@@ -64,7 +64,8 @@ impl Session<'_> {
                 let found = processes::all().map_err(|error| command(error.to_string()))?;
                 let started = Instant::now();
                 let env = packages::variables(env, self.packages.as_ref());
-                let process = Process::spawn(argv, &env, &folder, self.oom_score, Some(input));
+                let process = Process::spawn(argv, &env, &folder, self.oom_score, Some(input))
+                    .and_then(Spawned::supervised);
                 let mut process =
                     process.map_err(|error| command(self.explain(argv, &folder, &error)))?;
                 Ok(Some(Running {

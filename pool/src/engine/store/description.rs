@@ -28,7 +28,7 @@ pub struct Description {
 
 /// What is read from the configuration of an OCI or Docker image.
 #[derive(Debug)]
-pub(super) struct Configuration {
+pub(super) struct ImageConfig {
     pub(super) description: Description,
     /// Digests of the uncompressed layers.
     pub(super) diff_ids: Vec<Digest>,
@@ -53,7 +53,7 @@ const MAX_CREATED: usize = 64;
 /// The fields that are read. Sandboxes have no use for the others, such as labels, the command or the user. These
 /// are skipped, so they need no limit but that of the whole configuration.
 #[derive(Deserialize)]
-struct RawConfiguration {
+struct RawImageConfig {
     architecture: Arch,
     os: Os,
     created: Option<String>,
@@ -73,11 +73,11 @@ struct RawRootfs {
     diff_ids: Vec<String>,
 }
 
-impl Configuration {
+impl ImageConfig {
     /// Reads a configuration.
     pub(super) fn parse(what: &str, json: &[u8]) -> Result<Self, StoreError> {
         let unusable = |message: &str| StoreError::unusable(what, message);
-        let raw: RawConfiguration =
+        let raw: RawImageConfig =
             serde_json::from_slice(json).map_err(|error| unusable(&error.to_string()))?;
         let (os, arch) = (raw.os, raw.architecture);
         if os != Os::default() || arch != Arch::default() {
@@ -177,7 +177,7 @@ mod tests {
             "Entrypoint":null,"OnBuild":null,"Labels":null,"Hostname":"x"}},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#,
             Arch::default()
         );
-        let read = Configuration::parse("a test", config.as_bytes()).unwrap();
+        let read = ImageConfig::parse("a test", config.as_bytes()).unwrap();
         assert_eq!(read.description, Description::default());
     }
 
@@ -185,7 +185,7 @@ mod tests {
     fn an_image_for_another_machine_is_refused() {
         let config =
             r#"{"architecture":"s390x","os":"linux","rootfs":{"type":"layers","diff_ids":[]}}"#;
-        let error = Configuration::parse("a test", config.as_bytes()).unwrap_err();
+        let error = ImageConfig::parse("a test", config.as_bytes()).unwrap_err();
         assert!(error.to_string().contains("s390x"), "{error}");
     }
 }

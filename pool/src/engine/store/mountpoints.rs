@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::description::Description;
 use super::error::{IoContext, StoreError};
-use super::tree::{self, Missing, Root};
+use super::tree::{self, IfMissing, Root};
 
 /// Directories on which something is mounted in every sandbox.
 pub(crate) const DIRECTORIES: [&str; 4] = ["/proc", "/dev", "/sys", "/tmp"];
@@ -95,7 +95,7 @@ impl Maker<'_> {
     /// Makes a directory for a volume and returns its path without links. Images declare volumes such as
     /// `/var/run/x`, where `/var/run` is a link: there the mount point is the target, as in other engines.
     fn volume(&mut self, volume: &str) -> Result<String, StoreError> {
-        let place = self.root.directory(Path::new(volume), Missing::Make);
+        let place = self.root.directory(Path::new(volume), IfMissing::Make);
         let place =
             place.context(|| format!("can't make the volume {volume} of image {}", self.image))?;
         self.made.extend(place.made);

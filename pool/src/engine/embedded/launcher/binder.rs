@@ -23,7 +23,7 @@ use rustix::thread::{
 use isolator_runner::paths;
 
 use crate::engine::embedded::layout::{EMPTY, PACKAGES};
-use crate::engine::embedded::protocol::{self, Bind, Bound};
+use crate::engine::embedded::protocol::{self, BindReply, BindRequest};
 
 /// Binds sets until the server is gone.
 ///
@@ -32,13 +32,13 @@ use crate::engine::embedded::protocol::{self, Bind, Bound};
 /// When the binder can't go on: the server sent something else, or it can't return from a sandbox.
 pub(super) fn serve(server: &OwnedFd) -> io::Result<()> {
     let home = File::open("/proc/self/ns/mnt")?;
-    while let Some((Bind { set }, descriptors)) = protocol::receive(server)? {
+    while let Some((BindRequest { set }, descriptors)) = protocol::receive(server)? {
         let bound = match descriptors.first() {
             Some(process) => bind(&set, process, &home)?,
             None => Err(io::Error::other("the server sent no sandbox")),
         };
         let error = bound.err().map(|error| error.to_string());
-        protocol::send(server, &Bound { error }, &[])?;
+        protocol::send(server, &BindReply { error }, &[])?;
     }
     Ok(())
 }

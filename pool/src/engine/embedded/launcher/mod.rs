@@ -45,10 +45,12 @@ use serde_json::Value;
 pub(super) use self::binder::layers;
 use self::exec::Exec;
 use self::joined_group::JoinedGroup;
-use self::root::Mounted;
+use self::root::SandboxMounts;
 use super::cgroups::{self, CGROUP_MOUNT};
 use super::layout::{BUILDING, EMPTY, FIRST_PID, IMAGES, PACKAGES, ROOTS, SHARED};
-use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Part, ReceiveError, Request};
+use super::protocol::{
+    self, Devices, LauncherPaths, LauncherReply, LauncherRequest, ReceiveError, Role, SandboxKind,
+};
 use crate::engine::seccomp::{self, Filtered};
 use crate::error_chain::error_chain;
 use crate::folders;
@@ -137,10 +139,10 @@ fn outer() -> io::Result<()> {
 fn become_root_of_a_namespace() -> io::Result<()> {
     let server = io::stdin().as_fd().try_clone_to_owned()?;
     unshare(UnshareFlags::NEWUSER)?;
-    protocol::send(&server, &Answer::Entered, &[])?;
+    protocol::send(&server, &LauncherReply::Entered, &[])?;
     match protocol::receive(&server)? {
         // It can only return from a sandbox's network namespace to one that it owns.
-        Some((Request::Mapped, _)) => unshare(UnshareFlags::NEWNET),
+        Some((LauncherRequest::Mapped, _)) => unshare(UnshareFlags::NEWNET),
         _ => Err(io::Error::other("the server sent no mapping of users")),
     }
 }
@@ -166,7 +168,9 @@ fn inner() -> io::Result<()> {
     let server = io::stdin().as_fd().try_clone_to_owned()?;
     // Sandboxes inherit the standard streams that they are not given.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    let Some((Request::Begin(paths), binder)) = protocol::receive(&server)? else { return Ok(()) };
+    let Some((LauncherRequest::Begin(paths), binder)) = protocol::receive(&server)? else {
+        return Ok(());
+    };
     mount_paths(&paths)?;
     unmount_the_rest()?;
     set_apart_from_sandboxes();
@@ -180,7 +184,7 @@ fn inner() -> io::Result<()> {
         |for_whom| seccomp::kernel_programs(for_whom).map(Rc::from).map_err(io::Error::other);
     let filters =
         Filters { program: programs(Filtered::Program)?, template: programs(Filtered::Template)? };
-    protocol::send(&server, &Answer::Ready, &[])?;
+    protocol::send(&server, &LauncherReply::Ready, &[])?;
     let devices = paths.devices;
     Launcher { server, filters, devices, sandboxes: BTreeMap::new() }.serve()
 }
@@ -291,15 +295,15 @@ impl Launcher {
             }
             match protocol::receive(&self.server) {
                 Ok(None) => return Ok(()),
-                Ok(Some((Request::Begin(_) | Request::Mapped, _))) => {
+                Ok(Some((LauncherRequest::Begin(_) | LauncherRequest::Mapped, _))) => {
                     return Err(io::Error::other("the server sent its first message twice"));
                 }
-                Ok(Some((Request::Create { name, spec, kind, group }, _))) => {
+                Ok(Some((LauncherRequest::Create { name, spec, kind, group }, _))) => {
                     self.create(name, spec, kind, group.as_deref())?;
                 }
                 // The sandboxes of other requests must not end with this one.
                 Err(ReceiveError::Unreadable { name: Some(name), message }) => {
-                    protocol::send(&self.server, &Answer::failed(name, message), &[])?;
+                    protocol::send(&self.server, &LauncherReply::failed(name, message), &[])?;
                 }
                 Err(error @ ReceiveError::Unreadable { name: None, .. }) => {
                     complain(&format!("isolator {SUBCOMMAND}: {error}"));
@@ -327,7 +331,7 @@ impl Launcher {
         &mut self,
         name: String,
         spec: Value,
-        kind: Kind,
+        kind: SandboxKind,
         group: Option<&Path>,
     ) -> io::Result<()> {
         let created = match group.map(JoinedGroup::join).transpose() {
@@ -342,11 +346,11 @@ impl Launcher {
             Ok((pid, descriptors)) => {
                 let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
                 self.sandboxes.insert(name.clone(), (pid, process));
-                (Answer::Created { name, error: None }, descriptors)
+                (LauncherReply::Created { name, error: None }, descriptors)
             }
             Err(error) => {
                 remove_files(&name);
-                (Answer::failed(name, error), Vec::new())
+                (LauncherReply::failed(name, error), Vec::new())
             }
         };
         protocol::send(&self.server, &answer, &descriptors)
@@ -356,24 +360,24 @@ impl Launcher {
         &self,
         name: &str,
         spec: Value,
-        kind: Kind,
+        kind: SandboxKind,
     ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let Kind::Image { image, layer, part } = kind else {
+        let SandboxKind::Image { image, layer, role } = kind else {
             return self.try_create(name, &spec, false);
         };
         let mut spec = spec;
-        let users = match &part {
-            Part::Program { entered_by: Some((owner, ids)) } => {
+        let users = match &role {
+            Role::Program { entered_by: Some((owner, ids)) } => {
                 let users = user_namespace::make(*owner, *ids)
                     .map_err(|error| format!("the sandbox's users can't be mapped: {error}"))?;
                 user_namespace::join(&mut spec, &users);
                 Some(users)
             }
-            Part::Program { entered_by: None } | Part::Template { .. } => None,
+            Role::Program { entered_by: None } | Role::Template { .. } => None,
         };
-        let is_template = matches!(part, Part::Template { .. });
-        let files = Mounted::new(name, &image, layer).and_then(|files| {
-            if let Part::Template { program } = &part {
+        let is_template = matches!(role, Role::Template { .. });
+        let files = SandboxMounts::new(name, &image, layer).and_then(|files| {
+            if let Role::Template { program } = &role {
                 files.hide_program(program)?;
             }
             Ok(files)

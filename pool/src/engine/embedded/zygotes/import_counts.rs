@@ -15,7 +15,7 @@ const MOST_CLIENTS: usize = 256;
 
 /// How often each set was imported, by image, and what each client has used.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct ImportCounts {
     sets: HashMap<(String, Vec<String>), Count>,
     budgets: HashMap<String, Budget>,
 }
@@ -35,7 +35,7 @@ struct Budget {
     last: Instant,
 }
 
-impl Asked {
+impl ImportCounts {
     /// Counts that a program of a client, which took so much CPU time, has imported a set, sorted, of modules of an image. Returns
     /// whether a template should be made for it.
     pub(super) fn count(
@@ -96,9 +96,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_set_is_imported_often_if_the_pauses_are_short() {
-        let mut asked = Asked::default();
+        let mut counts = ImportCounts::default();
         let set = ["scipy".to_owned()];
-        let mut count = |digest| asked.count(digest, &set, "client", LONG);
+        let mut count = |digest| counts.count(digest, &set, "client", LONG);
         assert_eq!([count("a"), count("a"), count("b"), count("a")], [false, false, false, true]);
         tokio::time::advance(PAUSE * 2).await;
         assert!(!count("a"));
@@ -106,27 +106,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_set_and_the_oldest_client_are_forgotten() {
-        let mut asked = Asked::default();
+        let mut counts = ImportCounts::default();
         for number in 0..MOST_CLIENTS * 2 {
-            asked.count("a", &[format!("m{number}")], &format!("c{number}"), LONG);
+            counts.count("a", &[format!("m{number}")], &format!("c{number}"), LONG);
             tokio::time::advance(LONG).await;
         }
-        assert_eq!((asked.sets.len(), asked.budgets.len()), (MOST_SETS, MOST_CLIENTS));
-        assert!(asked.sets.keys().all(|(_, set)| set[0] != "m0"));
-        assert!(!asked.budgets.contains_key("c0"));
+        assert_eq!((counts.sets.len(), counts.budgets.len()), (MOST_SETS, MOST_CLIENTS));
+        assert!(counts.sets.keys().all(|(_, set)| set[0] != "m0"));
+        assert!(!counts.budgets.contains_key("c0"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn templates_of_a_client_cost_no_more_than_its_programs() {
-        let mut asked = Asked::default();
+        let mut counts = ImportCounts::default();
         let short = Duration::from_millis(5);
-        let often = |asked: &mut Asked, module: &str, client: &str, cpu| {
-            (0..OFTEN).any(|_| asked.count("a", &[module.to_owned()], client, cpu))
+        let often = |counts: &mut ImportCounts, module: &str, client: &str, cpu| {
+            (0..OFTEN).any(|_| counts.count("a", &[module.to_owned()], client, cpu))
         };
-        assert!(often(&mut asked, "m1", "one", short));
-        asked.charge("one", LONG);
-        assert!(!often(&mut asked, "m2", "one", short));
-        assert!(often(&mut asked, "m3", "another", short));
-        assert!(often(&mut asked, "m4", "one", LONG));
+        assert!(often(&mut counts, "m1", "one", short));
+        counts.charge("one", LONG);
+        assert!(!often(&mut counts, "m2", "one", short));
+        assert!(often(&mut counts, "m3", "another", short));
+        assert!(often(&mut counts, "m4", "one", LONG));
     }
 }

@@ -10,21 +10,21 @@ use std::time::Duration;
 use rustix::fs::statvfs;
 use tokio::time::{Instant, sleep};
 
-use crate::engine::embedded::cgroups::Cgroup;
+use super::cgroups::Cgroup;
 use crate::engine::limits::{ByteSize, LimitKind};
 use crate::engine::store;
 
 /// The image for Go takes most: its compiler runs once for each core.
-pub(crate) const MEMORY: ByteSize = ByteSize::mib(4096);
+pub(super) const MEMORY: ByteSize = ByteSize::mib(4096);
 
 /// Processes and threads.
-pub(crate) const PIDS: u32 = 2048;
+pub(super) const PIDS: u32 = 2048;
 
 /// Open files of each process.
-pub(crate) const OPEN_FILES: u32 = 16_384;
+pub(super) const OPEN_FILES: u32 = 16_384;
 
 /// The longest file.
-pub(crate) const FILE: ByteSize = ByteSize::mib(4096);
+pub(super) const FILE: ByteSize = ByteSize::mib(4096);
 
 /// The largest image takes some minutes on two cores, and downloads may be slow.
 const TIME: Duration = Duration::from_secs(60 * 60);

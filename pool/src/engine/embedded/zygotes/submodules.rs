@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
-use super::imports::Known;
+use super::imports::TemplateModules;
 use crate::packages::PackageSet;
 
 /// Most answers that are remembered, of all images. Then all are forgotten and looked up again.
@@ -15,9 +15,9 @@ const MOST_KNOWN: usize = 4096;
 
 /// Whether parts of modules are modules, by their image and set of packages.
 #[derive(Debug, Default)]
-pub(super) struct Parts(HashMap<(String, String), bool>);
+pub(super) struct Submodules(HashMap<(String, String), bool>);
 
-impl Parts {
+impl Submodules {
     /// Whether a part is a module of an image with this root, or of a set of packages that has its modules in these places.
     /// `content` stands for the image and the set, and `known` says where the image has its modules.
     pub(super) fn is_module(
@@ -25,7 +25,7 @@ impl Parts {
         content: &str,
         root: &Path,
         of_set: &[PathBuf],
-        known: &Known,
+        known: &TemplateModules,
         part: &str,
     ) -> bool {
         if known.places.is_empty() {
@@ -85,23 +85,30 @@ mod tests {
         // As seen from here it leads to a file.
         std::fs::write(root.join("outside.py"), "").unwrap();
         std::os::unix::fs::symlink(root.join("outside.py"), package.join("link.py")).unwrap();
-        let known = Known {
+        let known = TemplateModules {
             places: vec!["/none".to_owned(), "/lib".to_owned()],
             endings: vec![".py".to_owned(), ".abi3.so".to_owned()],
-            ..Known::default()
+            ..TemplateModules::default()
         };
-        let mut parts = Parts::default();
-        let mut of =
-            |name: &str| parts.is_module("image", root, &[], &known, &format!("package:{name}"));
+        let mut submodules = Submodules::default();
+        let mut of = |name: &str| {
+            submodules.is_module("image", root, &[], &known, &format!("package:{name}"))
+        };
         for name in ["plain", "compiled", "inner"] {
             assert!(of(name) && of(name), "{name}");
         }
         for name in ["text", "sqrt", "link"] {
             assert!(!of(name), "{name}");
         }
-        assert!(!parts.is_module("image", root, &[], &Known::default(), "package:plain"));
+        assert!(!submodules.is_module(
+            "image",
+            root,
+            &[],
+            &TemplateModules::default(),
+            "package:plain"
+        ));
         let set = [root.join("lib/package")];
-        assert!(parts.is_module("image and set", root, &set, &known, "inner:__init__"));
-        assert!(!parts.is_module("image and another", root, &[], &known, "inner:__init__"));
+        assert!(submodules.is_module("image and set", root, &set, &known, "inner:__init__"));
+        assert!(!submodules.is_module("image and another", root, &[], &known, "inner:__init__"));
     }
 }
