@@ -34,8 +34,9 @@ test test-all:
 	@$(TIMED) --begin
 	@status=0; $(MAKE) --no-print-directory $(CHECKS) || status=$$?; $(TIMED) --end; exit $$status
 
-bench: engines ## Measure starts (compared with the plain Docker API), bursts, refills and layers
-	$(CARGO) bench --locked
+bench: engines ## Measure starts and throughput (compared with the plain Docker API), bursts, refills and layers; options: BENCH="python --svg FILE"
+	$(CARGO) run --release --locked -p isolator-bench -- $(BENCH)
+	$(CARGO) bench --locked -p isolator-bench
 
 lint: ## Check formatting, lints and dependencies; needs no engine
 	@scripts/toolchain fmt clippy
@@ -52,7 +53,7 @@ fmt: ## Format the code
 	for manifest in $(MANIFESTS); do $(CARGO) fmt --all --manifest-path $$manifest || exit; done
 
 build: toolchain ## Build the release binary
-	$(TIMED) "build: release" $(CARGO) build --release --locked
+	$(TIMED) "build: release" $(CARGO) build --release --locked -p isolator
 
 bundle: build ## Pack the release binary as an MCP bundle (.mcpb), for hosts that install bundles
 	scripts/bundle

@@ -22,7 +22,8 @@
 //! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::calls`, `request` resolves its
 //! arguments, `policy` checks the program, `isolator_pool` runs it in a sandbox, and `result` and
 //! `mcp::tool_result` write the answer. A call that names a session takes it from `sessions`, and
-//! `request::in_session` resolves its arguments. The crate `isolator_bench` measures all of this from outside.
+//! `request::in_session` resolves its arguments. The crate `isolator_bench` measures all of this from
+//! outside.
 
 pub mod address;
 pub mod app;

@@ -1,5 +1,8 @@
 //! `isolator install`: adds this server to a host's configuration.
 
+use crate::commands::hosts::Host;
+use crate::commands::hosts::entry::server_name;
+use clap::Args;
 use std::env;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +12,6 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
 
-use crate::commands::cli::InstallArguments;
 use crate::commands::hosts::edit::{self, Other};
 use crate::commands::hosts::entry::Entry;
 use crate::commands::hosts::file::Original;
@@ -17,6 +19,30 @@ use crate::commands::hosts::place::{self, Surroundings, System};
 use crate::commands::hosts::{Profile, Timeout};
 use crate::commands::{complain, say};
 use crate::config::{Config, EngineKind};
+
+/// Arguments of `isolator install`. The host starts the server with the `--engine` that is given here, and with the
+/// configuration that is used here.
+#[derive(Debug, Args)]
+pub struct InstallArguments {
+    /// The host
+    #[arg(value_enum)]
+    pub host: Host,
+    /// Show what would be written and where, but change nothing. Only the entry goes to standard output
+    #[arg(long, conflicts_with_all = ["uninstall", "force"])]
+    pub print: bool,
+    /// Remove the server from the host's configuration
+    #[arg(long)]
+    pub uninstall: bool,
+    /// Name of the server in the host's configuration
+    #[arg(long, default_value = "isolator", value_parser = server_name)]
+    pub name: String,
+    /// The host's configuration file, if it is not in its usual place
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Replace or remove a different server with that name
+    #[arg(long)]
+    pub force: bool,
+}
 
 /// Variables that change what the server does, and that hosts don't pass on; besides Isolator's own, of which only
 /// the configuration's file is pinned.

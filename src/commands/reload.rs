@@ -7,8 +7,7 @@ use anyhow::Context as _;
 use http::Method;
 use isolator_pool::quote::escaped;
 
-use crate::commands::cli::OperatorArguments;
-use crate::commands::operators::AskedServer;
+use crate::commands::operators::{AskedServer, OperatorArguments};
 use crate::commands::{Work, complain, say, told};
 use crate::config::{Config, ConfigError};
 use crate::transport::http::reload::Reloaded;

@@ -244,7 +244,7 @@ async fn the_kernel_holds_what_the_engine_was_asked_for() {
         let places = ["/", "/.isolator", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
         assert!(!is_disk || places.contains(&mount.target.as_str()), "{mount:?}");
     }
-    call.cancel(None).await.expect("it can be cancelled");
+    call.cancel().await;
     server.stop().await;
 }
 
@@ -275,10 +275,6 @@ fn without_an_engine_commands_name_its_address_and_what_mends_it() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stdout.contains(address), "{finished:?}");
     assert!(finished.stdout.contains("apt-get install docker.io"), "{finished:?}");
-
-    let finished = run(nobody.path(), &["bench"], "");
-    assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{finished:?}");
-    assert!(finished.stderr.contains("isolator doctor"), "{finished:?}");
 }
 
 /// The address of a port behind which the engine is.

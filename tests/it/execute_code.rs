@@ -403,7 +403,7 @@ async fn a_cancelled_call_frees_its_sandbox_and_its_place() {
     })
     .await;
 
-    call.cancel(Some("the user changed their mind".to_owned())).await.unwrap();
+    call.cancel().await;
     eventually("the sandbox is gone", async || {
         let all = server.engine.sandboxes(&server.instance).await;
         !all.iter().any(|found| found.id == sandbox)

@@ -1,10 +1,10 @@
 //! What a program leaves: files, pictures, and output that does not fit into the answer.
 
 use crate::common::answer::Answer;
+use crate::common::client::RequestError;
 use crate::common::server::Server;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use rmcp::ServiceError;
 use rmcp::model::{ContentBlock, ErrorCode, ResourceContents};
 use serde_json::{Value, json};
 
@@ -207,7 +207,7 @@ async fn unreadable_input_is_an_error_with_its_cause() {
     let answer = server.run_python_with("open('a.bin', 'wb').write(bytes(9))", wanted).await;
     let uri = answer.file("a.bin")["uri"].as_str().expect("an address");
     let error = async |uri: &str| match server.read(uri).await {
-        Err(ServiceError::McpError(error)) => error,
+        Err(RequestError::Protocol(error)) => error,
         other => panic!("{uri}: {other:?}"),
     };
     for (query, what) in [("offset=10", "past the end"), ("length=x", "number"), ("x=1", "only")] {

@@ -6,7 +6,6 @@ mod common;
 
 mod architecture;
 mod bad_input;
-mod bench;
 mod check_syntax;
 mod cli;
 mod config;
@@ -17,6 +16,7 @@ mod execute_code;
 mod files;
 mod http;
 mod images;
+mod imports;
 mod install;
 mod package_sets;
 mod policies;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::common::answer::text_of;
 use crate::common::engine::{Kind, State};
-use crate::common::server::{Server, answer_of, until_running};
+use crate::common::server::{Server, until_running};
 use crate::common::{config, eventually, isolator, run, run_command, write_config};
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ async fn a_full_queue_refuses_clearly_and_loses_nothing() {
     until_running(&server, 1).await;
     let second = server.begin(python("print('late')")).await;
     let third = server.begin(python("print('late')")).await;
-    let (mut second, mut third) = (Box::pin(answer_of(second)), Box::pin(answer_of(third)));
+    let (mut second, mut third) = (Box::pin(second.answer()), Box::pin(third.answer()));
     let (refused, waiting) = tokio::select! {
         refused = &mut second => (refused, third),
         refused = &mut third => (refused, second),
@@ -72,7 +72,7 @@ async fn a_full_queue_refuses_clearly_and_loses_nothing() {
     assert!(busy.contains("did not run"), "{busy}");
     assert_eq!(refused.is_error, Some(true));
 
-    first.cancel(None).await.unwrap();
+    first.cancel().await;
     let late = waiting.await;
     assert_eq!(late.structured_content.unwrap()["stdout"], "late\n");
     let receipt = &late.meta.unwrap()["isolator/receipt"];
@@ -90,7 +90,7 @@ async fn a_request_that_waited_too_long_gets_an_error() {
     until_running(&server, 1).await;
     let text = server.call_without_sandbox(python("print('second')")).await;
     assert!(text.contains("300ms"), "{text}");
-    first.cancel(None).await.unwrap();
+    first.cancel().await;
     server.stop().await;
 }
 

@@ -3,6 +3,7 @@
 
 mod reload;
 
+use clap::Args;
 use std::convert::Infallible;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -21,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use crate::address::ListenAddress;
 use crate::app::{App, PoolFill};
 use crate::audit::Audit;
-use crate::commands::cli::ServeArguments;
 use crate::commands::image::how_to_fetch;
 use crate::commands::notify::Service;
 use crate::commands::serve::reload::{Load, Reloading};
@@ -38,6 +38,19 @@ use crate::transport::http::reload::{Asked, Reload};
 use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Serving};
 use crate::transport::message::Limits;
 use crate::transport::stdio::{Stdio, Streams};
+
+/// Arguments of `isolator serve`.
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// Serve over streamable HTTP at this address, path /mcp; without ADDRESS only for this machine.
+    /// Clients on other machines need a token
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    pub http: Option<ListenAddress>,
+    /// Also listen at this address for operators: metrics at /metrics, health at /healthz and /readyz; without ADDRESS only
+    /// for this machine
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    pub admin: Option<ListenAddress>,
+}
 
 /// How long running programs can go on when the host stops the server: it hardly waits for their answers.
 const DRAIN: Duration = Duration::from_secs(2);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use super::{launchers, look, on_embedded, start, this_process};
+use crate::common::client::PendingCall;
 use crate::common::engine::State;
 use crate::common::engine::embedded::Groups;
 use crate::common::process::{Mount, Process};
@@ -11,8 +12,6 @@ use crate::common::server::Server;
 use crate::common::{
     Finished, OF_THE_SERVER, eventually, isolator, run, run_command, write_config,
 };
-use rmcp::RoleClient;
-use rmcp::service::RequestHandle;
 use serde_json::json;
 
 /// The first of the host's users that systemd's description of the use of numbers keeps for containers.
@@ -55,7 +54,7 @@ struct Busy {
     /// Process 1.
     first: Process,
     program: Process,
-    call: RequestHandle<RoleClient>,
+    call: PendingCall,
 }
 
 impl Busy {
@@ -94,7 +93,7 @@ impl Busy {
     }
 
     async fn stop(self) {
-        self.call.cancel(None).await.expect("it can be cancelled");
+        self.call.cancel().await;
         self.server.stop().await;
     }
 }

@@ -77,7 +77,7 @@ async fn serve(server: &Server, count: usize) {
                 let call = json!({ "language": "python", "entrypoint_code": code });
                 let call = server.begin(call).await;
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                call.cancel(None).await.expect("it can be cancelled");
+                call.cancel().await;
             } else {
                 let answer = server.run_python(&format!("print({number})")).await;
                 assert_eq!(answer.output(), format!("{number}\n"));

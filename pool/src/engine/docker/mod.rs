@@ -54,6 +54,9 @@ const PAUSE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const GONE_CHECKS: u32 = 40;
 const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Exit code of a container whose process 1 was killed by SIGKILL.
+const KILLED: i64 = 137;
+
 /// A connection to a Docker engine.
 pub struct DockerEngine {
     /// Opened by the first call that reaches the engine, so the server may start before the engine does.
@@ -300,17 +303,7 @@ impl Engine for DockerEngine {
             Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
             Err(error) => return Err(self.failed(Call::State)(error)),
         };
-        let state = inspected.state.unwrap_or_default();
-        Ok(match state.status {
-            _ if has_ended(&state) && state.exit_code == Some(RUNNER_ENDED.into()) => {
-                SandboxState::Ended
-            }
-            // A container that was restarted has lost its runner.
-            _ if has_ended(&state) => SandboxState::Stopped,
-            Some(ContainerStateStatusEnum::RUNNING) => SandboxState::Running,
-            Some(ContainerStateStatusEnum::PAUSED) => SandboxState::Paused,
-            _ => SandboxState::Stopped,
-        })
+        Ok(state_of(&inspected.state.unwrap_or_default()))
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
@@ -380,6 +373,24 @@ impl DockerEngine {
     }
 }
 
+/// The state of a container that exists.
+fn state_of(state: &ContainerState) -> SandboxState {
+    match (state.status, state.exit_code) {
+        (_, Some(code)) if has_ended(state) && code == i64::from(RUNNER_ENDED) => {
+            SandboxState::Ended
+        }
+        // When all memory is in files of no process, the kernel may choose process 1.
+        (_, Some(KILLED)) if has_ended(state) && state.oom_killed == Some(true) => {
+            SandboxState::Ended
+        }
+        // A container that was restarted has lost its runner.
+        _ if has_ended(state) => SandboxState::Stopped,
+        (Some(ContainerStateStatusEnum::RUNNING), _) => SandboxState::Running,
+        (Some(ContainerStateStatusEnum::PAUSED), _) => SandboxState::Paused,
+        _ => SandboxState::Stopped,
+    }
+}
+
 /// Whether a container's process 1 has ended, now or before a restart. While it runs for the first time, the
 /// engine gives the year 1 as the time of its end.
 fn has_ended(state: &ContainerState) -> bool {
@@ -395,5 +406,32 @@ fn standard_output(log: &mut RunnerLog, piece: LogOutput) -> Option<bytes::Bytes
             None
         }
         LogOutput::StdIn { .. } | LogOutput::Console { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_has_ended_by_itself_if_the_runner_ended_or_memory_ran_out() {
+        let ended = |exit_code, oom_killed| ContainerState {
+            status: Some(ContainerStateStatusEnum::EXITED),
+            finished_at: Some("2025-01-01T00:00:00Z".to_owned()),
+            exit_code: Some(exit_code),
+            oom_killed: Some(oom_killed),
+            ..ContainerState::default()
+        };
+        assert_eq!(state_of(&ended(RUNNER_ENDED.into(), false)), SandboxState::Ended);
+        assert_eq!(state_of(&ended(KILLED, true)), SandboxState::Ended);
+        assert_eq!(state_of(&ended(KILLED, false)), SandboxState::Stopped);
+        assert_eq!(state_of(&ended(0, true)), SandboxState::Stopped);
+        let running = ContainerState {
+            status: Some(ContainerStateStatusEnum::RUNNING),
+            finished_at: Some("0001-01-01T00:00:00Z".to_owned()),
+            oom_killed: Some(true),
+            ..ContainerState::default()
+        };
+        assert_eq!(state_of(&running), SandboxState::Running);
     }
 }

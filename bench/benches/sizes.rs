@@ -1,7 +1,7 @@
 //! What sizes of pools are worth: fixed ones beside those that follow the calls, for five kinds of traffic. Time is virtual, and the
 //! same rule decides as in a server.
 //!
-//! `cargo bench --bench sizes` prints a table. Each cell has the share of warm calls, the 99th percentile of the time until a call
+//! `cargo bench -p isolator-bench --bench sizes` prints a table. Each cell has the share of warm calls, the 99th percentile of the time until a call
 //! has a sandbox, and the mean memory of the sandboxes that wait.
 
 use std::cmp::Reverse;

@@ -9,17 +9,15 @@ use criterion::{
     BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
 };
 use futures_util::future::try_join_all;
-use isolator::commands::bench::targets::Targets;
-use isolator::commands::bench::workloads;
 use isolator::config::Config;
-use isolator_bench::BenchError;
 use isolator_bench::docker_api::RawDocker;
 use isolator_bench::load::BURSTS;
 use isolator_bench::mcp_client::IsolatorProcess;
 use isolator_bench::scenario::PoolShape;
 use isolator_bench::settings;
-use isolator_bench::target::Target;
-use isolator_bench::workload::Workload;
+use isolator_bench::target::{Target, Targets};
+use isolator_bench::workload::{self, Workload};
+use isolator_bench::{BenchError, isolator_program};
 use tokio::runtime::Runtime;
 
 /// Few enough for a small machine's memory.
@@ -28,7 +26,7 @@ const POOL: PoolShape = PoolShape { size: 4, hot: 1 };
 /// Docker makes some sandboxes a second, so a sample of more would take minutes.
 const MOST_ON_DOCKER: usize = 8;
 
-/// Who answers.
+/// A way to start programs.
 enum Contender {
     Plain(RawDocker),
     Server(Box<(IsolatorProcess, Target)>),
@@ -37,11 +35,11 @@ enum Contender {
 fn burst(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
-    let workloads = workloads::choose(&config, &[]).expect("built-in languages");
+    let workloads = workload::choose(&config, &[]).expect("built-in languages");
     let names = workloads.iter().map(|workload| workload.program.language.to_owned());
     let languages: BTreeSet<_> = names.collect();
     let directory = tempfile::tempdir().expect("a directory");
-    let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
+    let program = &isolator_program().expect("the program");
     let mut contenders = runtime.block_on(async {
         let targets = Targets::find(&config, program, &workloads).await;
         let mut contenders = Vec::new();

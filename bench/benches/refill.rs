@@ -14,6 +14,7 @@ use criterion::{
 use futures_util::future::join_all;
 use isolator::app::{App, PoolFill};
 use isolator::config::Config;
+use isolator_bench::isolator_program;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::RunRequest;
@@ -31,9 +32,6 @@ const FILL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the pool is asked, which costs nothing.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The program whose launcher the embedded engine needs.
-const LAUNCHER: &str = env!("CARGO_BIN_EXE_isolator");
-
 fn refill(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let mut group = criterion.benchmark_group("refill");
@@ -45,7 +43,7 @@ fn refill(criterion: &mut Criterion) {
         let config = config(refills, modules);
         let request = request(&config);
         let pools = runtime.block_on(async {
-            let pools = App::with_launcher(&config, LAUNCHER)
+            let pools = App::with_launcher(&config, isolator_program().expect("the program"))
                 .await
                 .expect("an engine")
                 .start_pools(&config, PoolFill::AsConfigured)

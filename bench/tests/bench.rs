@@ -1,4 +1,7 @@
-//! `isolator bench`, run against both kinds of engine.
+//! `isolator-bench`, run against both kinds of engine.
+
+#[path = "../../tests/it/common/mod.rs"]
+mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,9 +12,7 @@ use std::time::Duration;
 
 use crate::common::engine::{Kind, docker};
 use crate::common::server::{instances, send_signal};
-use crate::common::{
-    Finished, config, eventually, isolator, run, run_command, state, write_config,
-};
+use crate::common::{Finished, config, eventually, prepared, run_command, state, write_config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -39,11 +40,16 @@ fn directory(more: Value) -> TempDir {
     directory
 }
 
-/// Runs `isolator bench` on a machine where no Docker answers.
+/// The program, with nothing of the tester's own configuration.
+fn isolator_bench(directory: &Path) -> Command {
+    prepared(Command::new(env!("CARGO_BIN_EXE_isolator-bench")), directory)
+}
+
+/// Runs `isolator-bench` on a machine where no Docker answers.
 async fn without_docker(directory: &TempDir, arguments: &[&str]) -> Finished {
-    let mut command = isolator(directory.path());
+    let mut command = isolator_bench(directory.path());
     command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
-    command.args(["--engine", "auto", "bench"]).args(arguments);
+    command.args(["--engine", "auto"]).args(arguments);
     let instances = INSTANCES + MORE_INSTANCES;
     // The one that looks for Docker is gone within milliseconds, seen or not.
     bench_with(directory.path(), command, instances..=instances + 1).await
@@ -90,8 +96,8 @@ fn scenarios(finished: &Finished) -> Vec<&'static str> {
 #[tokio::test]
 async fn every_scenario_is_measured_and_shown() {
     let directory = directory(json!({}));
-    let mut command = isolator(directory.path());
-    command.args(["--engine", "auto", "bench", "python", "--duration", "8s"]);
+    let mut command = isolator_bench(directory.path());
+    command.args(["--engine", "auto", "python", "--duration", "8s"]);
     command.args(["--svg", "chart.svg", "--json", "all.json"]);
     let instances = 2 * (INSTANCES + MORE_INSTANCES);
     let finished = bench_with(directory.path(), command, instances..=instances).await;
@@ -169,8 +175,8 @@ async fn an_engine_that_is_asked_for_is_measured_alone_or_beside_the_plain_docke
         // One more is the command itself on Docker.
         ("embedded", [&PLAIN[..], &EMBEDDED].concat(), INSTANCES + MORE_INSTANCES + 1),
     ] {
-        let mut command = isolator(directory.path());
-        command.args(["--engine", engine, "bench", "--duration", "1ms"]);
+        let mut command = isolator_bench(directory.path());
+        command.args(["--engine", engine, "--duration", "1ms"]);
         let finished = bench_with(directory.path(), command, instances..=instances).await;
         assert_eq!(finished.code, Some(0), "{finished:?}");
         assert_eq!(scenarios(&finished), expected, "{finished:?}");
@@ -212,8 +218,8 @@ async fn paths_in_the_configuration_may_be_relative_and_its_tools_of_another_lan
 async fn a_signal_stops_it_and_nothing_is_left() {
     let directory = directory(json!({}));
     let state = state(directory.path());
-    let mut command = isolator(directory.path());
-    command.args(["bench", "--duration", "5m", "--svg", "chart.svg"]);
+    let mut command = isolator_bench(directory.path());
+    command.args(["--duration", "5m", "--svg", "chart.svg"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let docker = docker::Bystander::new().await;
     let mut seen = BTreeSet::new();
@@ -248,8 +254,8 @@ async fn a_program_without_its_library_is_left_out() {
 async fn a_program_that_prints_something_else_is_an_error() {
     let command = json!(["cat", "{file}"]);
     let directory = directory(json!({ "languageSettings": { "python": { "command": command } } }));
-    let mut command = isolator(directory.path());
-    command.args(["bench", "python"]);
+    let mut command = isolator_bench(directory.path());
+    command.arg("python");
     // It is found out before throughput has its turn.
     let finished = bench_with(directory.path(), command, INSTANCES..=INSTANCES).await;
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{finished:?}");
@@ -266,9 +272,11 @@ fn missing_requirements_are_named_with_a_remedy() {
         (json!({}), &["go"], "use some of python"),
         (json!({}), &["--svg", "nowhere/chart.svg"], "nowhere/chart.svg can't be written"),
         (json!({ "languageSettings": missing }), &[], "isolator image pull python"),
+        (json!({ "engine": { "host": "unix:///nowhere/nobody.sock" } }), &[], "isolator doctor"),
+        (json!({}), &["--duration", "30M"], "write m for minutes"),
     ] {
         let directory = directory(settings);
-        let finished = run(directory.path(), &[&["bench"], arguments].concat(), "");
+        let finished = run_command(isolator_bench(directory.path()).args(arguments), "");
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{finished:?}");
         assert!(finished.stderr.contains(hint), "no {hint}: {finished:?}");
     }

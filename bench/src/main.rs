@@ -1,59 +1,89 @@
-//! `isolator bench`: measures starts and throughput on this machine, and the plain Docker API to compare.
-//!
-//! This module derives what to measure from the configuration; `isolator_bench` measures it.
+//! `isolator-bench`: measures starts and throughput on this machine, and the plain Docker API to compare.
 
-pub mod settings;
-pub mod targets;
-pub mod workloads;
-
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use isolator_bench::chart;
+use clap::Parser;
+use isolator::commands::global::{FAILED, GlobalOptions, exit_code};
+use isolator::commands::options::duration;
+use isolator::commands::signals::{stop_signal, stopped_by};
+use isolator::commands::{complain, print_usage, say};
+use isolator::config::Config;
+use isolator::log;
 use isolator_bench::load::{Load, LoadDeadlines};
 use isolator_bench::machine::{CpuTimes, Machine};
 use isolator_bench::results::Results;
 use isolator_bench::schedule::Schedule;
 use isolator_bench::session::Session;
 use isolator_bench::table::table;
-use isolator_bench::target::Target;
+use isolator_bench::target::{Target, Targets};
+use isolator_bench::{chart, isolator_program, workload};
+use tokio::runtime::Runtime;
 
-use crate::commands::cli::BenchArguments;
-use crate::commands::signals::{stop_signal, stopped_by};
-use crate::commands::{Work, complain, say};
-use crate::config::Config;
-use targets::Targets;
+/// Measures starts and throughput on this machine: on each available engine, and with the plain Docker API to compare
+#[derive(Debug, Parser)]
+#[command(name = "isolator-bench", version, about)]
+struct Cli {
+    #[command(flatten)]
+    global: GlobalOptions,
+    /// The languages to measure; if none is given, all that have a benchmark program
+    #[arg(value_name = "LANGUAGE")]
+    languages: Vec<String>,
+    /// How long to measure, including startup; longer if one start of each way takes longer. A third of it
+    /// is for throughput. More time gives more samples
+    #[arg(long, value_name = "TIME", default_value = "45s", value_parser = duration)]
+    duration: Duration,
+    /// Draw a chart of the results into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the results and all samples to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
 
-/// When each part ends.
+/// The end of each part.
 #[derive(Debug, Clone, Copy)]
 struct Deadlines {
     starts: Instant,
     load: LoadDeadlines,
 }
 
-/// It was told to stop.
+/// A signal ended the measurement.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by signal {0} before there were results")]
 struct Stopped(i32);
 
-/// Measures and shows what was measured.
-pub fn bench(config: Config, arguments: BenchArguments) -> Work {
-    Box::pin(async move {
-        match measure_and_write(&config, &arguments).await {
-            Ok(table) => say(&table).map(|()| ExitCode::SUCCESS),
-            Err(error) => {
-                let Some(Stopped(signal)) = error.downcast_ref() else { return Err(error) };
-                complain(&format!("isolator: {error}"));
-                Ok(stopped_by(*signal))
-            }
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Wrong usage, or a text such as that of --help.
+        Err(error) => {
+            let code = if error.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
+            return exit_code(print_usage(&error).map(|()| code));
         }
-    })
+    };
+    log::to_stderr("warn", cli.global.log_format);
+    cli.global.remember();
+    let runtime = Runtime::new().context("can't start the threads");
+    exit_code(runtime.and_then(|runtime| runtime.block_on(bench(&cli))))
+}
+
+/// Measures and shows the results.
+async fn bench(cli: &Cli) -> anyhow::Result<ExitCode> {
+    match measure_and_write(&cli.global.load()?, cli).await {
+        Ok(table) => say(&table).map(|()| ExitCode::SUCCESS),
+        Err(error) => {
+            let Some(Stopped(signal)) = error.downcast_ref() else { return Err(error) };
+            complain(&format!("isolator: {error}"));
+            Ok(stopped_by(*signal))
+        }
+    }
 }
 
 /// Measures, writes the files that were asked for, and returns the table.
-async fn measure_and_write(config: &Config, arguments: &BenchArguments) -> anyhow::Result<String> {
+async fn measure_and_write(config: &Config, arguments: &Cli) -> anyhow::Result<String> {
     let began = Instant::now();
     let sixths = |count| began + arguments.duration * count / 6;
     let load = LoadDeadlines { throughput: sixths(4), mixed: sixths(5), bursts: sixths(6) };
@@ -61,16 +91,16 @@ async fn measure_and_write(config: &Config, arguments: &BenchArguments) -> anyho
     for file in [&arguments.svg, &arguments.json].into_iter().flatten() {
         refuse_unless_writable(file)?;
     }
-    let workloads = workloads::choose(config, &arguments.languages)?;
-    let program = std::env::current_exe().context("can't find this program's own file")?;
+    let workloads = workload::choose(config, &arguments.languages)?;
+    let program = isolator_program()?;
     let Targets { found: targets, left_out } = Targets::find(config, &program, &workloads).await?;
-    tell_left_out(&left_out);
+    report_left_out(&left_out);
 
     let before = CpuTimes::now();
     let machine = Machine::here(targets.iter().map(|target| target.description.as_str()));
     let mut results = measure(targets, &program, deadlines, machine).await?;
     results.machine.stolen = before.stolen_until(CpuTimes::now());
-    tell_longer(began.elapsed(), arguments.duration);
+    report_longer(began.elapsed(), arguments.duration);
     if let Some(file) = &arguments.svg {
         write(file, &chart::svg(&results)?)?;
     }
@@ -80,8 +110,8 @@ async fn measure_and_write(config: &Config, arguments: &BenchArguments) -> anyho
     Ok(table(&results))
 }
 
-/// A measurement without a sample of each way would be none, so it takes as long as that needs.
-fn tell_longer(took: Duration, wanted: Duration) {
+/// Explains why it took longer than wanted: each way is measured at least once.
+fn report_longer(took: Duration, wanted: Duration) {
     // What has begun is completed, which takes a moment more.
     if took > wanted * 3 / 2 {
         complain(&format!(
@@ -91,7 +121,7 @@ fn tell_longer(took: Duration, wanted: Duration) {
     }
 }
 
-fn tell_left_out(left_out: &[String]) {
+fn report_left_out(left_out: &[String]) {
     for what in left_out {
         complain(&format!("left out: {what}"));
     }
@@ -138,7 +168,7 @@ async fn run(session: &mut Session, deadlines: Deadlines) -> anyhow::Result<(Sch
         "measuring {ways} ways to start a program, each at least once, throughput and bursts, for {left:.0?}"
     ));
     session.connect().await?;
-    tell_left_out(&session.try_all().await?);
+    report_left_out(&session.try_all().await?);
     let mut schedule = Schedule::new(session.cells());
     session.measure(&mut schedule, deadlines.starts).await?;
     let load = session.load(deadlines.load).await?;

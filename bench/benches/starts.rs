@@ -2,7 +2,7 @@
 //! is there, through MCP over standard input and output, as a host sees it.
 //!
 //! A shared machine is noisy, so what counts is the ratio of two lines, not a line alone.
-//! `isolator bench` measures the same in turns, on the operator's configuration; this is for
+//! `isolator-bench` measures the same in turns, on the operator's configuration; this is for
 //! comparing one version of the code with another.
 
 use std::path::Path;
@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
-use isolator::commands::bench::targets::Targets;
-use isolator::commands::bench::workloads;
 use isolator::config::Config;
 use isolator_bench::session::Session;
+use isolator_bench::target::Targets;
+use isolator_bench::{isolator_program, workload};
 use tokio::runtime::Runtime;
 
 fn starts(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
-    let workloads = workloads::choose(&config, &[]).expect("the built-in languages");
+    let workloads = workload::choose(&config, &[]).expect("the built-in languages");
     let mut session = runtime.block_on(async {
-        let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
+        let program = &isolator_program().expect("the program");
         let Targets { found, left_out } =
             Targets::find(&config, program, &workloads).await.expect("an engine with images");
         #[expect(clippy::print_stderr, reason = "whoever reads the figures should know")]

@@ -3,7 +3,7 @@
 //!
 //! Machines differ, and so do hours on one machine. So what is kept is a ratio: the time of a call over that of ten starts of
 //! `true`, measured in turns. This fails if a ratio is 30 % above the kept one. After a change that is meant,
-//! `ISOLATOR_KEEP=1 cargo bench --bench kept` keeps the new ones.
+//! `ISOLATOR_KEEP=1 cargo bench -p isolator-bench --bench kept` keeps the new ones.
 #![expect(clippy::print_stdout, reason = "it is a command")]
 
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use isolator::commands::bench::targets::Targets;
-use isolator::commands::bench::workloads;
 use isolator::config::Config;
 use isolator_bench::scenario::Scenario;
 use isolator_bench::session::Session;
+use isolator_bench::target::Targets;
+use isolator_bench::{isolator_program, workload};
 use tokio::runtime::Runtime;
 
 /// Samples of each.
@@ -66,8 +66,8 @@ fn main() -> ExitCode {
 /// The ratios of all warm starts, by name.
 async fn measure() -> BTreeMap<String, f64> {
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
-    let workloads = workloads::choose(&config, &[]).expect("the built-in languages");
-    let program = Path::new(env!("CARGO_BIN_EXE_isolator"));
+    let workloads = workload::choose(&config, &[]).expect("the built-in languages");
+    let program = &isolator_program().expect("the program");
     let Targets { found, left_out } =
         Targets::find(&config, program, &workloads).await.expect("an engine with images");
     for what in left_out {

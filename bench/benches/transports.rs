@@ -1,7 +1,7 @@
 //! MCP over HTTP beside MCP over standard input and output: what a warm call costs on each, in turns; and then
 //! two hundred HTTP clients at once for a minute, each of which must get its own answer.
 //!
-//! `cargo bench --bench transports -- [CALLS [SECONDS]] [docker|embedded]` takes another number of calls, and of
+//! `cargo bench -p isolator-bench --bench transports -- [CALLS [SECONDS]] [docker|embedded]` takes another number of calls, and of
 //! seconds, and another engine than the one that a server would use.
 
 use std::collections::BTreeSet;
@@ -12,12 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum as _;
 use futures_util::future::try_join_all;
-use isolator::commands::bench::settings::for_servers;
 use isolator::config::{Config, EngineKind};
 use isolator_bench::scenario::PoolShape;
-use isolator_bench::settings;
-use rmcp::model::CallToolRequestParams;
-use rmcp::service::{RoleClient, RunningService, ServiceExt};
+use isolator_bench::stdio_client::StdioClient;
+use isolator_bench::{isolator_program, settings};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -45,23 +43,19 @@ async fn main() -> anyhow::Result<()> {
     let config = Config::parse("{}", None, Path::new("")).expect("the defaults are valid");
     let directory = tempfile::tempdir()?;
     let languages = &BTreeSet::from(["python".to_owned()]);
-    let settings = for_servers(&config, engine)?;
+    let settings = settings::for_servers(&config, engine)?;
     let settings = settings::write(&settings, languages, POOL, directory.path())?;
 
     let (http, process) = Http::start(&settings, &TaskTracker::new()).await?;
-    let stdio = stdio(&settings).await?;
+    let stdio = stdio(&settings)?;
     compare(&stdio, &http, u32::try_from(calls)?).await?;
-    stdio.cancel().await?;
+    drop(stdio);
     crowd(&http, Duration::from_secs(seconds)).await?;
     stop(process).await
 }
 
 /// A warm call in turns, so that whatever else the machine does hits all alike.
-async fn compare(
-    stdio: &RunningService<RoleClient, ()>,
-    http: &Http,
-    calls: u32,
-) -> anyhow::Result<()> {
+async fn compare(stdio: &StdioClient, http: &Http, calls: u32) -> anyhow::Result<()> {
     let session = http.session().await?;
     let mut took = [const { Vec::new() }; 3];
     for call in 0..calls + 10 {
@@ -136,25 +130,23 @@ fn arguments(nonce: &str) -> Value {
     json!({ "language": "python", "entrypoint_code": format!("print({nonce:?})") })
 }
 
-fn isolator(settings: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isolator"));
+fn isolator(settings: &Path) -> anyhow::Result<Command> {
+    let mut command = Command::new(isolator_program()?);
     command.arg("--config").arg(settings).arg("serve").env("RUST_LOG", "isolator=info,warn");
-    command
+    Ok(command)
 }
 
-async fn stdio(settings: &Path) -> anyhow::Result<RunningService<RoleClient, ()>> {
-    let mut command = isolator(settings);
+fn stdio(settings: &Path) -> anyhow::Result<StdioClient> {
+    let mut command = isolator(settings)?;
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = child?;
     let streams = (child.stdout.take(), child.stdin.take());
     let (Some(output), Some(input)) = streams else { bail!("the server has no streams") };
-    Ok(().serve((output, input)).await?)
+    Ok(StdioClient::new(output, input))
 }
 
-async fn through(stdio: &RunningService<RoleClient, ()>, nonce: &str) -> anyhow::Result<String> {
-    let arguments = arguments(nonce).as_object().cloned().unwrap_or_default();
-    let call = CallToolRequestParams::new("execute_code").with_arguments(arguments);
-    let answer = stdio.call_tool(call).await?;
+async fn through(stdio: &StdioClient, nonce: &str) -> anyhow::Result<String> {
+    let answer = stdio.call_tool("execute_code", &arguments(nonce)).await?;
     output(&json!({ "result": answer }))
 }
 
@@ -173,7 +165,7 @@ impl Http {
     async fn start(settings: &Path, tasks: &TaskTracker) -> anyhow::Result<(Self, Child)> {
         // Nothing is encrypted here, but the client wants to know how it would be.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut command = isolator(settings);
+        let mut command = isolator(settings)?;
         command.args(["--http", "127.0.0.1:0"]).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut process = command.kill_on_drop(true).spawn()?;
         let mut log = BufReader::new(process.stderr.take().context("a log")?).lines();
@@ -262,7 +254,7 @@ async fn stop(mut process: Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the figures are for whoever runs the bench")]
+#[expect(clippy::print_stdout, reason = "the figures are for the terminal")]
 fn say(line: &str) {
     println!("{line}");
 }
