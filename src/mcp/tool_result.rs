@@ -6,6 +6,7 @@ use std::panic;
 use std::time::Duration;
 
 use isolator_pool::OutputLimits;
+use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::Client;
 use isolator_pool::pool::pools::{ExecuteError, Receipt};
@@ -76,7 +77,7 @@ pub(super) async fn assemble(
 ) -> (Report, Vec<ContentBlock>, Option<String>) {
     let mut long = BTreeMap::new();
     for (name, stream) in [(STDOUT, &mut outcome.stdout), (STDERR, &mut outcome.stderr)] {
-        let limits = config.limits.output;
+        let limits = config.limits.output();
         let short = stream.shortened(limits.head, limits.tail);
         let is_longer = short.dropped > stream.dropped;
         let whole = mem::replace(stream, short);
@@ -277,11 +278,11 @@ pub(crate) fn invalid_arguments(tool: &str, error: &InvalidArgument) -> CallTool
 }
 
 /// The answer when the requests take too much memory.
-pub(crate) fn too_much_at_once(most: usize) -> CallToolResult {
+pub(crate) fn too_much_at_once(most: ByteSize) -> CallToolResult {
     failure(format!(
         "Sandbox error: the requests being served hold more than {} MiB together\n\nThe program did \
          not run. Try again in a moment.",
-        most >> 20
+        most.as_mib()
     ))
 }
 

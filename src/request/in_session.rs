@@ -125,7 +125,7 @@ pub(crate) fn cell(
     let wanted = Wanted::new(
         arguments.output_files.clone(),
         &language.sandbox.workdir,
-        config.results.files,
+        config.results.files.as_bytes(),
     )?;
     let given = Given {
         args: arguments.args.clone(),
@@ -196,8 +196,8 @@ pub(crate) fn command(
     resolve::refuse_unusable("cwd", &cwd)?;
     let timeout = timeout(time.as_deref(), &config.limits)?;
     let stdin = stdin.unwrap_or_default();
-    if stdin.len() as u64 > config.limits.files.total {
-        let message = format!("is longer than {} bytes", config.limits.files.total);
+    if stdin.len() as u64 > config.limits.files().total {
+        let message = format!("is longer than {} bytes", config.limits.files().total);
         return Err(InvalidArgument::new("stdin", message));
     }
     let given = Given { env, stdin, ..Given::default() };
@@ -330,12 +330,12 @@ fn of(
 ) -> Cell {
     let run = CellRequest {
         run,
-        workspace: WorkspaceBuilder::new(config.limits.files).build(),
+        workspace: WorkspaceBuilder::new(config.limits.files()).build(),
         appended: Vec::new(),
         input,
         timeout,
         output: config.output_with_kept(),
-        shown: config.results.files,
+        shown: config.results.files.as_bytes(),
         files: Some(wanted.to_sandbox()),
         watch: None,
     };
@@ -352,7 +352,7 @@ fn of(
 
 /// A cell that only brings files.
 fn only_files(config: &Config) -> Cell {
-    let wanted = Wanted::none(config.results.files);
+    let wanted = Wanted::none(config.results.files.as_bytes());
     of(CellRun::Files, Step::Files, Vec::new(), config.limits.default_timeout, wanted, config)
 }
 
@@ -370,7 +370,7 @@ fn shell(
     let stdin = given.stdin.clone().into_bytes();
     let run = CellRun::Program { argv, env, cwd: cwd.clone() };
     let step = Step::Command { command, cwd, given };
-    Ok(of(run, step, stdin, timeout, Wanted::none(config.results.files), config))
+    Ok(of(run, step, stdin, timeout, Wanted::none(config.results.files.as_bytes()), config))
 }
 
 /// Packs the files of a call. Returns their names.
@@ -383,7 +383,7 @@ fn add_files(
     config: &Config,
 ) -> Result<Vec<String>, InvalidArgument> {
     let is_checked = policies.apply_to(&language.name);
-    let mut builder = WorkspaceBuilder::new(config.limits.files);
+    let mut builder = WorkspaceBuilder::new(config.limits.files());
     let mut names = Vec::new();
     for (index, file) in files.into_iter().enumerate() {
         let at = format!("{field}[{index}]");

@@ -49,7 +49,7 @@ pub(super) fn pack(
     let is_checked = config.policies.apply_to(&language.name);
     let workdir = &language.sandbox.workdir;
     let mut unchecked = Vec::new();
-    let mut builder = WorkspaceBuilder::new(config.limits.files);
+    let mut builder = WorkspaceBuilder::new(config.limits.files());
     let code = entrypoint.code.into_bytes();
     let copy = (is_checked && !entrypoint.is_snippet).then(|| code.clone());
     let file_name = builder

@@ -76,10 +76,10 @@ pub(crate) fn resolve(
     }
     let env = arguments_and_variables(&arguments, &entrypoint.language)?;
     let workdir = &entrypoint.language.sandbox.workdir;
-    let wanted = Wanted::new(arguments.output_files, workdir, config.results.files)?;
+    let wanted = Wanted::new(arguments.output_files, workdir, config.results.files.as_bytes())?;
     let stdin = arguments.stdin.unwrap_or_default().into_bytes();
-    if stdin.len() as u64 > config.limits.files.total {
-        let message = format!("is longer than {} bytes", config.limits.files.total);
+    if stdin.len() as u64 > config.limits.files().total {
+        let message = format!("is longer than {} bytes", config.limits.files().total);
         return Err(InvalidArgument::new("stdin", message));
     }
     let language = Arc::clone(&entrypoint.language);
@@ -145,7 +145,7 @@ pub(crate) fn resolve_test(
     let run = RunRequest {
         env: language.env.clone(),
         cpu_time: cpu_time.transpose()?,
-        ..RunRequest::new(argv, workspace, timeout, resources, config.limits.output)
+        ..RunRequest::new(argv, workspace, timeout, resources, config.limits.output())
     };
     Ok((code, TestRequest { run, unchecked, packages }))
 }

@@ -27,11 +27,10 @@ impl Bounds {
             Clients::One => all,
             Clients::Several => all / 2,
         };
-        let in_flight = config.limits.in_flight;
-        let ResultsConfig { files, output, keep_for, detach_after } = config.results;
+        let in_flight = config.requests.max_in_flight.as_usize();
+        let ResultsConfig { files, output, keep_for, detach_after } = config.results.clone();
         // Whatever one run can keep fits, for every client.
-        let of_run = usize::try_from(files).unwrap_or(usize::MAX);
-        let of_run = of_run.saturating_add(2 * output + kept::MAX_NAMES);
+        let of_run = files.as_usize().saturating_add(2 * output.as_usize() + kept::MAX_NAMES);
         let all = MAX_KEPT.max(of_run.saturating_mul(2));
         let kept = Capacity { all, of_one: of_one(all) };
         // An answer has its output twice, as text and as data, and its pictures in base64.

@@ -31,7 +31,7 @@ impl Calls {
         note.code(&code);
         let mut share = self.in_flight.share(&client);
         if !share.grow(code.len()) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+            return Ok(tool_result::too_much_at_once(self.config.requests.max_in_flight));
         }
         let language = resolve::language(&language, &self.config)?;
         note.place(&language.name, None);
@@ -60,7 +60,7 @@ impl Calls {
         let (arguments, notes) = understand::read::<TestCode>(arguments, &self.config)?;
         let mut share = self.in_flight.share(&client);
         if !share.grow(arguments.code.as_ref().map_or(0, String::len)) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+            return Ok(tool_result::too_much_at_once(self.config.requests.max_in_flight));
         }
         let (code, mut request) = resolve::resolve_test(arguments, language, &self.config)
             .map_err(|error| notes.explain(error))?;

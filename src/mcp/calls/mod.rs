@@ -303,7 +303,7 @@ impl Calls {
                 Ok(tool_result::of_running(handle, self.config.results.keep_for, &so_far))
             }
             RunState::Gone { so_far } => {
-                Ok(tool_result::ended_without_result(&so_far, self.config.limits.output))
+                Ok(tool_result::ended_without_result(&so_far, self.config.limits.output()))
             }
         }
     }
@@ -330,7 +330,7 @@ impl Calls {
         }
         let mut share = self.in_flight.share(client);
         if !share.grow(arguments.weight()) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+            return Ok(tool_result::too_much_at_once(self.config.requests.max_in_flight));
         }
         let mut request = resolve::resolve(arguments, &self.config, &self.snippets)
             .map_err(|error| notes.explain(error))?;

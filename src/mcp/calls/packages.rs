@@ -312,7 +312,7 @@ impl Calls {
                 return Ok(vec![name]);
             }
         }
-        if self.config.packages.on_demand.is_some() {
+        if self.config.packages.on_demand().is_some() {
             let asked = Asked { names_or_requirements: texts.to_vec() };
             let refused = |refusal: Refusal| told(&refusal.to_string());
             self.packages.check(language, &asked).map_err(refused)?;

@@ -63,7 +63,7 @@ impl Calls {
         let mut share = self.in_flight.share(&client);
         let weight = arguments.files.iter().map(|file| file.content.len()).sum();
         if !share.grow(weight) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+            return Ok(tool_result::too_much_at_once(self.config.requests.max_in_flight));
         }
         let replay = arguments.replay.clone();
         let Opening { mut wish, packages: mut names, first } =
@@ -274,7 +274,7 @@ impl Calls {
             understand::read_cell(arguments, &session.language.name, &self.config)?;
         let mut share = self.in_flight.share(client);
         if !share.grow(arguments.weight()) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+            return Ok(tool_result::too_much_at_once(self.config.requests.max_in_flight));
         }
         let policies = session.policies(&self.config);
         let (language, resources) = (&session.language, session.resources);
@@ -306,7 +306,7 @@ impl Calls {
         let mut share = self.in_flight.share(client);
         let texts = [&arguments.command, &arguments.stdin].into_iter().flatten();
         if !share.grow(texts.map(String::len).sum()) {
-            return Ok(tool_result::too_much_at_once(self.config.limits.in_flight));
+            return Ok(tool_result::too_much_at_once(self.config.requests.max_in_flight));
         }
         let cell = in_session::command(arguments, &session.language, &self.config)
             .map_err(|error| notes.explain(error))?;
