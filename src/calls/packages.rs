@@ -265,7 +265,7 @@ impl Calls {
                 return Ok(vec![name]);
             }
         }
-        if self.config.packages.on_demand.is_none() {
+        if self.config.packages.on_demand().is_none() {
             return Err(self.no_set_has_them(language));
         }
         let asked = Asked { names_or_requirements: texts.to_vec() };
