@@ -1,10 +1,9 @@
 //! The embedded engine, which needs no other program: `libcontainer` makes sandboxes from the images of our
 //! own store.
 //!
-//! A `Launcher`, a small process next to the server, makes each sandbox and hands over the stream to its
-//! runner, which is process 1 there. Everything later the server does itself: freezing, thawing and limits
-//! are writes to control groups, and a sandbox has ended when process 1 has, of which the server holds a
-//! descriptor.
+//! A `Launcher`, a small process next to the server, makes each sandbox and hands over the stream to its runner, which is
+//! process 1 there. Everything later the server does itself: freezing, thawing and limits are writes to control groups, and a
+//! sandbox has ended when its process 1 has. The server holds a descriptor of that.
 
 mod binder_client;
 mod build;
@@ -126,7 +125,7 @@ impl EmbeddedEngine {
             if held.is_there() {
                 return Ok(held);
             }
-            // Its templates have the files of an image that somebody has deleted.
+            // Its templates have the files of an image that was deleted.
             self.templates.end_those_of(&image.digest);
         }
         images.retain(|_, held| held.strong_count() > 0);
@@ -316,7 +315,7 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn memory(&self, names: Vec<SandboxName>) -> Option<WaitingMemory> {
-        // Without groups it is not known which processes are whose.
+        // Without groups the processes of a sandbox are unknown.
         let groups = self.host().ok()?.groups.clone()?;
         let own = self.instance.clone();
         let measured = self.tasks.spawn_blocking(move || {

@@ -1,6 +1,6 @@
 //! Building an image: a script runs in a copy of another image's root, and the result becomes an image.
 //!
-//! The script is the operator's, but the packages that it installs are strangers' code. So it runs in a sandbox,
+//! The script is the operator's, but the packages that it installs are not trusted. So it runs in a sandbox,
 //! too: with users of its own, of which one is root there, with a sandbox's system calls and with limits. Unlike
 //! a program it can write to the root, and it has a network.
 
@@ -41,11 +41,10 @@ pub struct ImageBuild<'a> {
 }
 
 impl EmbeddedEngine {
-    /// Whether this user can build images on this machine: what sandboxes need, and what only builds need.
+    /// Whether this user can build images on this machine. Builds have requirements beyond those of sandboxes.
     ///
     /// # Errors
-    ///
-    /// What is missing, and what to do about it.
+    /// The missing requirement, and how to fix it.
     pub fn can_build_images(&self) -> Result<(), EngineError> {
         self.host()
             .and_then(Self::ids_of_build)
@@ -156,8 +155,8 @@ impl EmbeddedEngine {
         format!("{}{BUILDS}", self.instance)
     }
 
-    /// Removes what builds have left whose future was dropped, and builds, tools and templates whose server has ended: their
-    /// processes, and their groups.
+    /// Removes the processes and groups of builds whose future was dropped, and of builds, tools and templates whose server has
+    /// ended.
     pub(super) async fn remove_builds(
         &self,
         groups: &Hierarchies,

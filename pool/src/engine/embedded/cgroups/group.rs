@@ -65,7 +65,7 @@ impl Cgroup {
         }
     }
 
-    /// Makes the groups that limit memory and processes, with those above them, where no sandbox is made from them.
+    /// Makes the groups that limit memory and processes, with their parents, for processes outside of sandboxes.
     pub(crate) fn make(&self) -> io::Result<()> {
         self.hierarchies.make_limiting(&self.path)
     }
@@ -194,7 +194,7 @@ impl Cgroup {
         }
     }
 
-    /// The limit that the processes have run into since the group was made, if there is one.
+    /// The limit that the processes have reached since the group was made, if any.
     pub(crate) fn reached(&self) -> Option<LimitKind> {
         let (killed, refused) = match self.hierarchies.version {
             Version::One => (("memory", "memory.oom_control"), ("pids", "pids.events")),
@@ -286,7 +286,7 @@ impl Cgroup {
         Ok(Some(pids))
     }
 
-    /// What counts towards the limit of memory now, in bytes.
+    /// Bytes that count towards the limit of memory now.
     pub(crate) fn used_memory(&self) -> io::Result<u64> {
         let (controller, file) = match self.hierarchies.version {
             Version::One => ("memory", "memory.usage_in_bytes"),
@@ -296,7 +296,7 @@ impl Cgroup {
     }
 
     /// Proportional memory (PSS) of all processes, in bytes: what several processes share counts for each of them in equal
-    /// parts. What ends meanwhile takes nothing.
+    /// parts. Processes that end meanwhile count as zero.
     pub(crate) fn proportional_memory(&self) -> u64 {
         let pids = self.pids().unwrap_or_default();
         pids.into_iter().filter_map(proportional_memory).sum()
