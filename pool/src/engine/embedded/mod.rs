@@ -114,6 +114,14 @@ impl EmbeddedEngine {
         &self.store
     }
 
+    /// Does work on a thread that may block. The end of the engine waits for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.tasks.spawn_blocking(work).await.map_err(io::Error::other).flatten()
+    }
+
     fn host(&self) -> Result<&Host, EngineError> {
         self.host.as_ref().map_err(|error| EngineError::Unusable(error.to_string()))
     }
@@ -399,8 +407,7 @@ impl Engine for EmbeddedEngine {
             Some(live) => (Some(live.process), live.cgroup),
             None => (None, self.groups_of_unknown(name).map_err(failed)?),
         };
-        let removed = self.tasks.spawn_blocking(move || live::remove(process, cgroup));
-        removed.await.map_err(io::Error::other).flatten().map_err(failed)?;
+        self.blocking(move || live::remove(process, cgroup)).await.map_err(failed)?;
         self.end_unused_launchers();
         Ok(())
     }
@@ -446,7 +453,7 @@ impl Engine for EmbeddedEngine {
                 match folders::remove(&path) {
                     Ok(_) => swept = swept.map(|swept| swept + 1),
                     // The others go all the same.
-                    Err(error) => swept = Err(failed(in_folder(&path, &error))),
+                    Err(error) => swept = Err(failed(at(&path)(error))),
                 }
             }
         }
@@ -460,9 +467,9 @@ pub fn shows_sandboxes() -> bool {
     Host::find().is_ok_and(|host| host.groups.is_some())
 }
 
-/// An error with the folder that it is about.
-fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+/// Adds the path that an error is about.
+fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn refused(call: Call, error: impl std::fmt::Display) -> EngineError {

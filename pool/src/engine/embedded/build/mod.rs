@@ -95,7 +95,7 @@ impl EmbeddedEngine {
         let staged = staged.begin_build(CONTEXT).await.map_err(store_failed)?;
         let context_folder = staged.root().join(CONTEXT);
         let ImageBuild { name, context, description, .. } = build;
-        let unpacked = self.tasks.spawn_blocking(move || -> io::Result<()> {
+        let unpacked = self.blocking(move || {
             let network = context_folder.join(NETWORK);
             for (name, path) in spec::NETWORK_FILES {
                 let content = match path {
@@ -107,7 +107,7 @@ impl EmbeddedEngine {
             }
             tar::Archive::new(context.as_slice()).unpack(&context_folder)
         });
-        unpacked.await.map_err(io::Error::other).flatten().map_err(|error| failed(&error))?;
+        unpacked.await.map_err(|error| failed(&error))?;
 
         self.write_shared().map_err(|error| failed(&error))?;
         let paths = LauncherPaths {
@@ -166,8 +166,7 @@ impl EmbeddedEngine {
         left.retain(|(instance, _)| labels::is_auxiliary(instance) && is_dead(instance));
         let left: Vec<_> =
             left.iter().map(|(instance, name)| Cgroup::new(groups, instance, name)).collect();
-        let removed = self.tasks.spawn_blocking(move || left.iter().try_for_each(Cgroup::remove));
-        removed.await.map_err(io::Error::other).flatten()
+        self.blocking(move || left.iter().try_for_each(Cgroup::remove)).await
     }
 
     /// Starts the script, passes on its output until it ends or reaches a limit, and removes its sandbox.
@@ -191,8 +190,7 @@ impl EmbeddedEngine {
         // The script may have ended because of it.
         let reached = group.as_ref().and_then(Cgroup::reached);
         let process = std::sync::Arc::new(process);
-        let removed = self.tasks.spawn_blocking(move || live::remove(Some(process), group));
-        removed.await.map_err(io::Error::other).flatten()?;
+        self.blocking(move || live::remove(Some(process), group)).await?;
         if let Ok(Host { groups: Some(groups), .. }) = &self.host {
             groups.remove_instance(&self.building())?;
         }

@@ -15,6 +15,7 @@ use super::hierarchies::{
     CGROUP_MOUNT, Hierarchies, V2_FREEZER, Version, or_if_gone, remove_directory,
 };
 use crate::engine::SandboxState;
+use crate::engine::embedded::at;
 use crate::engine::limits::{LimitKind, Resources};
 
 /// How often the state of the freezer is checked, and how often freezing is tried. A group in which
@@ -84,8 +85,7 @@ impl Cgroup {
 
     fn write(&self, controller: &str, name: &str, value: &str) -> io::Result<()> {
         let file = self.file(controller, name)?;
-        fs::write(&file, value)
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+        fs::write(&file, value).map_err(at(&file))
     }
 
     fn read(&self, controller: &str, name: &str) -> io::Result<String> {

@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, mount, mount_remount};
 use serde::{Deserialize, Serialize};
 
 use super::devices;
+use crate::engine::embedded::at;
 
 /// Where control groups are usually mounted, and where launchers mount version 2.
 pub(crate) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
@@ -79,9 +80,7 @@ impl Hierarchies {
         let server = base.join(SERVER_GROUP);
         fs::create_dir_all(&server)
             .and_then(|()| fs::write(server.join("cgroup.procs"), "0"))
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", base.display()))
-            })?;
+            .map_err(at(&base))?;
         for controller in CONTROLLERS {
             // `missing` reports the controllers that could not be enabled.
             let _ = fs::write(base.join("cgroup.subtree_control"), format!("+{controller}"));
@@ -142,9 +141,7 @@ impl Hierarchies {
     pub(crate) fn missing(&self) -> io::Result<Vec<&'static str>> {
         let make = |mount: &Path| {
             let root = mount.join(self.root());
-            make_group(&root).map(|_| ()).map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", root.display()))
-            })
+            make_group(&root).map(|_| ()).map_err(at(&root))
         };
         let mut missing = Vec::new();
         match self.version {
