@@ -8,6 +8,7 @@
 //! - [`commands`] has a file for each command of the command line.
 //! - [`config`] reads and validates the configuration.
 //! - `images` builds the language images.
+//! - `local_socket` is where a server answers commands of its own user.
 //! - [`log`] writes the log.
 //! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
 //! - `metrics` counts calls, and tells operators what there is and what has happened.
@@ -19,15 +20,14 @@
 //! - `sessions` keeps the sandboxes that live on between the calls of a client.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
 //!
-//! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::calls`, `request` resolves its
-//! arguments, `policy` checks the program, `isolator_pool` runs it in a sandbox, and `result` and
-//! `mcp::tool_result` write the answer. A call that names a session takes it from `sessions`, and
-//! `request::in_session` resolves its arguments. The crate `isolator_bench` measures all of this from
-//! outside.
+//! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::answers`, and `calls` serves it: `request` makes a
+//! job of its arguments, `policy` checks the program, and `isolator_pool` runs it in a sandbox, or in one of `sessions`.
+//! `mcp::render` writes the answer. The crate `isolator_bench` measures all of this from outside.
 
 pub mod address;
 pub mod app;
 mod audit;
+mod calls;
 pub mod commands;
 pub mod config;
 mod current;
@@ -35,6 +35,7 @@ mod descriptors;
 mod duration;
 mod hex;
 mod images;
+mod local_socket;
 pub mod log;
 mod mcp;
 mod metrics;
