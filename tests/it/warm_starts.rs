@@ -18,7 +18,7 @@ const REQUESTS: usize = 20;
 const EVERY: Duration = Duration::from_millis(1500);
 
 #[tokio::test]
-async fn requests_find_a_sandbox_and_an_interpreter_that_wait() {
+async fn requests_get_a_ready_sandbox_with_its_interpreter() {
     let server = Server::with("python", json!({ "pool": { "size": SIZE, "hot": 1 } })).await;
     full(&server).await;
     at_once(&server).await;

@@ -164,7 +164,7 @@ async fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
 }
 
 #[tokio::test]
-async fn nothing_runs_on_when_the_server_is_killed_and_the_rest_is_collected() {
+async fn nothing_survives_a_killed_server_and_leftovers_are_collected() {
     // It shares the place of its state with those that are killed.
     let settings = on_embedded(json!({ "pool": { "size": 0 } }));
     let keeper = Server::start(&settings).await;

@@ -368,7 +368,7 @@ async fn images_that_reach_for_the_host_are_refused_or_reach_nothing() {
 }
 
 #[tokio::test]
-async fn an_image_has_a_say_in_nothing_that_comes_before_its_programs() {
+async fn an_image_influences_nothing_before_its_programs() {
     let mut home = Home::new();
     let passwd = "user:x:1000:1000::/elsewhere:/bin/sh\n".to_owned();
     let nsswitch = "passwd: files\n".to_owned();

@@ -40,7 +40,7 @@ async fn import(world: &World, set: &std::sync::Arc<PackageSet>, code: &str) -> 
 }
 
 #[tokio::test]
-async fn what_is_imported_often_from_a_set_comes_from_a_template() {
+async fn frequent_imports_from_a_set_get_a_template() {
     let world = World::start(Kind::Embedded, "python").await;
     let at = |path: &str| format!("{MODULES}/{path}");
     let files = |whose: &str| {
