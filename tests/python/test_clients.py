@@ -86,7 +86,7 @@ async def printed(client, variables, *arguments):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_client_does_what_is_known_of_it(outcomes, client, transport):
+async def test_a_client_does_what_its_table_says(outcomes, client, transport):
     expected = EXPECTED[client]
     checks = expected["checks"] | expected.get(transport, {})
     assert outcomes[client, transport] == {"versions": expected["versions"], "checks": checks}
