@@ -4,7 +4,7 @@ use isolator_pool::engine::limits::LimitKind;
 use isolator_pool::engine::preload::Interpreter;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::pools::{OpenError, OpenReceipt};
+use isolator_pool::pool::pools::{ExecuteError, OpenReceipt};
 use isolator_pool::pool::session::{CellOutcome, SessionError};
 use isolator_pool::quote::quoted;
 use isolator_pool::run::outcome::Outcome;
@@ -110,7 +110,7 @@ pub(super) fn open_receipt(
 /// The answer when there is no session.
 pub(super) fn not_opened(error: &OpenFailure, when_busy: Option<&str>) -> CallToolResult {
     match error {
-        OpenFailure::Open(OpenError::Execute(error)) => {
+        OpenFailure::Open(error) if !matches!(error, ExecuteError::Session(_)) => {
             tool_result::sandbox_fault(error, when_busy)
         }
         OpenFailure::AllInUse(_) => {
@@ -146,7 +146,9 @@ pub(super) fn failed(error: &SessionError, session: &InUse) -> CallToolResult {
         SessionError::Files(_) => failure(format!(
             "Sandbox error: {error}\n\nNothing was run. Send less, or remove files from the working directory."
         )),
-        SessionError::Command(_) => failure(format!("Sandbox error: {error}\n\nNothing was run.")),
+        SessionError::Command(_) | SessionError::TooLarge(_) => {
+            failure(format!("Sandbox error: {error}\n\nNothing was run."))
+        }
         SessionError::NoSuchFile(_) => failure(format!("Sandbox error: {error}")),
     }
 }

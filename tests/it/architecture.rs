@@ -36,6 +36,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "result",
             "request",
             "sessions",
+            "local_socket",
             "app",
             "packages",
             "images",

@@ -211,7 +211,7 @@ def test_a_debugger_gets_no_input(runner):
     assert runner.run("%tb").error == "UsageError: there was no error yet"
     runner.run("1 / 0")
     for code in ["%debug", "%pdb on"]:
-        assert ended(runner.run(code)).out.startswith("Nobody can answer a debugger here.")
+        assert ended(runner.run(code)).out.startswith("No user can answer a debugger here.")
     assert '  File "<cell 2>", line 1, in <module>\n    1 / 0\n' in ended(runner.run("%tb")).err
     assert ended(runner.run("%xmode Verbose")).out == "Errors are always printed as Python prints them.\n"
 

@@ -35,7 +35,7 @@ use crate::packages::Packages;
 use crate::packages::store::Store;
 use crate::traces::Traces;
 use crate::transport::http::reload::{Asked, Reload};
-use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Serving};
+use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Local, Serving};
 use crate::transport::message::Limits;
 use crate::transport::stdio::{Stdio, Streams};
 
@@ -169,6 +169,7 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     let changes = started.server.changes();
     let draining = CancellationToken::new();
     let _admin = started.listen(admin, &started.health(&draining));
+    let _local = Local::start(&started.server);
     let Started { app, server, reloading, asked, .. } = started;
     let own = server.clone();
     let mut stop_signal = std::pin::pin!(async {
@@ -253,6 +254,7 @@ async fn serve_clients(
     let ending = Ending::default();
     let health = started.health(&ending.draining);
     let _admin = started.listen(admin, &health);
+    let _local = Local::start(&started.server);
     let look = {
         let health = health.clone();
         move || drop(health.not_ready())

@@ -49,7 +49,7 @@ pub enum EngineAddress {
 /// Why the address of an engine could not be found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// An address that somebody has set can't be used.
+    /// An address can't be used.
     #[error("the engine address {address:?} in {place} can't be used: {why}")]
     Address {
         /// Where it is set.

@@ -39,7 +39,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::build::ImageBuild;
 use self::cgroups::Cgroup;
-use self::host::Host;
+use self::host::{Host, HostError};
 use self::labels::{TEMPLATES, instance_of, labels_of};
 use self::launchers::{RunningLauncher, ServedImages};
 use self::layout::IMAGES;
@@ -83,7 +83,7 @@ pub struct EmbeddedEngine {
     labels: Labels,
     /// Name of this instance in paths, from which its labels can be restored.
     instance: String,
-    host: Result<Host, String>,
+    host: Result<Host, HostError>,
     store: Store,
     launchers: tokio::sync::Mutex<Vec<RunningLauncher>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
@@ -116,7 +116,7 @@ impl EmbeddedEngine {
     }
 
     fn host(&self) -> Result<&Host, EngineError> {
-        self.host.as_ref().map_err(|message| EngineError::Unusable(message.clone()))
+        self.host.as_ref().map_err(|error| EngineError::Unusable(error.to_string()))
     }
 
     /// Holds an image, which stays in the store as long as a sandbox uses it.

@@ -1,6 +1,5 @@
 //! Sandboxes without root: which user IDs this user was granted, and how its launcher gets them.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
@@ -24,14 +23,9 @@ pub(super) struct Grant {
 }
 
 /// What is missing for sandboxes without root.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct GrantError(String);
-
-impl fmt::Display for GrantError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Whether this process is root, and needs no grant.
 pub(super) fn is_root() -> bool {

@@ -72,8 +72,7 @@ pub(super) fn prepare(
     let mut maker = Maker { root, image, made: Vec::new() };
     let volumes = description.volumes.iter().map(|volume| maker.volume(volume));
     let volumes = volumes.collect::<Result<_, _>>()?;
-    let description = Description { volumes, ..description }.check();
-    let description = description.map_err(|message| StoreError::unusable(image, message))?;
+    let description = Description { volumes, ..description }.check(image)?;
     let volumes = description.volumes.iter().map(String::as_str);
     for directory in DIRECTORIES.into_iter().chain(volumes) {
         maker.directory(Path::new(directory), Path::new(directory))?;

@@ -114,7 +114,7 @@ impl Store {
             async move {
                 registry.fetch(layer, self.limits.bytes, directory).await?;
                 progress(&format!("fetched layer {}, {} bytes", digest.as_str(), layer.size()));
-                Ok(())
+                Ok::<_, StoreError>(())
             }
         }));
         fetched.boxed().buffer_unordered(PARALLEL_LAYERS).try_collect::<()>().await?;

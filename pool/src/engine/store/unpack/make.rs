@@ -91,7 +91,7 @@ impl Unpacker<'_> {
             }
             file.write_all(&buffer[..read])?;
             written += read as u64;
-            self.job.check_canceled().map_err(EntryError::Store)?;
+            self.job.check_canceled()?;
         }
         if written != header.size {
             return Err("the archive ends in the middle of the file".into());
