@@ -146,7 +146,7 @@ print(plain.strip() == repr(getattr(sys, "customized", ())), plain.strip())
 """
 
 
-async def test_a_set_that_means_harm_harms_only_those_who_ask_for_it(tmp_path):
+async def test_a_hostile_set_harms_only_programs_that_ask_for_it(tmp_path):
     with Index(hostile()) as index:
         address = {"python": index.python(), "javascript": index.javascript()}
         async with serving(tmp_path, package_sets.config(tmp_path, SETS, address)) as server:

@@ -93,7 +93,7 @@ def test_sets_that_are_asked_for_together_keep_to_their_locks(together):
     assert together.versions("one", "other") == NEWEST[together.language]
 
 
-def test_locks_that_contradict_each_other_are_told_by_their_sets(together):
+def test_contradicting_locks_are_reported_by_their_sets(together):
     together.lock("one", "older")
     stderr = together.fails("one", "older")
     newer = LOCKED[together.language][0]
