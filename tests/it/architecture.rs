@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name a library. Everything else is written in our own types.
-const LIBRARIES: [(&str, &[&str]); 13] = [
+const LIBRARIES: [(&str, &[&str]); 14] = [
     ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/"]),
     ("axum", &["src/transport/http/"]),
     ("tower_http", &["src/transport/http/"]),
+    ("deadpool", &["src/policy/checker/"]),
     ("toml_edit", &["src/commands/hosts/edit/"]),
     ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
     ("libcontainer", &["pool/src/engine/embedded/"]),
