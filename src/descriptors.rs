@@ -39,7 +39,7 @@ impl Plan {
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let of_pool = |language: &Arc<Language>| language.pool.size.most();
         let waiting: usize = config.languages.values().map(of_pool).sum();
-        let of_requests = config.pools.admission.running + config.pools.refills;
+        let of_requests = config.requests.max_running + config.requests.refills;
         let sandboxes = waiting + of_requests + config.sessions.max;
         let operators = config.admin.address.map_or(0, |_| OF_OPERATORS);
         Self::within(limit, sandboxes, operators, config.http.max_connections)

@@ -20,15 +20,14 @@
 //! - `sessions` keeps the sandboxes that live on between the calls of a client.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
 //!
-//! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::calls`, `request` resolves its
-//! arguments, `policy` checks the program, `isolator_pool` runs it in a sandbox, and `result` and
-//! `mcp::tool_result` write the answer. A call that names a session takes it from `sessions`, and
-//! `request::in_session` resolves its arguments. The crate `isolator_bench` measures all of this from
-//! outside.
+//! The life of a call: a transport receives it, `mcp::server` passes it to `mcp::answers`, and `calls` serves it: `request` makes a
+//! job of its arguments, `policy` checks the program, and `isolator_pool` runs it in a sandbox, or in one of `sessions`.
+//! `mcp::render` writes the answer. The crate `isolator_bench` measures all of this from outside.
 
 pub mod address;
 pub mod app;
 mod audit;
+mod calls;
 pub mod commands;
 pub mod config;
 mod current;

@@ -80,7 +80,7 @@ pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Resul
         match config.packages.sets.get(text) {
             Some(set) if set.language == language.name => named.push(set),
             // Where requests bring their own, it is the name of a package, too.
-            Some(set) if config.packages.on_demand.is_none() => {
+            Some(set) if config.packages.on_demand().is_none() => {
                 let (language, sets) = of_language();
                 let theirs = set.language.clone();
                 return Err(Refusal::OtherLanguage {
@@ -104,7 +104,7 @@ pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Resul
         requirements.extend(read.iter().cloned());
         parts.insert(set.name.clone(), recipe_of(read)?);
     }
-    if let Some(on_demand) = &config.packages.on_demand {
+    if let Some(on_demand) = config.packages.on_demand() {
         let mut forbidden = Vec::new();
         for text in &own {
             let requirement = read(config, language, text)?;
@@ -115,7 +115,7 @@ pub(super) fn plan(config: &Config, language: &Language, asked: &Asked) -> Resul
         }
         if !forbidden.is_empty() {
             let (language, sets) = of_language();
-            let allow = on_demand.allow.iter().map(|glob| glob.glob().to_owned()).collect();
+            let allow = on_demand.allow.clone();
             return Err(Refusal::NotAllowed { names: forbidden, allow, language, sets });
         }
     } else if let Some(text) = own.first() {

@@ -24,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 ///
 /// When all of them are in use.
 pub(super) async fn make_place(shared: &Shared) -> Result<(), Refusal> {
-    let Some(most) = shared.config.packages.on_demand.as_ref().map(|it| it.max_sets) else {
+    let Some(most) = shared.config.packages.on_demand().map(|it| it.max_sets) else {
         return Ok(());
     };
     let mut there = removable(shared).await?;

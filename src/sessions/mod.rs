@@ -18,8 +18,8 @@ use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use self::book::{Book, Evicted, Place, Unless, gone_of, longest_unused, watch};
-use self::gone::{Gone, Why};
+use self::book::{Book, Evicted, Place, Unless, longest_unused, watch};
+use self::gone::{Gone, Why, gone_of};
 use self::journal::Journal;
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
 use crate::config::{Config, Language, SessionsConfig};
@@ -155,7 +155,7 @@ impl Sessions {
             resources,
             session,
             config: Arc::clone(config),
-            journal: Mutex::new(Journal::new(self.config.journal).with_packages(asked)),
+            journal: Mutex::new(Journal::new(self.config.journal.as_usize()).with_packages(asked)),
             packages,
             idle_timeout: idle_timeout
                 .unwrap_or(self.config.idle_timeout)

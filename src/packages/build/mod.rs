@@ -401,7 +401,7 @@ impl Builder {
 
 /// The index of an interpreter's packages, as a set remembers it.
 pub(crate) fn index_of(config: &Config, interpreter: Interpreter) -> String {
-    config.packages.index.get(&interpreter).map(ToString::to_string).unwrap_or_default()
+    config.packages.index(interpreter).map(ToString::to_string).unwrap_or_default()
 }
 
 /// Runs a program of ours. A server that is busy is asked again.

@@ -121,7 +121,7 @@ impl Npm<'_> {
         let System::Node { cpu, libc } = &self.target.system else {
             return Err(BuildError::Store("npm was asked for another language".to_owned()));
         };
-        let index = self.config.packages.index.get(&Interpreter::Node);
+        let index = self.config.packages.index(Interpreter::Node);
         let mut arguments: Vec<OsString> =
             command.iter().chain(&ARGUMENTS).map(OsString::from).collect();
         arguments.extend([format!("--cpu={cpu}"), format!("--libc={libc}")].map(Into::into));

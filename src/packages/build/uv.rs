@@ -133,7 +133,7 @@ impl Uv<'_> {
         let System::Python { platform, .. } = &self.target.system else {
             return Err(BuildError::Store("uv was asked for another language".to_owned()));
         };
-        let index = self.config.packages.index.get(&Interpreter::Python);
+        let index = self.config.packages.index(Interpreter::Python);
         let mut all: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         all.extend(["--only-binary", ":all:", "--no-progress", "--color", "never"].map(Into::into));
         all.extend(["--python-version", &self.target.version].map(Into::into));
@@ -288,7 +288,7 @@ fn is_file(url: &str) -> bool {
 
 /// Whether there is a folder where the operator says that the wheels are.
 pub(super) fn check_folder(config: &Config) -> Result<(), BuildError> {
-    let Some(Index::Folder(folder)) = config.packages.index.get(&Interpreter::Python) else {
+    let Some(Index::Folder(folder)) = config.packages.index(Interpreter::Python) else {
         return Ok(());
     };
     match fs::metadata(folder) {

@@ -56,7 +56,7 @@ pub enum ConnectError {
         place: &'static str,
         /// The address.
         address: String,
-        /// What is wrong with it, and what to do.
+        /// What is wrong with it, and how to fix it.
         why: String,
     },
     /// None of the default paths is a socket.
@@ -129,8 +129,8 @@ impl EngineAddress {
         }
     }
 
-    /// Where an engine may be that nobody has named: the address of the current docker context, and the first of the
-    /// default sockets that is there. Also returns why the context can't be used, if it can't.
+    /// Addresses to try if none is configured: that of the current docker context, and the first of the default sockets that
+    /// exists. Also returns why the context can't be used, if it can't.
     pub fn usual() -> (Vec<Self>, Option<ConnectError>) {
         let (of_context, unusable) = match from_context() {
             Ok(address) => (address, None),
@@ -189,7 +189,7 @@ impl EngineAddress {
     }
 }
 
-/// An address without the blanks and quotes around it, which shells and files of variables leave there.
+/// An address without surrounding blanks and quotes, which shells and files of variables leave there.
 fn unquoted(address: &str) -> &str {
     let address = address.trim();
     let inner =

@@ -35,7 +35,7 @@ pub(super) fn directory() -> Option<PathBuf> {
     own.map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".docker")))
 }
 
-/// The credentials for a registry, if there are any. Credential helpers are not asked.
+/// The credentials for a registry, if there are any. Credential helpers are not used.
 pub(super) fn find(directory: Option<&Path>, registry: &str) -> Option<Login> {
     let path = directory?.join("config.json");
     let json = fs::read(&path).ok()?;
