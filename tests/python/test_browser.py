@@ -1,4 +1,4 @@
-"""Web pages in Chromium: one that the operator allows, and one that nobody knows.
+"""Web pages in Chromium: one that the operator allows, and one that is not listed.
 
 The page runs at a made-up name, which the browser is told is this machine. It calls the server with the browser's own
 `fetch` and with the official client for JavaScript, and reports to the server of the page what it could read.

@@ -1,4 +1,4 @@
-"""What commands print on a terminal, what they do with an output that can't be written, and with times that mean nothing."""
+"""Output of commands on a terminal, output that can't be written, and invalid times."""
 
 import os
 import pty

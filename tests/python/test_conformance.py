@@ -1,4 +1,4 @@
-"""The official conformance suite. What it may find is in tests/node/excluded.yml, with reasons."""
+"""The official conformance suite. Accepted findings are in tests/node/excluded.yml, with reasons."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Folders that somebody empties while a server uses them, such as a cleaner of old files. It makes them again."""
+"""Folders that a cleaner of old files empties while a server uses them. The server creates them again."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What matplotlib's figures become: each that a program shows comes back as a picture, with what it showed last."""
+"""Figures of matplotlib: each that a program shows comes back as a picture with its last state."""
 
 import base64
 

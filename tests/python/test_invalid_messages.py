@@ -1,4 +1,4 @@
-"""What a client sends byte by byte: what is no message is answered, and what was asked before the end is finished."""
+"""Messages byte by byte: invalid ones are answered, and requests are finished after the end of the input."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a server with the shipped configuration holds while it idles, and what it says to who starts it by hand."""
+"""A server with the shipped configuration while it idles, and when it is started by hand."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""What a client is told when snippets change. It asks for it, or is told anyway in older revisions."""
+"""Notifications about changed snippets: on request, or without one in older revisions."""
 
 import os
 import re

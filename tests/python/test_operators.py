@@ -1,4 +1,4 @@
-"""What operators see of a server: its metrics, its health, its log and its audit log."""
+"""Metrics, health, log and audit log of a server."""
 
 import hashlib
 import http.client

@@ -1,4 +1,4 @@
-"""Programs in Python with sets of packages, from a real index: how they are built, found, asked for, and told of."""
+"""Programs in Python with sets of packages from a real index: building, finding, requesting and listing sets."""
 
 import re
 

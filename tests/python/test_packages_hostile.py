@@ -1,4 +1,4 @@
-"""Programs that want more of sets of packages than they were given, and sets that mean harm to their programs' sandboxes."""
+"""Programs that try to reach more than their set of packages, and sets that attack the sandboxes of their programs."""
 
 import anyio
 import engine

@@ -1,4 +1,4 @@
-"""Where sets of packages come from: locks, an index that is wrong or in bad hands, and packages that mean harm.
+"""Sources of sets of packages: locks, wrong or hostile indexes, and hostile packages.
 
 Sets are built by the command, because what it says is what a server says.
 """

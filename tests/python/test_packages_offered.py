@@ -1,4 +1,4 @@
-"""What hosts see of packages before a program has any: schemas, resources, completions, counts."""
+"""Packages as hosts see them before any program has one: schemas, resources, completions, counts."""
 
 import json
 

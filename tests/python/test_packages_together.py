@@ -1,4 +1,4 @@
-"""Several sets in one call: the locks of each hold for all of them, and locks that contradict each other are told apart."""
+"""Several sets in one call: the locks of each hold for all of them, and contradictions name their sets."""
 
 import shutil
 

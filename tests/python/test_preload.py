@@ -1,4 +1,4 @@
-"""A program that gets an interpreter which was started ahead of it can't tell, and nobody can.
+"""Programs can't notice that their interpreter was started ahead, and neither can their callers.
 
 Each file in `preload/` is a program. It runs on a server that starts nothing ahead and on one that does,
 and what comes back has to be the same, but for addresses and for what its settings name. The settings are

@@ -1,4 +1,4 @@
-"""What a caller is told while its program runs, if it asks for it."""
+"""Progress of a running program, for callers that ask for it."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""What a client can read beside calling tools."""
+"""Resources that a client can read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What comes back beside the text: pictures, files, output past the cap, and the results of long runs."""
+"""Results besides the text: pictures, files, output past the cap, and long runs."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""The bounds of sessions: their time, their number, their memory, what they cost while nobody uses them, and whose they are."""
+"""The bounds of sessions: time, number, memory, the cost of idle ones, and their owners."""
 
 import time
 

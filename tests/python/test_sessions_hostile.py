@@ -1,4 +1,4 @@
-"""Cells that mean harm: to their checkpoints, to the runner, to later cells, to other sessions and to the server.
+"""Cells that attack their checkpoints, the runner, later cells, other sessions and the server.
 
 A cell can lie about itself and can be the end of its own session. Whatever it does, each call is answered in time, a session that
 is gone says so, others know nothing of it, and the server does not grow.

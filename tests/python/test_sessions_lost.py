@@ -1,4 +1,4 @@
-"""Sessions that are lost: what is told of them, how they are run again, and that nothing of them is left."""
+"""Lost sessions: how they are reported and run again, and that nothing of them is left."""
 
 import os
 import signal

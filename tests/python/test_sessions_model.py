@@ -1,4 +1,4 @@
-"""Random sequences of cells in sessions, held against a model of the variables. `sessions_model.py` runs more of them."""
+"""Random sequences of cells in sessions, compared with a model of the variables. `sessions_model.py` runs more of them."""
 
 import sessions
 from sessions_model import AT_ONCE, SETTINGS, run_many

@@ -1,4 +1,4 @@
-"""What becomes of a session whose checkpoints are under pressure: memory is short, or something has killed or broken them."""
+"""Sessions whose checkpoints are under pressure: memory is short, or a process has killed or broken them."""
 
 import pytest
 from session_calls import Tools, opened

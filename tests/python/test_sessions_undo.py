@@ -1,4 +1,4 @@
-"""What becomes of a session when a cell fails badly, is interrupted, cancelled, or rewound."""
+"""Sessions whose cells fail badly, are interrupted, cancelled, or rewound."""
 
 import json
 import time

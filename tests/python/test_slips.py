@@ -1,4 +1,4 @@
-"""Slips that models make in their calls: each is understood, or told in one sentence."""
+"""Mistakes that models make in their calls: each is understood, or refused in one sentence."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""Nothing of how a server was started reaches its programs, and every server ends as it is told to."""
+"""No part of the environment of a server reaches its programs, and every server ends on its signals."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""What check_syntax says of a program, and what becomes of the program."""
+"""The tool check_syntax, compared with running the same programs."""
 
 import re
 
