@@ -52,7 +52,7 @@ async def over_http(config, state):
 
 @pytest.fixture(scope="module", params=[over_stdio, over_http])
 async def reached(request, anyio_backend, config, tmp_path_factory):
-    """What tells Inspector how it reaches the server."""
+    """The options with which Inspector reaches the server."""
     async with request.param(config, tmp_path_factory.mktemp("state")) as arguments:
         yield arguments
 

@@ -220,7 +220,7 @@ def start_endless(folder, code="import time\nwhile True: time.sleep(0.1)"):
 
 
 class Terminal:
-    """The command on a terminal of its own."""
+    """The command on its own terminal."""
 
     def __init__(self, pid, fd):
         self.pid = pid
@@ -229,7 +229,7 @@ class Terminal:
         self.greeting = ""
 
     def until(self, text, seconds=PATIENCE_S):
-        """What was shown up to a text, without what moves the cursor."""
+        """The output up to a text, without movements of the cursor."""
         deadline = time.monotonic() + seconds
         while text not in plain(self.screen):
             left = deadline - time.monotonic()

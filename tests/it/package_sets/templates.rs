@@ -73,7 +73,7 @@ async fn frequent_imports_from_a_set_get_a_template() {
     assert!(other.starts_with("two "), "{other}");
     let without = world.run_code("import slowly", None).await;
     assert!(without.contains("No module named 'slowly'"), "{without}");
-    // It is there when the set is taken again after nobody had it.
+    // It is there when the set is used again after a while without users.
     let was = templates()[0];
     let PackageSet { hash, folder, modules, .. } = &*one;
     let again = || {
