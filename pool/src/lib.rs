@@ -154,7 +154,7 @@
 pub mod counts;
 pub mod engine;
 #[cfg(not(fuzzing))]
-mod error_chain;
+pub mod error_chain;
 pub mod folders;
 #[cfg(fuzzing)]
 pub mod fuzzing;
