@@ -17,7 +17,7 @@ import engine
 import pytest
 from server import BINARY, configuration, environment, instances
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/commands.md"
 # A sandbox that was made for the session, on a busy machine.
 PATIENCE_S = 60
 CTRL_C = b"\x03"
@@ -312,7 +312,7 @@ def test_a_prompt_keeps_variables_and_shows_values(tmp_path):
         shown = prompt.ask("list(range(60))", 7)
         assert "59]\r\n" in shown and shown.count("\n") == 1 + 2, shown
         # The page's example is of the same image.
-        version = re.search(r"^Python \S+ in a sandbox", README.read_text(), re.MULTILINE)[0]
+        version = re.search(r"^Python \S+ in a sandbox", PAGE.read_text(), re.MULTILINE)[0]
         assert version in prompt.greeting, prompt.greeting
         prompt.type(CTRL_D)
         assert prompt.wait() == 0
