@@ -231,7 +231,7 @@ impl Calls {
     fn admit(&self, share: &mut Share, bytes: usize) -> Result<(), CallError> {
         match share.grow(bytes) {
             true => Ok(()),
-            false => Err(CallError::TooMuchAtOnce(self.config.limits.in_flight)),
+            false => Err(CallError::TooMuchAtOnce(self.config.requests.max_in_flight.as_usize())),
         }
     }
 }

@@ -45,7 +45,7 @@ impl<'c> Packer<'c> {
         Self {
             language,
             is_checked: policies.apply_to(&language.name),
-            builder: WorkspaceBuilder::new(config.limits.files),
+            builder: WorkspaceBuilder::new(config.limits.files()),
             unchecked: Vec::new(),
             sources: Vec::new(),
             sent: None,

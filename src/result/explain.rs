@@ -102,7 +102,7 @@ fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
             where_output_is(context)
         ),
         Status::OutputLimit => {
-            let limit = context.config.limits.output.kill >> 20;
+            let limit = context.config.limits.output().kill >> 20;
             format!(
                 "it printed more than {limit} MiB and was killed; print less, or write to a file"
             )

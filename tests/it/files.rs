@@ -1,4 +1,4 @@
-//! What a program leaves: files, pictures, and output that does not fit into the answer.
+//! Results of a program: files, pictures, and output that does not fit into the answer.
 
 use crate::common::answer::Answer;
 use crate::common::client::RequestError;

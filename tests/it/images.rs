@@ -262,7 +262,7 @@ impl Builds {
         run_command(self.command().args(arguments), "")
     }
 
-    /// What unfinished images have left.
+    /// Leftovers of unfinished images.
     fn staged(&self) -> usize {
         fs::read_dir(self.0.path("data/isolator/staging")).map_or(0, Iterator::count)
     }

@@ -1,4 +1,4 @@
-"""What the engine has, read from the engine or the kernel itself: the tests must not believe the server.
+"""The state of the engine, read from the engine or the kernel itself: the tests must not believe the server.
 
 The variable ISOLATOR_TEST_ENGINE chooses the engine: "docker", which is the default, or "embedded".
 """

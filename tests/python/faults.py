@@ -1,4 +1,4 @@
-"""What the tests of faults start servers with, and what they hold every answer and every server against."""
+"""Servers for the tests of faults, and the rules that every answer and every server must keep."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What operators use beside a server: its listener for them, and a Prometheus that reads it."""
+"""A server with the listener for operators, and a Prometheus that reads it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A package index for Python and a registry for npm of the tests' own, which fail as they are told to.
+"""A package index for Python and a registry for npm for the tests, which fail on request.
 
 `Index` serves both. `pypiserver` and `verdaccio` are real ones with the same packages.
 """

@@ -1,4 +1,4 @@
-"""A server under test, with a state directory of its own, so that what it made can be told apart."""
+"""A server under test, with its own state directory, so that what it creates can be identified."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Sessions of a server under test. Every answer with data is held against the schema of its tool."""
+"""Sessions of a server under test. Every answer with data is checked against the schema of its tool."""
 
 import json
 import re

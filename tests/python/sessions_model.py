@@ -1,4 +1,4 @@
-"""Random sequences of cells in sessions, held against a model of what the variables must be.
+"""Random sequences of cells in sessions, compared with a model of the variables.
 
 The model is Python itself: what a cell does runs here, too, and its end, which may be bad, only in the session. A cell that
 timed out, ran out of memory, killed its interpreter or was cancelled leaves the variables as they were before it. An exception,

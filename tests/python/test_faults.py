@@ -289,7 +289,7 @@ async def test_the_disk_of_the_state_is_full(tmp_path):
 
 
 @pytest.mark.parametrize("fault", engine.RUNNING_FAULTS)
-async def test_a_sandbox_is_harmed_while_its_program_runs(tmp_path, fault):
+async def test_a_sandbox_is_damaged_while_its_program_runs(tmp_path, fault):
     # That a program has ended its own sandbox can't be told from this.
     is_its_own = (engine.KIND, fault) == ("embedded", "killed")
     async with serving(tmp_path, pool=NO_POOL) as server:
@@ -314,7 +314,7 @@ async def test_a_sandbox_is_paused_for_a_moment_while_its_program_runs(tmp_path)
         assert results[0].structured_content["stdout"] == "runs\nx\n", results[0].content
 
 
-async def test_all_that_wait_are_harmed_at_once(tmp_path):
+async def test_all_waiting_sandboxes_are_damaged_at_once(tmp_path):
     async with serving(tmp_path) as server:
         for fault in engine.RUNNING_FAULTS:
             await is_filled(server)
@@ -558,7 +558,7 @@ LINES = {
 
 
 @any_engine
-async def test_what_is_no_message_is_refused_or_ignored_on_standard_input(tmp_path):
+async def test_invalid_messages_are_refused_or_ignored_on_standard_input(tmp_path):
     with (tmp_path / "log").open("w") as log:
         async with by_hand(tmp_path, configuration(tmp_path, pool=NO_POOL), log) as server:
             await server.begin()
@@ -589,7 +589,7 @@ BODIES = {
 
 
 @any_engine
-async def test_what_is_no_message_is_refused_over_http(tmp_path):
+async def test_invalid_messages_are_refused_over_http(tmp_path):
     async with listening(tmp_path, configuration(tmp_path, pool=NO_POOL)) as url:
         for name, (body, expected) in BODIES.items():
             with anyio.fail_after(30):

@@ -1,4 +1,4 @@
-"""What matplotlib's figures become: each that a program shows comes back as a picture, with what it showed last."""
+"""Figures of matplotlib: each that a program shows comes back as a picture with its last state."""
 
 import base64
 
@@ -124,6 +124,6 @@ async def test_any_backend_shows_pictures(server, environment):
         (PILLOW, ["figure_1.png", "figure_2.png"]),
     ],
 )
-async def test_what_was_shown_comes_back_whatever_happens(server, program, names):
+async def test_shown_figures_come_back_whatever_happens(server, program, names):
     printed, pictures = await figures(server, program)
     assert printed == "" and list(pictures) == names

@@ -93,7 +93,7 @@ async def test_resources_are_listed_and_read(reached, era):
         assert content["uri"] == uri and text in content["text"]
 
 
-async def test_who_has_no_token_is_not_let_in(config, tmp_path):
+async def test_requests_without_a_token_are_rejected(config, tmp_path):
     async with listening(tmp_path, config) as url:
         stranger = [url, "--transport", "http", "--stored-auth-only"]
         result = await node.run("inspector", "--cli", *stranger, "--method", "tools/list")

@@ -1,4 +1,4 @@
-"""What the kernel for Node.js does with the cells of a session."""
+"""Cells of a session in the kernel for Node.js."""
 
 import base64
 import os

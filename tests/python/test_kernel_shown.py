@@ -169,7 +169,7 @@ class Named(Styler):
 """
 
 
-def test_what_says_nothing_as_text_is_told_by_its_other_forms(runner):
+def test_values_without_text_are_shown_in_their_other_forms(runner):
     ended(runner.run(STYLER))
     for code, text in READABLE.items():
         assert ended(runner.run(code)).text == text, code

@@ -1,4 +1,4 @@
-"""Where sets of packages come from: locks, an index that is wrong or in bad hands, and packages that mean harm.
+"""Sources of sets of packages: locks, wrong or hostile indexes, and hostile packages.
 
 Sets are built by the command, because what it says is what a server says.
 """
@@ -169,7 +169,7 @@ def damaged(language, text):
     yield json.dumps(modules)
 
 
-def test_what_is_not_as_it_was_locked_is_refused(locked):
+def test_files_that_differ_from_the_lock_are_refused(locked):
     wanted, _, file = LOCKED[locked.language]
     unlocked, other = UNLOCKED[locked.language]
     text = (locked.lock / LOCKS[locked.language]).read_text()
@@ -335,7 +335,7 @@ print(len(places) > 5, [str(path) for path in places if any(secret.encode() in r
 
 
 @pytest.mark.parametrize("is_right", [True, False], ids=["accepted", "refused"])
-async def test_credentials_of_an_index_are_seen_nowhere(tmp_path, is_right):
+async def test_credentials_of_an_index_are_visible_nowhere(tmp_path, is_right):
     with Index(packages()) as index:
         index.password = ("reader", PASSWORD if is_right else "another")
         index.delay_s = 0.1
@@ -478,7 +478,7 @@ EXPLAINED = [
 ]
 
 
-def test_what_can_not_be_built_is_explained(tmp_path):
+def test_failed_builds_are_explained(tmp_path):
     with Index(unusable()) as index:
         told = Built(tmp_path, index, named(wanted for wanted, _ in EXPLAINED)).failures()
     for number, (wanted, said) in enumerate(EXPLAINED):

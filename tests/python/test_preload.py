@@ -1,4 +1,4 @@
-"""A program that gets an interpreter which was started ahead of it can't tell, and nobody can.
+"""Programs can't notice that their interpreter was started ahead, and neither can their callers.
 
 Each file in `preload/` is a program. It runs on a server that starts nothing ahead and on one that does,
 and what comes back has to be the same, but for addresses and for what its settings name. The settings are
@@ -192,7 +192,7 @@ async def compare(plain, ahead, name):
 @pytest.fixture(scope="module")
 async def outcomes(request, anyio_backend, tmp_path_factory):
     """The comparisons of all programs that are asked for."""
-    names = [run["name"] for run in chosen(request, "test_nobody_can_tell")]
+    names = [run["name"] for run in chosen(request, "test_preloading_is_not_noticeable")]
     off = {language: {"preload": {"enabled": False}} for language in ("python", "javascript")}
     on = {language: {"preload": SHIPPED[language]["preload"]} for language in off}
     async with (
@@ -217,5 +217,5 @@ def programs():
 
 
 @pytest.mark.parametrize("name", programs())
-async def test_nobody_can_tell(outcomes, name):
+async def test_preloading_is_not_noticeable(outcomes, name):
     await outcomes[name].check()

@@ -48,7 +48,7 @@ def _said(answer):
     return (text if answer.get("isError") else answer["structuredContent"]["stdout"]).strip()
 
 
-async def test_what_can_change_does_and_the_rest_is_named(tmp_path):
+async def test_a_reload_changes_what_it_can_and_names_the_rest(tmp_path):
     settings = {"pool": {"size": 1, "hot": 0}, "admin": {"address": ANY_PORT}}
     async with operated(tmp_path, **settings) as (url, admin, said):
         assert await printed(url) == "/workspace"
@@ -100,7 +100,7 @@ async def called(url, tool, **arguments):
     return json.loads(body)["result"]["structuredContent"]
 
 
-async def test_a_file_that_is_wrong_changes_nothing_and_is_told(tmp_path):
+async def test_an_invalid_file_changes_nothing_and_is_reported(tmp_path):
     settings = {"pool": {"size": 1, "hot": 0}}
     async with operated(tmp_path, **settings) as (url, admin, said):
         before = metrics(admin)["isolator_config_last_reload_success_timestamp_seconds"]
@@ -134,7 +134,7 @@ async def test_a_file_that_is_wrong_changes_nothing_and_is_told(tmp_path):
         assert found[SUCCESSFUL] == 1 and found["isolator_config_last_reload_success_timestamp_seconds"] > before
 
 
-async def test_nobody_else_can_ask_for_it(tmp_path):
+async def test_no_web_page_can_request_a_reload(tmp_path):
     def status(admin, **headers):
         asking = urllib.request.Request(f"{admin}/reload", method="POST", headers=headers)
         try:
@@ -282,7 +282,7 @@ async def test_a_thousand_signals_leave_nothing(tmp_path):
         await until(lambda: len(os.listdir(f"/proc/{server}/fd")) <= descriptors + 8, 30, "open files")
 
 
-async def test_a_host_is_told_and_its_session_lives_on(tmp_path):
+async def test_a_host_is_notified_and_its_session_survives(tmp_path):
     settings = {"pool": NO_POOL, "admin": {"address": ANY_PORT}}
     both = {"javascript": {"enabled": True}}
     config = configuration(tmp_path, languages=both, **settings)

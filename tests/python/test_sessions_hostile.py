@@ -1,4 +1,4 @@
-"""Cells that mean harm: to their checkpoints, to the runner, to later cells, to other sessions and to the server.
+"""Cells that attack their checkpoints, the runner, later cells, other sessions and the server.
 
 A cell can lie about itself and can be the end of its own session. Whatever it does, each call is answered in time, a session that
 is gone says so, others know nothing of it, and the server does not grow.
@@ -147,7 +147,7 @@ ENDING = {
 }
 
 
-async def test_a_session_that_is_harmed_goes_on_or_says_that_it_is_gone(place):
+async def test_a_damaged_session_continues_or_says_that_it_is_gone(place):
     async def check(what):
         async with attacked(place) as session:
             await answer(session, ENDING[what], timeout="2s")
@@ -256,7 +256,7 @@ async def test_floods_cost_the_server_nothing(place):
 
 
 @pytest.mark.any_engine
-async def test_a_journal_costs_the_server_what_it_may(place):
+async def test_journals_are_bounded(place):
     async with attacked(place):
         tools = place[1]
         code = "'" + "x" * 100_000 + "';"
@@ -396,7 +396,7 @@ HELD_UP = [
 
 
 @pytest.mark.parametrize("language, code", HELD_UP, ids=["stopped", "in a loop"])
-async def test_a_kernel_that_an_earlier_cell_holds_up_takes_the_next_one_soon(place, language, code):
+async def test_a_blocked_kernel_takes_the_next_cell_soon(place, language, code):
     async with attacked(place, language) as session:
         assert (await answer(session, code))["status"] == "success"
         await anyio.sleep(0.6)
@@ -490,7 +490,7 @@ FORGERIES = {
 }
 
 
-async def test_no_cell_writes_into_the_words_of_the_server(place):
+async def test_cells_can_not_forge_messages_of_the_server(place):
     async def check(what):
         language, code = FORGERIES[what]
         async with attacked(place, language) as session:

@@ -1,4 +1,4 @@
-//! What the tests of the binary share: a running server with a client, and a view of the engine.
+//! Helpers for the tests of the binary: a running server with a client, and a view of the engine.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod answer;
@@ -101,7 +101,7 @@ pub(crate) async fn look(directory: &Path) -> Box<dyn Engine> {
     Kind::chosen().look(&state(directory)).await
 }
 
-/// What a command printed and how it ended.
+/// The output and the end of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) process: u32,

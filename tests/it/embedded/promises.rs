@@ -22,7 +22,7 @@ const USERS: u32 = 1 << 16;
 
 const NAMESPACES: [&str; 7] = ["pid", "mnt", "net", "ipc", "uts", "cgroup", "user"];
 
-/// What tells of the host, and is hidden where the host has it.
+/// Files that describe the host. They are hidden if the host has them.
 const HIDDEN: [&str; 14] = [
     "/proc/acpi",
     "/proc/asound",
@@ -43,7 +43,7 @@ const HIDDEN: [&str; 14] = [
 /// Devices of a sandbox; what is hidden is null as well.
 const DEVICES: [&str; 6] = ["/null", "/zero", "/full", "/tty", "/random", "/urandom"];
 
-/// What changes the host, and can't be written.
+/// Files that change the host. They can't be written.
 const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 

@@ -40,7 +40,7 @@ struct Server {
     _slot: SemaphorePermit<'static>,
 }
 
-/// Those who may call, where it is not everybody.
+/// The clients that may call a server with tokens.
 struct Tokens {
     lines: String,
     secrets: Vec<String>,

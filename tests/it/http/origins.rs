@@ -23,7 +23,7 @@ fn told(headers: &HeaderMap) -> Vec<(&str, &str)> {
     told
 }
 
-/// What a browser asks before a request.
+/// A preflight, which a browser sends before a request.
 fn preflight(server: &Server, origin: &str) -> reqwest::RequestBuilder {
     let asked = "authorization,content-type,mcp-protocol-version,mcp-session-id";
     server

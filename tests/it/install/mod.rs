@@ -22,7 +22,7 @@ struct Host {
     more: fn() -> Value,
 }
 
-/// Those whose configuration is JSON.
+/// The hosts whose configuration is JSON.
 const HOSTS: [Host; 9] = [
     Host {
         name: "claude-desktop",

@@ -1,4 +1,4 @@
-//! What programs of Node.js find in a set.
+//! Sets in programs of Node.js.
 
 use super::World;
 

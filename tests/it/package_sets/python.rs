@@ -1,4 +1,4 @@
-//! What programs in Python find in a set.
+//! Sets in programs of Python.
 
 use super::{MODULES, World};
 

@@ -1,4 +1,4 @@
-"""Folders that somebody empties while a server uses them, such as a cleaner of old files. It makes them again."""
+"""Folders that a cleaner of old files empties while a server uses them. The server creates them again."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ def remove_files(folder):
             path.unlink()
 
 
-async def test_what_sandboxes_share_is_made_again(tmp_path, store):
+async def test_emptied_folders_of_sandboxes_are_created_again(tmp_path, store):
     async with serving(tmp_path) as server:
         await is_filled(server)
         instances = tmp_path / "isolator/instances"

@@ -203,7 +203,7 @@ def common(found, chosen):
     return leaks
 
 
-async def test_forks_return_no_number_twice(tmp_path):
+async def test_forks_share_no_random_numbers(tmp_path):
     async with plain(tmp_path / "plain") as server:
         modules = await grouped_modules(server)
         starts = await plain_starts(server, modules)
