@@ -6,7 +6,7 @@ CARGO ?= cargo
 .DEFAULT_GOAL := help
 NEXTEST := scripts/tool cargo-nextest nextest run --release --workspace --locked
 # The Rust tests for which the engine can make a difference.
-ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|files|hits|images|pool|preload|sandbox|sets)::/)
+ON_DOCKER ?= package(isolator) & binary(it) & test(/^(cli|execute_code|files|images|package_sets|pool|preload|sandbox|warm_starts)::/)
 TIMED := scripts/timed
 # Newer compilers have new warnings. They must not fail what has passed before, so warnings are errors for this version only.
 WARNINGS = $(if $(findstring rustc 1.95.,$(shell rustc --version)),-D warnings)
@@ -34,8 +34,9 @@ test test-all:
 	@$(TIMED) --begin
 	@status=0; $(MAKE) --no-print-directory $(CHECKS) || status=$$?; $(TIMED) --end; exit $$status
 
-bench: engines ## Measure starts (compared with the plain Docker API), bursts, refills and layers
-	$(CARGO) bench --locked
+bench: engines ## Measure starts and throughput (compared with the plain Docker API), bursts, refills and layers; options: BENCH="python --svg FILE"
+	$(CARGO) run --release --locked -p isolator-bench -- $(BENCH)
+	$(CARGO) bench --locked -p isolator-bench
 
 lint: ## Check formatting, lints and dependencies; needs no engine
 	@scripts/toolchain fmt clippy
@@ -52,7 +53,7 @@ fmt: ## Format the code
 	for manifest in $(MANIFESTS); do $(CARGO) fmt --all --manifest-path $$manifest || exit; done
 
 build: toolchain ## Build the release binary
-	$(TIMED) "build: release" $(CARGO) build --release --locked
+	$(TIMED) "build: release" $(CARGO) build --release --locked -p isolator
 
 bundle: build ## Pack the release binary as an MCP bundle (.mcpb), for hosts that install bundles
 	scripts/bundle
@@ -85,7 +86,7 @@ unit: engines # Run the Rust tests: all of them on the embedded engine, and on D
 	$(TIMED) "Rust: examples of the documentation" $(CARGO) test --release --workspace --locked --doc
 	@scripts/slowest
 
-fuzz: toolchain ## Fuzz the code that parses input from strangers, FUZZ_SECONDS (20) for each target
+fuzz: toolchain ## Fuzz the code that parses input from strangers, FUZZ_SECONDS (10) for each target
 	$(TIMED) "fuzz" scripts/fuzz
 
 pytest: engines # Run the official clients and the conformance suite against the release binary, on each engine

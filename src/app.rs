@@ -276,8 +276,16 @@ pub(crate) fn user_state() -> Option<PathBuf> {
     Some(base.join("isolator"))
 }
 
+/// The directory of what exists while programs of this user run, such as sockets.
+pub(crate) fn user_runtime() -> Option<PathBuf> {
+    match absolute("XDG_RUNTIME_DIR") {
+        Some(base) => Some(base.join("isolator")),
+        None => Some(user_state()?.join("run")),
+    }
+}
+
 /// The directory of the embedded engine's images.
-fn data_directory() -> Option<PathBuf> {
+pub(crate) fn data_directory() -> Option<PathBuf> {
     let base =
         absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
     Some(base.join("isolator"))

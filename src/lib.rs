@@ -8,7 +8,9 @@
 //! - [`commands`] has a file for each command of the command line.
 //! - [`config`] reads and validates the configuration.
 //! - `images` builds the language images.
+//! - `local_socket` is where a server answers commands of its own user.
 //! - [`log`] writes the log.
+//! - `calls` serves calls of tools and commands: from their arguments to a result.
 //! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
 //! - `metrics` counts calls, and tells operators what there is and what has happened.
 //! - `packages` resolves, builds and keeps sets of packages; `requirement` reads what can be asked for.
@@ -34,6 +36,7 @@ mod descriptors;
 mod duration;
 mod hex;
 mod images;
+mod local_socket;
 pub mod log;
 mod mcp;
 mod metrics;

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use isolator::commands;
 use isolator::commands::cli::{Cli, Command};
-use isolator::config::Config;
+use isolator::commands::global::{FAILED, exit_code};
 use isolator::log;
 use isolator::policy;
 use isolator_pool::engine::embedded::launcher;
@@ -16,10 +16,6 @@ use isolator_runner::inherited;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::runtime::Runtime;
-
-/// The exit code for Isolator's own errors, wrong command lines among them, as with `docker run`, so that it is not taken for the
-/// program's.
-const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
     // Before there is a second thread.
@@ -87,7 +83,7 @@ fn start() -> ExitCode {
         // Wrong usage, or a text such as that of --help.
         Err(error) => {
             let code = if error.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
-            return concluded(commands::print_usage(&error).map(|()| code));
+            return exit_code(commands::print_usage(&error).map(|()| code));
         }
     };
     log_to_stderr(&cli);
@@ -98,44 +94,33 @@ fn start() -> ExitCode {
         runtime.shutdown_timeout(THREADS_TIMEOUT);
         ended
     });
-    concluded(ended)
+    exit_code(ended)
 }
 
-fn concluded(ended: anyhow::Result<ExitCode>) -> ExitCode {
-    ended.unwrap_or_else(|error| {
-        commands::complain(&format!("isolator: {}", commands::told(&error)));
-        ExitCode::from(FAILED)
-    })
-}
-
-async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let (file, engine) = (cli.config.clone(), cli.engine);
-    commands::remember_options(file.as_deref(), engine);
-    let load = move || -> anyhow::Result<Config> {
-        let mut config = Config::load(file.as_deref())?;
-        config.is_file_chosen_on_command_line = file.is_some();
-        config.choose_engine(engine);
-        Ok(config)
-    };
-    match cli.command {
-        Command::Serve(arguments) => commands::serve::serve(load, arguments).await,
-        Command::Run(arguments) => commands::run::run(load()?, arguments).await,
-        Command::Session(arguments) => commands::session::session(load()?, arguments).await,
-        Command::Doctor(arguments) => commands::doctor::doctor(load()?, arguments).await,
-        Command::Image(command) => commands::image::image(load()?, command).await,
-        Command::Packages(command) => commands::packages::packages(load()?, command).await,
-        Command::Bench(arguments) => commands::bench::bench(load()?, arguments).await,
-        Command::Status(arguments) => commands::status::status(load()?, arguments).await,
-        Command::Reload(arguments) => commands::reload::reload(load, arguments).await,
-        Command::Tune(arguments) => commands::tune::tune(load()?, arguments).await,
-        Command::Gc => commands::gc::gc(load()?).await,
+async fn run(Cli { global, command }: Cli) -> anyhow::Result<ExitCode> {
+    global.remember();
+    match command {
+        Command::Serve(arguments) => {
+            commands::serve::serve(move || Ok(global.load()?), arguments).await
+        }
+        Command::Run(arguments) => commands::run::run(global.load()?, arguments).await,
+        Command::Session(arguments) => commands::session::session(global.load()?, arguments).await,
+        Command::Doctor(arguments) => commands::doctor::doctor(global.load()?, arguments).await,
+        Command::Image(command) => commands::image::image(global.load()?, command).await,
+        Command::Packages(command) => commands::packages::packages(global.load()?, command).await,
+        Command::Status(arguments) => commands::status::status(global.load()?, arguments).await,
+        Command::Reload(arguments) => {
+            commands::reload::reload(move || Ok(global.load()?), arguments).await
+        }
+        Command::Tune(arguments) => commands::tune::tune(global.load()?, arguments).await,
+        Command::Gc => commands::gc::gc(global.load()?).await,
         Command::Token(arguments) => commands::token::token(&arguments),
         Command::Install(arguments) => {
-            commands::install::install(cli.config.as_deref(), cli.engine, arguments)
+            commands::install::install(global.config.as_deref(), global.engine, arguments)
         }
-        Command::Config(command) => commands::config::config(cli.config, cli.engine, command).await,
-        Command::Man { directory } => commands::man::man(&directory),
-        Command::Completions { shell } => commands::completions::completions(shell),
+        Command::Config(command) => commands::config::config(global, command).await,
+        Command::Man { directory } => commands::man::man(Cli::command(), &directory),
+        Command::Completions { shell } => commands::completions::completions(Cli::command(), shell),
     }
 }
 
@@ -152,5 +137,5 @@ fn log_errors_to_stderr() {
 
 fn log_to_stderr(cli: &Cli) {
     let level = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
-    log::to_stderr(level, cli.log_format);
+    log::to_stderr(level, cli.global.log_format);
 }

@@ -6,8 +6,6 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use isolator_pool::engine::EngineError;
-use rmcp::ServiceError;
-use rmcp::service::ClientInitializeError;
 
 /// Why something was not measured.
 #[derive(Debug, thiserror::Error)]
@@ -44,12 +42,9 @@ pub enum BenchError {
     /// A server can't be started.
     #[error("a server can't be started: {0}")]
     Spawn(io::Error),
-    /// A server started, but does not speak MCP.
-    #[error("a server does not answer: {0}; isolator doctor looks for the cause")]
-    Handshake(Box<ClientInitializeError>),
     /// A call has no answer.
     #[error("a server did not answer a call: {0}")]
-    Call(Box<ServiceError>),
+    Call(io::Error),
     /// A program did not succeed in a sandbox.
     #[error("{program}: {answer}")]
     Failed {

@@ -5,8 +5,6 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rmcp::model::CallToolRequestParams;
-use rmcp::service::{RoleClient, RunningService, ServiceExt};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::process::{Child, Command};
@@ -14,6 +12,7 @@ use tokio::process::{Child, Command};
 use crate::error::BenchError;
 use crate::quiescence::Quiescence;
 use crate::scenario::PoolShape;
+use crate::stdio_client::StdioClient;
 use crate::target::Target;
 use crate::workload::Workload;
 use isolator_pool::engine::SandboxName;
@@ -29,7 +28,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// killed server had stays until the next one starts.
 pub struct IsolatorProcess {
     child: Child,
-    client: Option<RunningService<RoleClient, ()>>,
+    client: Option<StdioClient>,
     quiescence: Quiescence,
 }
 
@@ -42,14 +41,26 @@ pub struct ServedCall {
     pub start: String,
 }
 
-/// Where an answer has its receipt.
-const RECEIPT: &str = "isolator/receipt";
+/// The parts of an answer that are used.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answered {
+    structured_content: Report,
+    #[serde(rename = "_meta")]
+    meta: Option<Meta>,
+    is_error: bool,
+}
 
-/// The part of a report that is looked at.
 #[derive(Deserialize)]
 struct Report {
     stdout: String,
     stderr: String,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    #[serde(rename = "isolator/receipt")]
+    receipt: Receipt,
 }
 
 #[derive(Deserialize)]
@@ -89,15 +100,14 @@ impl IsolatorProcess {
         Ok(Self { child, client: None, quiescence })
     }
 
-    /// Shakes hands and waits until the pools on `target` are full.
+    /// Waits until the pools on `target` are full.
     ///
     /// # Errors
     ///
-    /// When the server does not answer, or its pools stay empty.
+    /// When its pools stay empty.
     pub async fn connect(&mut self, target: &Target) -> Result<(), BenchError> {
         if let (Some(output), Some(input)) = (self.child.stdout.take(), self.child.stdin.take()) {
-            let client = ().serve((output, input)).await;
-            self.client = Some(client.map_err(|e| BenchError::Handshake(Box::new(e)))?);
+            self.client = Some(StdioClient::new(output, input));
         }
         self.wait_until_quiescent(target).await
     }
@@ -126,22 +136,20 @@ impl IsolatorProcess {
             "language": workload.program.language,
             "entrypoint_code": workload.program.code,
         });
-        let arguments = arguments.as_object().cloned().unwrap_or_default();
-        let request = CallToolRequestParams::new(EXECUTE_CODE).with_arguments(arguments);
         let client = self.client.as_ref();
         let client = client.ok_or_else(|| BenchError::Spawn(io::ErrorKind::NotConnected.into()))?;
         let began = Instant::now();
-        let answer = client.call_tool(request).await;
+        let answer = client.call_tool(EXECUTE_CODE, &arguments).await;
         let took = began.elapsed();
 
-        let answer = answer.map_err(|e| BenchError::Call(Box::new(e)))?;
-        let report = answer.structured_content.map(serde_json::from_value::<Report>);
-        let receipt = answer.meta.as_ref().and_then(|meta| meta.get(RECEIPT)).cloned();
-        let receipt = receipt.map(serde_json::from_value::<Receipt>);
-        let (Some(Ok(report)), Some(Ok(receipt)), Some(false)) = (report, receipt, answer.is_error)
+        let answer = answer.map_err(BenchError::Call)?;
+        let Ok(Answered {
+            structured_content: report,
+            meta: Some(Meta { receipt }),
+            is_error: false,
+        }) = Answered::deserialize(&answer)
         else {
-            let text = answer.content.first().and_then(|content| content.as_text());
-            let text = text.map(|text| text.text.trim().to_owned()).unwrap_or_default();
+            let text = answer["content"][0]["text"].as_str().unwrap_or_default().trim().to_owned();
             return Err(BenchError::Failed { program: workload.label(), answer: text });
         };
         let printed = report.stdout + &report.stderr;
@@ -159,10 +167,7 @@ impl IsolatorProcess {
     /// When it does not end well.
     pub async fn stop(mut self) -> Result<(), BenchError> {
         drop(self.child.stdin.take());
-        if let Some(client) = self.client.take() {
-            // However the client ends, its end of the stream is closed then.
-            let _ = client.cancel().await;
-        }
+        drop(self.client.take());
         match tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(BenchError::Stop(status)),

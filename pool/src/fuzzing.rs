@@ -34,5 +34,5 @@ pub async fn execute(
         sandbox.preload().await?;
     }
     let sandbox = sandbox.pause().await?.begin_to_resume(&tasks);
-    run(sandbox, request, &Want::only(Wanted::Bare), "", &tasks).await
+    run(sandbox, request, &Want::only(Wanted::Bare), &"", &tasks).await
 }

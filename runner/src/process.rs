@@ -7,7 +7,7 @@ use std::io::{self, PipeReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{
@@ -15,7 +15,7 @@ use rustix::process::{
 };
 
 /// The program's `oom_score_adj`: when memory runs out, the kernel kills it before the runner. If the runner
-/// were killed, nobody could report what happened.
+/// were killed, the server would get no report.
 const OOM_SCORE: &str = "500";
 
 /// The runner's own `oom_score_adj`, opened while that is still permitted.
@@ -36,13 +36,13 @@ impl OomScore {
     }
 }
 
-/// A started process in a session of its own.
+/// A started process that leads a session of processes.
 pub(crate) struct Process {
     pub(crate) pid: Pid,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
     pub(crate) stdin: Input,
-    /// The pipes do not block. Each is gone once it is of no more use.
+    /// The pipes do not block. Each is `None` once it is closed.
     pub(crate) stdout: Option<File>,
     pub(crate) stderr: Option<File>,
 }
@@ -50,13 +50,17 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a command. `input` is in its pipe when it starts, as far as it fits; an interpreter that waits for
     /// its program gets its input later.
+    ///
+    /// # Errors
+    ///
+    /// When the command can't be started.
     pub(crate) fn spawn(
         argv: &[String],
         env: &BTreeMap<String, String>,
         workdir: &Path,
         oom_score: &OomScore,
         input: Option<&[u8]>,
-    ) -> io::Result<Self> {
+    ) -> io::Result<Spawned> {
         let (name, args) = argv
             .split_first()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
@@ -80,18 +84,7 @@ impl Process {
         oom_score.set(OOM_SCORE);
         let spawned = command.spawn();
         oom_score.set("0");
-        let mut child = spawned?;
-
-        let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        let piped = || io::Error::other("a pipe to the program is missing");
-        Ok(Self {
-            pid,
-            pidfd,
-            stdin,
-            stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
-            stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
-        })
+        Ok(Spawned { child: spawned?, stdin })
     }
 
     /// A child that was not started here, with the other ends of its streams.
@@ -126,7 +119,34 @@ impl Process {
     }
 }
 
-/// The way to a process's standard input. It does not block, and is closed once everything was written.
+/// A command that runs. It can already have lowered the limits of the runner.
+pub(crate) struct Spawned {
+    child: Child,
+    stdin: Input,
+}
+
+impl Spawned {
+    /// Opens what the runner needs to supervise it.
+    ///
+    /// # Errors
+    ///
+    /// When the runner can't have it.
+    pub(crate) fn supervised(self) -> io::Result<Process> {
+        let Self { mut child, stdin } = self;
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let piped = || io::Error::other("a pipe to the program is missing");
+        Ok(Process {
+            pid,
+            pidfd,
+            stdin,
+            stdout: Some(nonblocking(child.stdout.take().ok_or_else(piped)?.into())?),
+            stderr: Some(nonblocking(child.stderr.take().ok_or_else(piped)?.into())?),
+        })
+    }
+}
+
+/// The pipe to a process's standard input. It does not block, and is closed once everything was written.
 pub(crate) struct Input {
     pipe: Option<File>,
     fed: usize,
@@ -191,8 +211,9 @@ mod tests {
     fn a_program_finds_its_input_when_it_begins() {
         let argv = ["dd", "iflag=nonblock", "status=none"].map(str::to_owned);
         let (env, here) = (BTreeMap::new(), Path::new("/"));
-        // Nobody feeds it while it runs: it would be told that there is nothing yet.
-        let process = Process::spawn(&argv, &env, here, &OomScore(None), Some(b"hello\n")).unwrap();
+        // It is not fed while it runs: a read would fail because there is nothing yet.
+        let spawned = Process::spawn(&argv, &env, here, &OomScore(None), Some(b"hello\n")).unwrap();
+        let process = spawned.supervised().unwrap();
         let mut printed = String::new();
         let stdout = process.stdout.unwrap();
         rustix::io::ioctl_fionbio(&stdout, false).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use isolator_pool::pool::counts::Failure;
-use isolator_pool::pool::pools::{ExecuteError, OpenError};
+use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 
 use crate::duration;
@@ -101,8 +101,7 @@ impl CallError {
             Self::Invalid(_) => "invalid_arguments",
             Self::Forbidden { .. } => "refused",
             Self::SessionGone(_) => "session_gone",
-            Self::Sandbox(error)
-            | Self::NotOpened(OpenFailure::Open(OpenError::Execute(error))) => {
+            Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
                 Failure::of(error).as_str()
             }
             Self::CheckBusy(busy) => failure_of(busy).as_str(),

@@ -10,7 +10,7 @@ use crate::config::{Config, EngineKind};
 static GIVEN: OnceLock<String> = OnceLock::new();
 
 /// Remembers the options for all commands.
-pub fn remember_options(config: Option<&Path>, engine: Option<EngineKind>) {
+pub(super) fn remember_options(config: Option<&Path>, engine: Option<EngineKind>) {
     let engine = engine.map(|engine| format!(" --engine {}", engine.as_str()));
     let _ = GIVEN.set(config.map(with_file).unwrap_or_default() + &engine.unwrap_or_default());
 }
@@ -37,7 +37,7 @@ fn with<'a>(text: &'a str, options: &str) -> Cow<'a, str> {
 
 /// How advice calls this program: with the engine that is used, unless the configuration names it, and with the
 /// configuration that was given on the command line. `used` is never [`EngineKind::Auto`].
-pub(crate) fn isolator(config: &Config, used: EngineKind) -> String {
+pub fn isolator(config: &Config, used: EngineKind) -> String {
     let file = config.file.as_deref().filter(|_| config.is_file_chosen_on_command_line);
     let is_named = config.engine.kind == used && !config.engine.is_chosen_on_command_line;
     let engine = if is_named { String::new() } else { format!(" --engine {}", used.as_str()) };

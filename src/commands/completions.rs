@@ -2,16 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::commands::cli::Cli;
 use crate::commands::print;
 
 /// Prints a shell's completions.
-pub fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+pub fn completions(mut program: Command, shell: Shell) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "isolator", &mut script);
+    clap_complete::generate(shell, &mut program, "isolator", &mut script);
     print(&script)?;
     Ok(ExitCode::SUCCESS)
 }

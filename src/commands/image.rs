@@ -1,6 +1,8 @@
 //! `isolator image`: manages the images of the configured languages.
 
+use clap::Subcommand;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,11 +12,53 @@ use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::{Call, bounded};
 
 use crate::app::App;
-use crate::commands::cli::ImageCommand;
 use crate::commands::signals::{stop_signal, stopped_by};
 use crate::commands::steps::Steps;
 use crate::commands::{Work, complain, isolator, say};
 use crate::config::{Config, EngineKind, Language};
+
+/// The commands for images.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// List the images of the languages, whether they are there, and Isolator's other images
+    Ls,
+    /// Build the images that come with Isolator, unless they are there and nothing has changed
+    Build {
+        /// The languages; if none is given, all with such an image
+        languages: Vec<String>,
+        /// Build what is unchanged, too, from a new base image: for updates of Debian's packages
+        #[arg(long)]
+        force: bool,
+        /// Print all lines of the builds
+        #[arg(long, short)]
+        verbose: bool,
+    },
+    /// Pull images from a registry
+    Pull {
+        /// The languages, or names of images; if none is given, all languages whose image is pulled
+        #[arg(value_name = "LANGUAGE|IMAGE")]
+        names: Vec<String>,
+        /// Print all lines of the pulls
+        #[arg(long, short)]
+        verbose: bool,
+    },
+    /// Import images from a file: the output of docker save, an OCI layout, or a root file system
+    Import {
+        /// The file, the directory of an OCI layout, or - for standard input
+        file: PathBuf,
+        /// Name for the image; required for a root file system
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Remove images
+    Rm {
+        /// Names or digests
+        #[arg(required = true, value_name = "IMAGE")]
+        names: Vec<String>,
+    },
+    /// Remove Isolator's images that newer ones have replaced, and what interrupted work left behind
+    Prune,
+}
 
 /// Runs the command. A signal that asks to stop ends what it does, and removes what is unfinished.
 pub fn image(config: Config, command: ImageCommand) -> Work {

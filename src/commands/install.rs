@@ -1,5 +1,7 @@
 //! `isolator install`: adds this server to a host's configuration.
 
+use crate::commands::hosts::entry::server_name;
+use clap::Args;
 use std::env;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,14 +11,37 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum;
 
-use crate::commands::cli::InstallArguments;
 use crate::commands::hosts::edit::{self, Other};
 use crate::commands::hosts::entry::Entry;
 use crate::commands::hosts::file::Original;
 use crate::commands::hosts::place::{self, Surroundings, System};
-use crate::commands::hosts::{Profile, Timeout};
+use crate::commands::hosts::{Host, Timeout, parser};
 use crate::commands::{complain, say};
 use crate::config::{Config, EngineKind};
+
+/// Arguments of `isolator install`. The host starts the server with the `--engine` that is given here, and with the
+/// configuration that is used here.
+#[derive(Debug, Args)]
+pub struct InstallArguments {
+    /// The host
+    #[arg(value_parser = parser())]
+    pub host: &'static Host,
+    /// Show what would be written and where, but change nothing. Only the entry goes to standard output
+    #[arg(long, conflicts_with_all = ["uninstall", "force"])]
+    pub print: bool,
+    /// Remove the server from the host's configuration
+    #[arg(long)]
+    pub uninstall: bool,
+    /// Name of the server in the host's configuration
+    #[arg(long, default_value = "isolator", value_parser = server_name)]
+    pub name: String,
+    /// The host's configuration file, if it is not in its usual place
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Replace or remove a different server with that name
+    #[arg(long)]
+    pub force: bool,
+}
 
 /// Variables that change what the server does, and that hosts don't pass on; besides Isolator's own, of which only
 /// the configuration's file is pinned.
@@ -35,18 +60,18 @@ pub fn install(
     engine: Option<EngineKind>,
     arguments: InstallArguments,
 ) -> anyhow::Result<ExitCode> {
-    let profile = arguments.host.profile();
+    let host = arguments.host;
     // To remove an entry, its name and its command are enough.
     let config = if arguments.uninstall { None } else { checked(config)? };
-    let entry = Entry::new(profile, utf8(&own_path()?)?, args(config.as_deref(), engine)?);
+    let entry = Entry::new(host, utf8(&own_path()?)?, args(config.as_deref(), engine)?);
     if arguments.print {
         complain(&said_of(config.as_deref()));
-        return print(profile, &arguments, &entry);
+        return print(host, &arguments, &entry);
     }
-    let file = file(profile, &arguments)?;
+    let file = file(host, &arguments)?;
     let original = Original::read(&file)?;
     if arguments.uninstall {
-        return uninstall(profile, &arguments, &entry, &file, &original);
+        return uninstall(host, &arguments, &entry, &file, &original);
     }
     if arguments.file.is_some() && !original.has_folder() {
         bail!(
@@ -57,21 +82,21 @@ pub fn install(
     let name = &arguments.name;
     let text = original.text()?;
     let other = other(&arguments);
-    let changed = edit::add(text, profile, name, &entry, other)
-        .map_err(|error| refused(&file, profile, error))?;
+    let changed =
+        edit::add(text, host, name, &entry, other).map_err(|error| refused(&file, host, error))?;
     let Some(changed) = changed else {
-        say(&format!("{name} is in {} already: {}", profile.title, file.display()))?;
+        say(&format!("{name} is in {} already: {}", host.title, file.display()))?;
         say(&said_of(config.as_deref()))?;
         return Ok(ExitCode::SUCCESS);
     };
     let was_started = original.exists() || original.has_folder();
     let copy = original.replace(&changed)?;
-    say(&format!("{name} is now in {}: {}", profile.title, file.display()))?;
+    say(&format!("{name} is now in {}: {}", host.title, file.display()))?;
     say(&said_of(config.as_deref()))?;
     say_copy(copy.as_deref())?;
-    say(&format!("next: {}", profile.next))?;
+    say(&format!("next: {}", host.next))?;
     if !was_started {
-        let title = profile.title;
+        let title = host.title;
         complain(&format!("note: it seems that this user has never started {title}"));
     }
     note_what_hosts_leave_out();
@@ -79,7 +104,7 @@ pub fn install(
 }
 
 fn uninstall(
-    profile: &Profile,
+    host: &Host,
     arguments: &InstallArguments,
     entry: &Entry,
     file: &Path,
@@ -87,33 +112,29 @@ fn uninstall(
 ) -> anyhow::Result<ExitCode> {
     let name = &arguments.name;
     let text = original.text()?;
-    let changed = edit::remove(text, profile, name, entry, other(arguments))
-        .map_err(|error| refused(file, profile, error))?;
+    let changed = edit::remove(text, host, name, entry, other(arguments))
+        .map_err(|error| refused(file, host, error))?;
     let Some(changed) = changed.filter(|_| original.exists()) else {
-        say(&format!("{name} is not in {}: {}", profile.title, file.display()))?;
+        say(&format!("{name} is not in {}: {}", host.title, file.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
     let copy = original.replace(&changed)?;
-    say(&format!("{name} is no longer in {}: {}", profile.title, file.display()))?;
+    say(&format!("{name} is no longer in {}: {}", host.title, file.display()))?;
     say_copy(copy.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Only the entry goes to standard output, so that it can be piped; remarks go to standard error.
-fn print(
-    profile: &Profile,
-    arguments: &InstallArguments,
-    entry: &Entry,
-) -> anyhow::Result<ExitCode> {
-    match file(profile, arguments) {
+fn print(host: &Host, arguments: &InstallArguments, entry: &Entry) -> anyhow::Result<ExitCode> {
+    match file(host, arguments) {
         Ok(file) => complain(&format!("for {}:", file.display())),
         Err(error) => complain(&format!("note: {error:#}")),
     }
-    let text = edit::add("", profile, &arguments.name, entry, Other::Refuse)?;
+    let text = edit::add("", host, &arguments.name, entry, Other::Refuse)?;
     say(text.unwrap_or_default().trim_end())?;
-    if let Some(command) = profile.command {
+    if let Some(command) = host.command {
         complain(&format!("or run: {}", entry.command_of_host(command, &arguments.name)));
-        if let Some(Timeout(key, time)) = profile.timeout {
+        if let Some(Timeout(key, time)) = host.timeout {
             let seconds = time.as_secs();
             complain(&format!(
                 "and then add {key} = {seconds} to the entry: the command can't, and long calls would end too soon"
@@ -123,8 +144,8 @@ fn print(
     Ok(ExitCode::SUCCESS)
 }
 
-fn refused(file: &Path, profile: &Profile, error: edit::EditError) -> anyhow::Error {
-    let title = profile.title;
+fn refused(file: &Path, host: &Host, error: edit::EditError) -> anyhow::Error {
+    let title = host.title;
     anyhow!("the configuration of {title}, {}, was left as it is: {error}", file.display())
 }
 
@@ -140,12 +161,12 @@ fn say_copy(copy: Option<&Path>) -> anyhow::Result<()> {
 }
 
 /// The host's configuration file.
-fn file(profile: &Profile, arguments: &InstallArguments) -> anyhow::Result<PathBuf> {
+fn file(host: &Host, arguments: &InstallArguments) -> anyhow::Result<PathBuf> {
     if let Some(file) = &arguments.file {
         return path::absolute(file).with_context(|| file.display().to_string());
     }
     let variable = |name: &str| env::var_os(name);
-    Ok(place::find(profile, &Surroundings { system: System::here(), variable: &variable })?)
+    Ok(place::find(host, &Surroundings { system: System::here(), variable: &variable })?)
 }
 
 /// The configuration's file, if there is one. It is the one that `serve` would use here: a host starts the server in

@@ -1,19 +1,19 @@
 //! The commands, one file each.
 
 mod advice;
-pub mod bench;
 pub mod cli;
 pub mod completions;
 pub mod config;
 pub mod doctor;
 pub mod gc;
+pub mod global;
 mod hosts;
 pub mod image;
 pub mod install;
 pub mod man;
 mod notify;
 mod operators;
-mod options;
+pub mod options;
 pub mod packages;
 mod print;
 mod program_output;
@@ -22,7 +22,7 @@ pub mod run;
 mod sent_files;
 pub mod serve;
 pub mod session;
-mod signals;
+pub mod signals;
 pub mod status;
 mod steps;
 pub mod token;
@@ -33,10 +33,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitCode;
 
-pub(crate) use self::advice::isolator;
-pub use self::advice::remember_options;
-pub use self::print::{complain, print, print_usage};
-pub(crate) use self::print::{print_to_stderr, require_output, say};
+pub use self::advice::isolator;
+pub use self::print::{complain, print, print_usage, say};
+pub(crate) use self::print::{print_to_stderr, require_output};
 
 /// A running command. It is boxed so that it is compiled here: a caller that awaits a plain `async fn` compiles all
 /// of it once more, which took the binary a minute.

@@ -1,9 +1,11 @@
 //! Asking a server at the address where it listens for operators.
 
+use clap::Args;
 use std::borrow::Borrow;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -16,8 +18,22 @@ use reqwest::{Certificate, Client, ClientBuilder, Url};
 use serde_json::Value;
 
 use crate::address::{AddressError, ListenAddress};
-use crate::commands::cli::OperatorArguments;
 use crate::config::Config;
+
+/// How a server is asked as an operator.
+#[derive(Debug, Args)]
+pub struct OperatorArguments {
+    /// Where the server listens for operators; a URL such as https://server.example:9464 if it uses TLS [default: admin.address of
+    /// the configuration]
+    #[arg(value_name = "[ADDRESS:]PORT|URL")]
+    pub address: Option<OperatorAddress>,
+    /// File with the token of an operator, if the server wants one
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// File with the certificates, in PEM, that must have signed that of the server [default: those that this machine trusts]
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+}
 
 /// How long a server has to tell its state.
 const TIMEOUT: Duration = Duration::from_secs(10);

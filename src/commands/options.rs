@@ -1,8 +1,11 @@
 //! Arguments of calls in the words of the command line, and values as people write them there.
 
+use std::time::Duration;
+
 use isolator_pool::quote::quoted;
 
 use crate::config::Config;
+use crate::duration;
 
 /// Arguments of calls, and the same on the command line.
 const OPTIONS: [(&str, &str); 8] = [
@@ -67,6 +70,15 @@ fn how_to_add(config: &Config) -> String {
         None => "a configuration, which `isolator config init` writes".to_owned(),
     };
     format!("add it with its image and command to languageSettings in {place}")
+}
+
+/// A duration, as the configuration has it, too.
+///
+/// # Errors
+///
+/// When it is none, with the reason.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| format!("this is not a duration: {error}"))
 }
 
 /// Most memory that can be written, in MiB.

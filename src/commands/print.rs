@@ -37,7 +37,7 @@ static LOOK: extern "C" fn() = {
 /// # Errors
 ///
 /// When it can't be written.
-pub(crate) fn say(line: &str) -> anyhow::Result<()> {
+pub fn say(line: &str) -> anyhow::Result<()> {
     print(format!("{}\n", escaped_lines(line)).as_bytes())
 }
 

@@ -7,8 +7,7 @@ use anyhow::Context as _;
 use http::Method;
 use isolator_pool::quote::escaped;
 
-use crate::commands::cli::OperatorArguments;
-use crate::commands::operators::AskedServer;
+use crate::commands::operators::{AskedServer, OperatorArguments};
 use crate::commands::{Work, complain, say, told};
 use crate::config::{Config, ConfigError};
 use crate::transport::http::reload::Reloaded;
@@ -23,6 +22,14 @@ const WRONG: u8 = 1;
 /// only for the address.
 pub fn reload(
     load: impl FnOnce() -> anyhow::Result<Config> + 'static,
+    arguments: OperatorArguments,
+) -> Work {
+    // As with `serve`.
+    reload_with(Box::new(load), arguments)
+}
+
+fn reload_with(
+    load: Box<dyn FnOnce() -> anyhow::Result<Config>>,
     arguments: OperatorArguments,
 ) -> Work {
     Box::pin(async move {

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const SIGNALLED: i32 = 128;
 
 /// The exit code after a signal to this process.
-pub(super) fn stopped_by(signal: i32) -> ExitCode {
+pub fn stopped_by(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX))
 }
 
@@ -21,7 +21,7 @@ pub(super) fn stopped_by(signal: i32) -> ExitCode {
 /// # Errors
 ///
 /// When the signals can't be listened for.
-pub(super) fn stop_signal() -> io::Result<impl Future<Output = i32>> {
+pub fn stop_signal() -> io::Result<impl Future<Output = i32>> {
     let mut interrupts = Interrupts::new()?;
     let end = end_signal()?;
     Ok(async move {

@@ -1,5 +1,7 @@
 //! `isolator status`: what a server tells operators, in a terminal.
 
+use super::operators::OperatorArguments;
+use clap::Args;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,11 +9,24 @@ use std::time::Duration;
 use isolator_pool::quote::escaped;
 use serde_json::Value;
 
-use crate::commands::cli::StatusArguments;
 use crate::commands::operators::AskedServer;
 use crate::commands::signals::stop_signal;
 use crate::commands::{Work, print, say};
 use crate::config::Config;
+
+/// Arguments of `isolator status`.
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    /// The server
+    #[command(flatten)]
+    pub server: OperatorArguments,
+    /// Show it again every two seconds, until Ctrl-C
+    #[arg(long)]
+    pub live: bool,
+    /// Print all of it as JSON, on one line
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(2);

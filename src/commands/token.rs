@@ -1,10 +1,22 @@
 //! `isolator token`: creates a bearer token for a client of `isolator serve --http`.
 
+use crate::commands::options::duration;
+use clap::Args;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use crate::commands::cli::TokenArguments;
 use crate::commands::{print_to_stderr, say};
 use crate::transport::http::Token;
+
+/// Arguments of `isolator token`.
+#[derive(Debug, Args)]
+pub struct TokenArguments {
+    /// Name of the client, used in the log and for fair sharing
+    pub name: String,
+    /// How long the token is accepted, such as 90d; forever if not given
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub expires: Option<Duration>,
+}
 
 /// Prints the line for the token file to standard output, so that it can be appended there, and the token itself,
 /// which is stored nowhere, to standard error.

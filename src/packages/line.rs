@@ -28,7 +28,7 @@ pub(super) fn new(has_one_client: bool) -> Admission {
         queue: MOST_BUILDS - AT_ONCE,
         wait: LONGEST_WAIT,
     };
-    Admission::with_first(limits, Client::Server)
+    Admission::new(limits, Some(Client::Server))
 }
 
 /// Waits for the turn of a build: the first one that any of those who ask for it has.

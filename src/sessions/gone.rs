@@ -21,7 +21,7 @@ const MAX_BYTES: usize = 32 << 20;
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Why a session is gone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Why {
     /// It was not used for so long.
     Idle(Duration),

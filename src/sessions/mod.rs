@@ -13,7 +13,7 @@ use std::time::Duration;
 use isolator_pool::engine::limits::Resources;
 use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::pools::{OpenError, OpenReceipt, Pools};
+use isolator_pool::pool::pools::{ExecuteError, OpenReceipt, Pools};
 use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -84,7 +84,7 @@ pub(crate) enum OpenFailure {
     Random(#[from] getrandom::Error),
     /// There is no sandbox for it.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] ExecuteError),
 }
 
 /// Why a handle leads to no session.

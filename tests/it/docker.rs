@@ -102,7 +102,7 @@ fn promised(labels: &Value, volume: &str, memory: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_engine_was_asked_for_every_restriction() {
+async fn containers_are_created_with_every_restriction() {
     let server = Server::start(&on_docker(json!({}))).await;
     let sandboxes = server.wait_until_ready().await;
     let bystander = docker::Bystander::new().await;
@@ -181,7 +181,7 @@ fn limit(process: Process, names: &[&str]) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_kernel_holds_what_the_engine_was_asked_for() {
+async fn the_kernel_enforces_the_requested_restrictions() {
     let server = Server::start(&on_docker(json!({}))).await;
     let sandboxes = server.wait_until_ready().await;
     let code = "import time\n\
@@ -244,7 +244,7 @@ async fn the_kernel_holds_what_the_engine_was_asked_for() {
         let places = ["/", "/.isolator", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
         assert!(!is_disk || places.contains(&mount.target.as_str()), "{mount:?}");
     }
-    call.cancel(None).await.expect("it can be cancelled");
+    call.cancel().await;
     server.stop().await;
 }
 
@@ -264,7 +264,7 @@ async fn without_an_engine_calls_name_its_address_and_the_doctor() {
 }
 
 #[test]
-fn without_an_engine_commands_name_its_address_and_what_mends_it() {
+fn without_an_engine_commands_name_its_address_and_the_fix() {
     let address = "unix:///nowhere/nobody.sock";
     let nobody = nobody(address);
     let finished = run(nobody.path(), &["run", "-", "--language", "python"], "");
@@ -275,10 +275,6 @@ fn without_an_engine_commands_name_its_address_and_what_mends_it() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stdout.contains(address), "{finished:?}");
     assert!(finished.stdout.contains("apt-get install docker.io"), "{finished:?}");
-
-    let finished = run(nobody.path(), &["bench"], "");
-    assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{finished:?}");
-    assert!(finished.stderr.contains("isolator doctor"), "{finished:?}");
 }
 
 /// The address of a port behind which the engine is.
@@ -309,7 +305,7 @@ fn port_of_the_engine() -> String {
 }
 
 #[test]
-fn an_engine_on_another_machine_is_not_judged_by_this_one() {
+fn a_remote_engine_is_not_judged_by_this_machine() {
     let directory = nobody(&port_of_the_engine());
     let doctor = |arguments: &[&str]| run(directory.path(), arguments, "").stdout;
     let strict = doctor(&["doctor", "--production"]);

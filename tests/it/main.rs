@@ -4,8 +4,8 @@
 
 mod common;
 
+mod architecture;
 mod bad_input;
-mod bench;
 mod check_syntax;
 mod cli;
 mod config;
@@ -14,16 +14,16 @@ mod docs;
 mod embedded;
 mod execute_code;
 mod files;
-mod hits;
 mod http;
 mod images;
+mod imports;
 mod install;
-mod packages;
+mod package_sets;
 mod policies;
 mod pool;
 mod preload;
-mod rooms;
+mod publishing;
 mod sandbox;
 mod security;
-mod sets;
 mod test_code;
+mod warm_starts;

@@ -1,10 +1,10 @@
-"""Which tests run over which kinds of server and on which engine, and the servers that they share."""
+"""The choice of tests for an engine and a kind of server, and the servers that they share."""
 
 import engine
 import pytest
 import scope
 
-# Or their assertions would not say what they found.
+# Without this, their assertions would not show the values.
 pytest.register_assert_rewrite("server", "package_sets", "package_index")
 
 import package_index  # noqa: E402
@@ -14,22 +14,27 @@ from server import KINDS, configuration, isolator, shared  # noqa: E402
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what only another engine has, and what the other engine's run has tested."""
+    """Deselects what only another engine has, what the other engine's run tests, and what only a release needs."""
 
     def runs_here(item):
         only_on = item.get_closest_marker("only_on")
-        if only_on is not None:
-            return engine.KIND in only_on.args
-        return scope.EVERYTHING or engine.KIND == "embedded" or item.get_closest_marker("any_engine") is None
+        if only_on is not None and engine.KIND not in only_on.args:
+            return False
+        if scope.EVERYTHING:
+            return True
+        if item.get_closest_marker("release") is not None:
+            return False
+        return only_on is not None or engine.KIND == "embedded" or item.get_closest_marker("any_engine") is None
 
     config.hook.pytest_deselected(items=[item for item in items if not runs_here(item)])
     items[:] = filter(runs_here, items)
 
 
 def pytest_generate_tests(metafunc):
-    """Runs a test over one kind of server, or over each where it is marked."""
+    """Runs a test over one kind of server, or over each if it is marked."""
     if "server" in metafunc.fixturenames:
-        is_for_each = scope.EVERYTHING or metafunc.definition.get_closest_marker("every_server")
+        is_marked = metafunc.definition.get_closest_marker("every_server") is not None
+        is_for_each = scope.EVERYTHING or (is_marked and engine.KIND == "embedded")
         kinds = KINDS if is_for_each else KINDS[:1]
         metafunc.parametrize("server", kinds, indirect=True, scope="session")
 
@@ -41,7 +46,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="session")
 async def server(request, anyio_backend, tmp_path_factory):
-    """A server with its client, of the kind that is asked for. All tests share it."""
+    """A server with its client, of the chosen kind. All tests of a process share it."""
     folder = tmp_path_factory.mktemp("server")
     async with shared(isolator(folder, request.param, configuration(folder))) as server:
         yield server
@@ -49,7 +54,7 @@ async def server(request, anyio_backend, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 async def sets(anyio_backend, tmp_path_factory):
-    """A server with sets of packages, which come from a real index and a real registry."""
+    """A server with sets of packages from a real index and a real registry."""
     folder = tmp_path_factory.mktemp("sets")
     packages = package_sets.packages()
     with (
@@ -63,7 +68,7 @@ async def sets(anyio_backend, tmp_path_factory):
 
 @pytest.fixture
 def runner(tmp_path):
-    """The kernel of a Python session, without a sandbox. When it is closed no process may be left."""
+    """The kernel of a Python session without a sandbox. After its end no process may be left."""
     runner = Runner(tmp_path)
     try:
         yield runner

@@ -12,7 +12,7 @@ from pathlib import Path
 from sandbox import Sandbox
 
 # How long a process that was killed may be there until the kernel has taken it apart.
-PATIENCE_S = 2
+PATIENCE_S = 10
 
 # The group of an instance: its name, and its process with namespace and start.
 _GROUP = re.compile(r"([^+]+)\+pid:[^+]+\+\d+\+\d+")

@@ -12,7 +12,7 @@ import jsonschema
 from server import isolator, until
 
 # A sandbox is frozen a second after the last answer. A busy machine needs longer.
-FROZEN_WITHIN_S = 15
+FROZEN_WITHIN_S = 30
 
 # Fewer than a server runs at once.
 AT_ONCE = 6
@@ -146,7 +146,7 @@ class Session:
 
     async def is_running(self):
         """Waits until something runs."""
-        await self._is("running", 20)
+        await self._is("running", 60)
 
     async def is_frozen(self):
         """Waits until nothing in it runs."""
@@ -215,7 +215,7 @@ async def process_of(session):
     def found():
         return [entry.parent.name for entry in Path("/proc").glob("[0-9]*/comm") if _read(entry) == f"{name}\n"]
 
-    await until(found, 5, "the process is seen")
+    await until(found, 30, "the process is seen")
     return int(found()[0])
 
 

@@ -18,7 +18,7 @@ import node
 import pytest
 from server import BINARY, ROOT, configuration, listening
 
-pytestmark = pytest.mark.any_engine
+pytestmark = [pytest.mark.any_engine, pytest.mark.release]
 
 MODULES = ROOT / "tests/node/node_modules"
 PAGE = ROOT / "tests/python/browser/page.html"

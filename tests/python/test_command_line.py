@@ -141,7 +141,6 @@ def test_a_server_whose_answers_are_lost_ends_with_an_error_and_one_whose_log_is
     ("arguments", "told"),
     [
         (["token", "x", "--expires", "5M"], "write m for minutes"),
-        (["bench", "--duration", "30M"], "write m for minutes"),
         (["run", "--timeout", "5M", "main.py"], '--timeout: "5M" is not a duration: write m for minutes'),
         (["token", "x", "--expires", "0s"], "--expires: the token would be expired at once; give at least 1s"),
         (["token", "x", "--expires", "999ms"], "give at least 1s"),

@@ -37,6 +37,7 @@ def ran(*command, **options):
     return done.returncode, done.stdout
 
 
+@pytest.mark.release
 def test_each_alert_fires_when_it_should_and_not_before():
     code, said = ran("promtool", "check", "rules", ALERTS)
     assert code == 0, said
@@ -51,6 +52,7 @@ def test_each_alert_fires_when_it_should_and_not_before():
         assert re.search(rf"alertname: {alert}\n(.*\n)+? *exp_alerts:\n *- exp_labels", text), f"{alert} is not tested"
 
 
+@pytest.mark.release
 def test_grafana_s_model_knows_everything_in_the_dashboard():
     plugins.register_default_plugins()
     written = json.loads(DASHBOARD.read_text())
@@ -111,6 +113,7 @@ def known(text):
             yield name
 
 
+@pytest.mark.release
 async def test_a_prometheus_answers_every_query_of_the_dashboard_and_of_the_alerts(tmp_path):
     settings = {"pool": {"size": 2, "hot": 1}, "audit": {"path": "audit.jsonl"}}
     (tmp_path / "scraping").mkdir()
@@ -147,6 +150,7 @@ async def test_a_prometheus_answers_every_query_of_the_dashboard_and_of_the_aler
                 assert rule["state"] in ("inactive", "pending"), rule
 
 
+@pytest.mark.release
 def test_systemd_accepts_the_units(tmp_path):
     for unit in UNITS.glob("*.service"):
         # Where the program is, and where its variables are, on this machine.

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-pytestmark = pytest.mark.any_engine
+pytestmark = [pytest.mark.any_engine, pytest.mark.release]
 
 # A picture of the state in which each figure is seen last is beside it.
 WITHOUT_WAITING = """

@@ -4,7 +4,8 @@ Each table in the files of `hostile/` is a case: a program, how it is called, an
 it does, the server goes on serving, and at the end nothing is left and nothing has grown.
 
 Programs run several at a time: those with `within_s` over standard input and output, two at a time, and all others
-over HTTP, four at a time. With ISOLATOR_TEST_ALL=1 every program runs over both, one at a time over the first.
+over HTTP, four at a time. With ISOLATOR_TEST_ALL=1 every program runs over both, one at a time over the first. Programs whose
+time is measured run when no other test does.
 
 A call:
 
@@ -270,7 +271,12 @@ def transports(case):
     return ["stdio"] if "within_s" in case.expected else ["http"]
 
 
-RUNS = [(transport, case) for transport in ("stdio", "http") for case in CASES if transport in transports(case)]
+RUNS = [
+    pytest.param(transport, case, marks=pytest.mark.alone if transport == "stdio" else ())
+    for transport in ("stdio", "http")
+    for case in CASES
+    if transport in transports(case)
+]
 
 
 @pytest.fixture(scope="module")

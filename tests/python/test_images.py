@@ -128,6 +128,7 @@ async def stdout(server, **arguments):
     return result.structured_content["stdout"]
 
 
+@pytest.mark.any_engine
 async def test_commands_that_programs_call_are_there(server):
     assert await stdout(server, **python(COMMANDS)) == ""
 
@@ -136,14 +137,20 @@ async def test_git_works_in_the_working_directory(server):
     assert "sandbox: merge" in await stdout(server, **shell(GIT))
 
 
+@pytest.mark.any_engine
+@pytest.mark.release
 async def test_pictures_are_processed_and_models_are_trained(server):
     assert await stdout(server, **python(LEARNING), memory_mb=512) == "(3, 3)\n(4,)\n"
 
 
+@pytest.mark.any_engine
+@pytest.mark.release
 async def test_chinese_japanese_and_korean_are_drawn_with_any_setting(server):
     assert await stdout(server, **python(PICTURE), memory_mb=512) == ""
 
 
+@pytest.mark.any_engine
+@pytest.mark.release
 async def test_fonts_are_found_where_programs_look(server):
     result = await server.call(**python(FONTS), memory_mb=512, timeout="60s")
     data = result.structured_content
@@ -158,6 +165,7 @@ async def test_fonts_are_found_where_programs_look(server):
     assert data["stderr"] == "findfont: Font family 'no such family' not found.\n"
 
 
+@pytest.mark.any_engine
 async def test_numbers_and_order_follow_a_locale(server):
     assert await stdout(server, **python(LOCALES)) == "1.234,5 1,234.5 ['a', 'ä', 'z']\n"
 
@@ -175,6 +183,7 @@ GO_CALLS = (
 )
 
 
+@pytest.mark.any_engine
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
@@ -208,6 +217,7 @@ async def test_advice_says_what_is_missing_and_what_to_do_instead(server, argume
     assert advice in result.structured_content["message"]
 
 
+@pytest.mark.any_engine
 @pytest.mark.parametrize("missing", ["open('data.csv')", "import subprocess; subprocess.run(['./program'])"])
 async def test_a_missing_file_is_not_taken_for_a_command(server, missing):
     result = await server.call(**python(missing))

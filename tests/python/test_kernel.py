@@ -10,6 +10,8 @@ import pytest
 from kernel import Gone, Runner, ended
 from processes import children, open_files, state
 
+pytestmark = pytest.mark.any_engine
+
 
 def test_state_lives_on(runner):
     ended(runner.run("import math\nx = 1\ndef double(n):\n    return 2 * n + y\nclass C:\n    a = 5"))

@@ -9,6 +9,8 @@ from kernel import Gone, Runner, ended
 from processes import children, open_files
 from test_kernel import FAITHFUL_AGAIN, UNFAITHFUL
 
+pytestmark = pytest.mark.any_engine
+
 
 def test_a_cell_runs_in_the_process_that_was_made_for_it(runner):
     ended(runner.run("x = [1]"))

@@ -105,26 +105,33 @@ def test_a_cell_waits_for_what_it_has_started(kernel):
 def test_a_cell_waits_for_a_second_at_most_and_what_is_left_goes_on(kernel):
     started = time.monotonic()
     kernel.good("let ticks = 0; const ticking = setInterval(() => ticks++, 20); 0")
-    assert 0.9 < time.monotonic() - started < 2
+    assert time.monotonic() - started > 0.9
+    # It is not of these cells, which do not wait for it: ten of them take less time than one that waits.
     started = time.monotonic()
     before = int(kernel.good("ticks"))
-    assert before > 20
-    # It is not of this cell.
-    assert time.monotonic() - started < 0.5
-    time.sleep(0.3)
-    assert int(kernel.good("ticks")) > before + 5
+    while (ticks := int(kernel.good("ticks"))) <= before + 5:
+        assert time.monotonic() - started < WITHIN_S
+    assert ticks > before > 0
+    started = time.monotonic()
+    for _ in range(10):
+        kernel.good("ticks")
+    assert time.monotonic() - started < 9
     kernel.good("clearInterval(ticking)")
+    # A server is no reason to wait.
     started = time.monotonic()
     kernel.good("const server = require('http').createServer((q, a) => a.end('served')).listen('/proc/self/cwd/s')\n0")
-    assert time.monotonic() - started < 0.9, "a server is no reason to wait"
+    for number in range(9):
+        kernel.good(f"require('http').createServer(() => 0).listen('/proc/self/cwd/s{number}')\n0")
+    assert time.monotonic() - started < 9
     get = "await new Promise(done => require('http').get({ socketPath: '/proc/self/cwd/s' }, a => a.on('data', done))) + ''"
     assert kernel.good(get) == "'served'"
 
 
 def test_a_failed_cell_does_not_wait(kernel):
     started = time.monotonic()
-    assert kernel.run("setTimeout(() => {}, 900); throw new Error('now')").kind == FAILED
-    assert time.monotonic() - started < 0.6
+    for _ in range(10):
+        assert kernel.run("setTimeout(() => {}, 900); throw new Error('now')").kind == FAILED
+    assert time.monotonic() - started < 8
 
 
 def test_the_program_is_a_module_of_the_workspace(kernel, tmp_path):

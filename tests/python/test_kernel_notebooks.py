@@ -6,6 +6,8 @@ import sys
 import pytest
 from kernel import ended
 
+pytestmark = pytest.mark.any_engine
+
 
 def test_commands_of_the_shell(runner, tmp_path):
     (tmp_path / "a.txt").write_text("x")
@@ -209,7 +211,7 @@ def test_nobody_answers_a_debugger(runner):
     assert runner.run("%tb").error == "UsageError: there was no error yet"
     runner.run("1 / 0")
     for code in ["%debug", "%pdb on"]:
-        assert ended(runner.run(code)).out.startswith("Nobody can answer a debugger here.")
+        assert ended(runner.run(code)).out.startswith("No user can answer a debugger here.")
     assert '  File "<cell 2>", line 1, in <module>\n    1 / 0\n' in ended(runner.run("%tb")).err
     assert ended(runner.run("%xmode Verbose")).out == "Errors are always printed as Python prints them.\n"
 

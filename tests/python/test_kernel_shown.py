@@ -10,6 +10,8 @@ import time
 import pytest
 from kernel import PYTHON, Runner, ended
 
+pytestmark = pytest.mark.any_engine
+
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
@@ -51,7 +53,7 @@ def test_texts(runner):
 def test_long_texts_are_cut_in_bounded_time(runner, code):
     began = time.monotonic()
     text = ended(runner.run(code)).value["text/plain"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert len(text) <= 64 << 10
     assert text.endswith(b"...]") or b"... (cut here" in text[-60:]
     text.decode()

@@ -5,6 +5,7 @@ import random
 import anyio
 import engine
 import package_sets
+import pytest
 from package_index import Index, Packages
 from package_sets import python_set, serving, used
 
@@ -29,6 +30,7 @@ def numbered():
     return found
 
 
+@pytest.mark.any_engine
 async def test_each_request_sees_its_own_set_and_no_other(tmp_path):
     dice = random.Random(SEED)
     names = {f"set-{number}": python_set(f"package-{number}") for number in range(SETS)}

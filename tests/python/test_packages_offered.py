@@ -88,6 +88,6 @@ async def test_older_hosts_are_told_when_a_set_is_there(tmp_path):
         config = package_sets.config(tmp_path, {"tiny": python_set("gamma")}, {"python": index.python()}, {"python"})
         async with serving(tmp_path, config, kind="stdio-legacy", on_message=on_message) as server:
             await server.are("ready")
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 while "ToolListChangedNotification" not in told:
                     await anyio.sleep(0.05)

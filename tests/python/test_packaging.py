@@ -55,6 +55,7 @@ async def says(command, environment, **arguments):
 WITHOUT_RUST = "/usr/local/bin:/usr/bin:/bin"
 
 
+@pytest.mark.release
 @pytest.mark.any_engine
 async def test_a_wheel_is_installed_and_serves_without_rust(tmp_path):
     wheel = built("wheel")
@@ -81,6 +82,7 @@ async def test_a_wheel_is_installed_and_serves_without_rust(tmp_path):
     assert await says([*start, "--engine", "embedded", "serve"], hosts) == "42\n"
 
 
+@pytest.mark.release
 @pytest.mark.only_on("docker")
 async def test_a_container_image_serves_through_the_socket_of_docker():
     # Another base than that of this Debian would have to be pulled or made.
@@ -168,6 +170,7 @@ def call(debian, code):
 AS_SERVICE = "set -a; . /etc/isolator/environment; set +a; "
 
 
+@pytest.mark.release
 @pytest.mark.any_engine
 def test_a_debian_package_is_installed_serves_under_systemd_and_is_purged(tmp_path):
     package = built("deb")

@@ -1,6 +1,5 @@
 """Programs run through the official client, and what comes back to the byte."""
 
-import base64
 import time
 import uuid
 
@@ -44,6 +43,7 @@ async def test_hello_comes_back_byte_for_byte(server, output_schema, language):
     assert receipt(result)["image"].startswith("sha256:")
 
 
+@pytest.mark.any_engine
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_both_streams_come_back(server, language):
     result = await server.call(language=language, entrypoint_code=BOTH_STREAMS[language])
@@ -60,44 +60,6 @@ async def test_arguments_files_and_standard_input_reach_the_program(server, lang
         stdin="from stdin\n",
     )
     assert stdout(result) == "['a b', 'ü']|from a file|from stdin\n"
-
-
-async def test_a_module_among_the_files_can_be_imported(server):
-    result = await server.call(
-        language="python",
-        entrypoint_code="from lib.numbers import answer\nprint(answer())\n",
-        additional_files=[
-            {"filename": "lib/__init__.py", "content": ""},
-            {"filename": "lib/numbers.py", "content": "def answer():\n    return 42\n"},
-        ],
-    )
-    assert stdout(result) == "42\n"
-
-
-async def test_every_byte_of_a_binary_file_arrives(server):
-    content = bytes(range(256))
-    result = await server.call(
-        language="python",
-        entrypoint_code='print(open("bytes", "rb").read().hex())',
-        additional_files=[
-            {
-                "filename": "bytes",
-                "content": base64.b64encode(content).decode(),
-                "encoding": "base64",
-            }
-        ],
-    )
-    assert stdout(result) == content.hex() + "\n"
-
-
-async def test_the_environment_and_the_name_of_the_program_are_the_callers(server):
-    result = await server.call(
-        language="python",
-        entrypoint_code="import os, sys; print(os.environ['COLOUR'], os.path.basename(sys.argv[0]))",
-        entrypoint_filename="paint.py",
-        env={"COLOUR": "red"},
-    )
-    assert stdout(result) == "red paint.py\n"
 
 
 ADVICE = {
@@ -151,6 +113,19 @@ ADVICE = {
     "a field in a constructor": ("typescript", "class A { constructor(public b: number) {} }", "as a field"),
     "tests without their names": ("javascript", "describe('a', () => {})", "from node:test, and use node:assert for expect"),
     "tests of another library": ("javascript", "import { expect } from 'chai'", "use node:test and node:assert"),
+    "a module": ("python", "import left_pad.sub", "the module 'left_pad' is neither among the files"),
+    "a module of Node.js": ("javascript", "require('left-pad')", "the module 'left-pad' is neither among the files"),
+    "an imported module of Node.js": ("javascript", "import x from 'left-pad'", "the module 'left-pad' is neither among the files"),
+    "the network": ("python", "import urllib.request; urllib.request.urlopen('http://example.org')", "no network"),
+    "an address": ("python", "import socket; socket.create_connection(('192.0.2.1', 80), 5)", "no network"),
+    "the network in JavaScript": ("javascript", "require('http').get('http://example.org')", "no network"),
+    "fetch": ("javascript", "fetch('http://example.org').then(console.log)", "no network"),
+    "the network in Go": (
+        "go",
+        'package main\nimport ("log"; "net")\nfunc main() { _, err := net.Dial("tcp", "example.org:80"); log.Fatal(err) }',
+        "no network",
+    ),
+    "a package of Go by its address": ("go", 'package main\nimport _ "example.org/x/y"\nfunc main() {}', "example.org/x/y"),
     "a package of Go": ("go", 'package main\nimport _ "nope"\nfunc main() {}', "the package 'nope' is neither"),
     "its own words about a module": ("python", "import sys; sys.exit(\"ModuleNotFoundError: No module named 'x'\")", "exit code 1\n"),
     "its own words about a module in JavaScript": (
@@ -166,6 +141,7 @@ ADVICE = {
 }
 
 
+@pytest.mark.any_engine
 @pytest.mark.parametrize("what", ADVICE)
 async def test_the_advice_says_what_to_do(server, what):
     language, code, words, *more = ADVICE[what]
@@ -175,6 +151,7 @@ async def test_the_advice_says_what_to_do(server, what):
     assert result.is_error and words in text(result), text(result)
 
 
+@pytest.mark.any_engine
 async def test_what_comes_back_to_nobody_is_told(server):
     notes = [
         ("python", "2 + 2", "only in a session"),
@@ -234,6 +211,7 @@ GO_PROGRAMS = [
 ]
 
 
+@pytest.mark.any_engine
 async def test_a_program_in_go_is_its_package_and_ends_as_itself(server):
     for name, code, more, args, exit_code, out, err in GO_PROGRAMS:
         files = [{"filename": other, "content": more[other]} for other in more if other != name]
@@ -293,33 +271,6 @@ async def test_javascript_has_the_memory_that_was_asked_for(server):
     assert "with memory_mb (at most" in result.structured_content["message"], text(result)
 
 
-# Statements of Go, and what the check of its syntax says of them.
-JUMPS = {
-    "fmt.Println(1)": None,
-    "for { break }": None,
-    "x: for { continue x }": None,
-    "break": "break is not in a loop, switch, or select",
-    "if true { continue }": "continue is not in a loop",
-    "x: fmt.Println(1)": "label x defined and not used",
-    "goto x": "label x not defined",
-    "for { break x }": "break label not defined: x",
-    "goto x; { x: }": "goto x jumps into block",
-    "fallthrough": "fallthrough statement out of place",
-    # A program that runs can't have these either, but its syntax can.
-    "y := undefined": None,
-}
-
-
-async def test_a_jump_in_go_that_leads_nowhere_is_no_syntax(server):
-    for statement, error in JUMPS.items():
-        code = f'package main\nimport "fmt"\nfunc main() {{\n\t{statement}\n}}\n'
-        result = await server.client.call_tool("check_syntax", {"language": "go", "code": code})
-        data = result.structured_content
-        assert data["valid"] is (error is None), f"{statement}: {data}"
-        if error:
-            assert data["error"].startswith(error) and data["line"] == 4, f"{statement}: {data}"
-
-
 # What comes after a snippet's name, its standard input, and what it prints.
 SNIPPETS = [
     ("csv_summary", [], "Name;Amount (USD, EUR)\nx;1,5\n", "2. Amount (USD, EUR): text"),
@@ -340,20 +291,17 @@ SNIPPETS = [
 ]
 
 
+@pytest.mark.any_engine
 async def test_the_snippets_understand_what_files_are_like(server):
     for name, args, stdin, words in SNIPPETS:
         result = await server.call(snippet_name=name, args=args, stdin=stdin)
         assert words in stdout(result), f"{name} {args}: {text(result)}"
 
 
+@pytest.mark.any_engine
 async def test_a_snippet_that_got_nothing_tells_its_usage(server):
     result = await server.call(snippet_name="json_shape")
     assert "its usage: json_shape [--at PATH] [FILE]" in text(result)
-
-
-async def test_a_snippet_runs_by_its_name(server):
-    result = await server.call(snippet_name="word_freq", stdin="one two two\n")
-    assert "two" in stdout(result)
 
 
 @pytest.mark.every_server

@@ -39,13 +39,15 @@ async def test_nothing_in_an_idle_session_uses_time(server):
         before = int(await session.value("n"))
         answer = await session.answer("n")
         assert not answer.meta["isolator/receipt"]["frozen"]
-        await anyio.sleep(0.2)
-        assert int(await session.value("n")) > before and cpu_of(sandbox) > spent
+        with anyio.fail_after(30):
+            while int(await session.value("n")) <= before or cpu_of(sandbox) <= spent:
+                await anyio.sleep(0.1)
         await session.is_frozen()
         answer = await session.answer("n")
         assert answer.meta["isolator/receipt"]["frozen"] and int(answer.structured_content["result"]) > before
 
 
+@pytest.mark.alone
 async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(tmp_path):
     config = configuration(tmp_path, pool=POOL, requests={"maxRunning": 1})
     async with serving(tmp_path, config) as (server, tools):
@@ -56,10 +58,10 @@ async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(t
             await session.cell(COUNTS + "open('a', 'w').write('a')")
         used, began, uses = sum(map(cpu_of, sandboxes)), time.monotonic(), [0] * 4
 
-        # One rewinds, lists and reads without a pause, and the others have short cells.
+        # One rewinds, lists and reads without a pause, and the others have short cells, until each has done so three times.
         async def use(number):
             session = sessions[number]
-            while time.monotonic() - began < 4:
+            while min(uses) < 3 or time.monotonic() - began < 2:
                 if number == 0:
                     await tools.call("rewind_session", {"session": session.id, "cells": 1})
                     assert "a" in await session.files() and (await session.file("a")).text == "a"
@@ -68,10 +70,10 @@ async def test_all_sessions_together_use_no_more_cpu_time_than_the_slots_allow(t
                     await anyio.sleep(0.3)
                 uses[number] += 1
 
-        await at_once(use, range(4))
+        with anyio.fail_after(60):
+            await at_once(use, range(4))
         took, used = time.monotonic() - began, sum(map(cpu_of, sandboxes)) - used
         assert used < 1.15 * took + 0.2, f"{used} s of CPU time in {took} s: {uses}"
-        assert all(count > 2 for count in uses), uses
 
 
 USES = {
@@ -102,23 +104,23 @@ async def test_a_frozen_session_is_thawed_by_whatever_uses_it(server):
 
 @pytest.mark.any_engine
 async def test_a_session_ends_when_it_is_not_used_and_says_so(tmp_path):
-    async with serving(tmp_path, configuration(tmp_path, pool=POOL, sessions={"idleTimeout": "2s"})) as (server, tools):
+    async with serving(tmp_path, configuration(tmp_path, pool=POOL, sessions={"idleTimeout": "3s"})) as (server, tools):
         short = await open_session(tools, idle_timeout="1s")
         session = await open_session(tools)
-        assert (short.opened["limits"]["idle_timeout"], session.opened["limits"]["idle_timeout"]) == ("1s", "2s")
+        assert (short.opened["limits"]["idle_timeout"], session.opened["limits"]["idle_timeout"]) == ("1s", "3s")
         # Neither a cell that takes longer nor use ends it.
-        await session.cell("x = 1\nimport time; time.sleep(2.5)")
+        await session.cell("x = 1\nimport time; time.sleep(3.5)")
         for _ in range(3):
-            await anyio.sleep(0.8)
+            await anyio.sleep(1.1)
             assert await session.value("x") == "1"
         gone = await tools.is_gone(short.id, "it was not used for 1s")
         assert (gone["journal"], gone["language"], gone["forgotten_cells"]) == ([], "python", 0)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while await tools.listed():
                 await anyio.sleep(0.1)
-        gone = await tools.is_gone(session.id, "it was not used for 2s")
-        assert gone["journal"][0] == {"cell": 1, "code": "x = 1\nimport time; time.sleep(2.5)", "state": "ran"}
-        with pytest.raises(MCPError, match="it was not used for 2s"):
+        gone = await tools.is_gone(session.id, "it was not used for 3s")
+        assert gone["journal"][0] == {"cell": 1, "code": "x = 1\nimport time; time.sleep(3.5)", "state": "ran"}
+        with pytest.raises(MCPError, match="it was not used for 3s"):
             await session.files()
         assert server.sandboxes() == set()
 
@@ -128,7 +130,7 @@ async def test_a_session_ends_when_it_is_old_even_if_it_is_used(tmp_path):
     async with serving(tmp_path, configuration(tmp_path, pool=POOL, sessions={"maxAge": "2s"})) as (_, tools):
         session = await open_session(tools)
         assert (await session.cell("x = 1"))["expires_at"] == session.opened["expires_at"]
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while (await session.answer("x")).structured_content["status"] == "success":
                 await anyio.sleep(0.2)
         await tools.is_gone(session.id, "it had reached the greatest age of a session, 2s")
@@ -238,7 +240,7 @@ async def test_hundreds_of_sessions_are_opened_and_few_are_there(tmp_path):
                 calls.start_soon(open_some, 35)
         assert statuses.count(False) >= 100, statuses
         assert len(await tools.listed()) <= 4
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(server.sandboxes()) > 4:
                 await anyio.sleep(0.1)
         counts = await tools.counts()

@@ -402,8 +402,8 @@ async def test_a_kernel_that_an_earlier_cell_holds_up_takes_the_next_one_soon(pl
         await anyio.sleep(0.6)
         began = time.monotonic()
         assert await session.value("x") == "1"
-        # It is helped after a second.
-        assert time.monotonic() - began < 4
+        # It is helped after a second, and a session that gets no help has no answer for a minute.
+        assert time.monotonic() - began < 20
 
 
 async def test_a_workspace_that_is_full_takes_no_files_and_says_so(place):

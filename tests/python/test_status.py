@@ -37,6 +37,7 @@ async def read(url, uri):
     assert status == 200 and "result" in json.loads(body), body
 
 
+@pytest.mark.release
 async def test_the_page_shows_what_happens_and_keeps_itself_up_to_date(tmp_path):
     async with operated(tmp_path, pool={"size": 2, "hot": 1}) as (url, admin, _):
         for number in range(12):
@@ -158,6 +159,7 @@ def brightness(picture):
     return sum(line[:3]) / 3
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("look", LOOKS)
 async def test_the_page_fits_every_screen_also_with_twenty_languages(tmp_path, look):
     own = {"image": NO_IMAGE, "extensions": [".x"], "command": ["x", "{file}"], "description": "x"}

@@ -47,6 +47,7 @@ VALID = {
         "package main\nfunc main() { for { break } }",
         "package main\nfunc f[T any](t T) T { return t }\nfunc main() { for range 3 { f(1) } }",
         "package main\nfunc main() { x: for { break x } }",
+        "package main\nfunc main() { x: for { if true { break }; continue x } }",
         "package other",
     ],
     "python": [
@@ -117,6 +118,8 @@ INVALID = {
         "package main\nfunc main() { else {} }",
         "package main\nfunc main() {",
         "package main\nfunc main() { fallthrough }",
+        "package main\nfunc main() { if true { continue } }",
+        "package main\nfunc main() {\n\tfor { break x }\n}",
         "package main\nimport \"os\"\nvar a = 1\nimport \"io\"\nfunc main() {}",
     ],
     "python": [

@@ -66,6 +66,8 @@ async def tune(folder, *arguments, config=None):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+@pytest.mark.alone
+@pytest.mark.release
 async def test_the_advice_for_an_agent_keeps_the_warm_share_that_it_promises(tmp_path):
     settings = {"pool": {"size": 1, "hot": 1}, "audit": {"path": "audit.jsonl"}}
     log, chart = tmp_path / "audit.jsonl", tmp_path / "chart.svg"
@@ -112,6 +114,7 @@ async def test_the_advice_for_an_agent_keeps_the_warm_share_that_it_promises(tmp
     assert after >= logged["warm"] - 0.03 and after > before, (before, logged["warm"], after)
 
 
+@pytest.mark.alone
 async def test_a_pool_follows_its_calls(tmp_path):
     async with operated(tmp_path, pool={"size": {"min": 1, "max": 8}, "memoryMB": 2048}) as (url, admin, _):
         await is_full(admin)
@@ -128,6 +131,7 @@ async def test_a_pool_follows_its_calls(tmp_path):
         assert code == 0 and "follows the calls by itself" in said, (said, notes)
 
 
+@pytest.mark.alone
 async def test_the_advice_is_in_effect_after_a_reload(tmp_path):
     settings = {"pool": {"size": {"min": 1, "max": 8}}, "admin": {"address": ANY_PORT}}
     async with operated(tmp_path, **settings) as (url, admin, _):

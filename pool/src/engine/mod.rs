@@ -161,7 +161,7 @@ pub enum SandboxState {
     Paused,
     /// It exists, but its processes have ended.
     Stopped,
-    /// Its processes have ended by themselves: the engine knows that nobody outside did it.
+    /// Its processes have ended by themselves, or the kernel killed them because memory ran out.
     Ended,
     /// The engine does not know it.
     Gone,

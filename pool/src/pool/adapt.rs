@@ -8,12 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::pools::Pools;
-use super::served::FoundPool;
+use super::receipt::FoundPool;
 use super::sizing::{LeadTime, Seen, Size, Sizes};
 use super::{Pool, Shared};
 use crate::engine::WaitingMemory;
-use crate::engine::limits::ByteSize;
 use crate::engine::preload::Preload;
 use crate::lock::lock;
 
@@ -106,6 +104,27 @@ impl Sizing {
             self.pools.push(OfName { name: name.to_owned(), pool: Weak::new() });
             self.sizes.add(Size::Fixed(0))
         })
+    }
+
+    /// Lets the pools of a configuration have these sizes and follow their calls. `of_name` gives the size and the pool of a name.
+    pub(super) fn adopt(
+        &mut self,
+        refills: usize,
+        memory: Option<u64>,
+        of_name: impl Fn(&str) -> (Size, Weak<Pool>),
+    ) {
+        self.sizes.set_refills(refills);
+        self.sizes.bound(memory);
+        for (place, of) in self.pools.iter_mut().enumerate() {
+            let (size, pool) = of_name(&of.name);
+            self.sizes.set(place, size);
+            of.pool = pool;
+        }
+    }
+
+    /// The calls of the pool at a place so far.
+    pub(super) fn seen(&self, place: usize) -> Option<&Seen> {
+        self.sizes.seen(place)
     }
 }
 
@@ -216,30 +235,6 @@ impl Pool {
     /// Notes that it was served, for advice about the size.
     pub(super) fn note_served(&self, found: FoundPool) {
         lock(&self.shared.sizing).sizes.served(self.place, found.at, found.depth);
-    }
-}
-
-impl Pools {
-    /// Lets the sizes of these pools follow their calls, as they are configured, and those of no others.
-    pub(super) fn adopt_sizes(&self) {
-        {
-            let Sizing { sizes, pools } = &mut *lock(&self.shared.sizing);
-            sizes.set_refills(self.limits.refills);
-            sizes.bound(self.limits.memory.map(ByteSize::as_bytes));
-            for (place, of) in pools.iter_mut().enumerate() {
-                let own = self.pools.get(&of.name);
-                let size = self.sizes.get(&of.name).map_or(Size::Fixed(0), |size| size.size);
-                sizes.set(place, size);
-                of.pool = own.map(Arc::downgrade).unwrap_or_default();
-            }
-        }
-        self.shared.called.notify_one();
-    }
-
-    /// What is known of the calls of the pool `name`, if there is one.
-    pub fn seen(&self, name: &str) -> Option<Seen> {
-        let pool = self.pools.get(name)?;
-        lock(&self.shared.sizing).sizes.seen(pool.place).cloned()
     }
 }
 

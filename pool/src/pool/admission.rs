@@ -165,17 +165,9 @@ impl Admitted {
 }
 
 impl Admission {
-    /// A gate where all clients have the same rights.
-    pub fn new(limits: AdmissionLimits) -> Self {
-        Self::with(limits, None)
-    }
-
-    /// A gate where one client comes first. It must have bounds of its own.
-    pub fn with_first(limits: AdmissionLimits, first: Client) -> Self {
-        Self::with(limits, Some(first))
-    }
-
-    fn with(limits: AdmissionLimits, first: Option<Client>) -> Self {
+    /// A gate where all clients have the same rights, except that `first` comes before all others. That one must have bounds of
+    /// its own.
+    pub fn new(limits: AdmissionLimits, first: Option<Client>) -> Self {
         let turns = Turns {
             limits,
             first,

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::admission::{AdmissionError, Client};
-use super::pools::{ExecuteError, OpenError, OpenReceipt, Receipt};
+use super::receipt::{ExecuteError, OpenReceipt, Receipt};
 use super::session::{EndReason, SessionError};
 use super::{CheckoutError, Start};
 use crate::counts::{Count, TimeSum, Times};
@@ -76,15 +76,7 @@ impl Failure {
             ExecuteError::Admission(_) => Self::Busy,
             ExecuteError::Checkout(CheckoutError::ImageComing { .. }) => Self::ImageComing,
             ExecuteError::Checkout(_) | ExecuteError::NoSuchPool(_) => Self::NoSandbox,
-            ExecuteError::Run(_) => Self::Sandbox,
-        }
-    }
-
-    /// Why a session was not opened.
-    pub(super) fn of_opening(error: &OpenError) -> Self {
-        match error {
-            OpenError::Execute(error) => Self::of(error),
-            OpenError::Session(_) => Self::Sandbox,
+            ExecuteError::Run(_) | ExecuteError::Session(_) => Self::Sandbox,
         }
     }
 
@@ -99,6 +91,7 @@ impl Failure {
             SessionError::Ended(_)
             | SessionError::Files(_)
             | SessionError::Command(_)
+            | SessionError::TooLarge(_)
             | SessionError::NoSuchFile(_) => None,
         }
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use isolator_runner::wire::Wanted;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -14,20 +13,18 @@ use tokio_util::task::TaskTracker;
 use crate::engine::images::ImageProvider;
 use crate::engine::instance::Instance;
 use crate::engine::limits::{ByteSize, LimitKind};
-use crate::engine::preload::Want;
 use crate::engine::{
     Call, Engine, EngineError, SandboxSpec, ToolGroup, Unsupported, WaitingMemory, bounded,
 };
+use crate::lock::lock;
 use crate::packages::PackageSet;
 use crate::pool::admission::{Admission, AdmissionError, AdmissionLimits, Client};
-use crate::pool::counts::{Counting, Failure, PoolCounts, SharedCounts};
-pub use crate::pool::served::{ExecuteError, FoundPool, OpenError, OpenReceipt, Receipt};
-use crate::pool::session::{self, Session, SessionError, SessionRequest};
-use crate::pool::{
-    CheckoutError, CheckoutSource, Pool, PoolSize, PoolStatus, Shared, adapt, reconcile,
-};
-use crate::run::outcome::Outcome;
-use crate::run::{self, RunError, RunRequest};
+use crate::pool::counts::{Failure, PoolCounts, SharedCounts};
+pub use crate::pool::receipt::{ExecuteError, FoundPool, OpenReceipt, Receipt};
+use crate::pool::session::SessionError;
+use crate::pool::sizing::{Seen, Size};
+use crate::pool::{CheckoutError, Pool, PoolSize, PoolStatus, Shared, adapt, reconcile};
+use crate::run::RunError;
 use crate::sandbox::activity::ActivityGate;
 use crate::sandbox::reaper::Reaper;
 use crate::sandbox::sweep;
@@ -122,178 +119,16 @@ impl Pools {
             (name, pool)
         };
         let pools = specs.into_iter().map(start).collect();
-        let admission = Admission::new(limits.admission);
+        let admission = Admission::new(limits.admission, None);
         let abort = CancellationToken::new();
         let pools = Self { shared, admission, pools, counts, sizes, limits, abort };
         pools.adopt_sizes();
         Ok(pools)
     }
 
-    /// Runs a client's request in a fresh sandbox of the pool `name`. Dropping the future ends the program
-    /// and removes the sandbox.
-    ///
-    /// # Errors
-    ///
-    /// See [`ExecuteError`]. What the program did wrong is not an error but an [`Outcome`].
-    pub async fn execute(
-        &self,
-        name: &str,
-        client: &Client,
-        request: &RunRequest,
-    ) -> Result<(Outcome, Receipt), ExecuteError> {
-        let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
-        let counting = Counting::new(&pool.counts);
-        let result = tokio::select! {
-            biased;
-            () = self.abort.cancelled() => Err(AdmissionError::Closed.into()),
-            result = self.admit_and_run(pool, client, request) => result,
-        };
-        match &result {
-            Ok((outcome, receipt)) => {
-                counting.end(None);
-                pool.counts.executed(outcome, receipt);
-            }
-            Err(error) => {
-                let failure = Failure::of(error);
-                counting.end(Some(failure));
-                self.shared.counts.failed(name, failure, error.to_string());
-            }
-        }
-        result
-    }
-
-    async fn admit_and_run(
-        &self,
-        pool: &Arc<Pool>,
-        client: &Client,
-        request: &RunRequest,
-    ) -> Result<(Outcome, Receipt), ExecuteError> {
-        let arrived = Instant::now();
-        let _admitted = self.admission.enter(client).await?;
-        let admitted = Instant::now();
-        self.shared.counts.queue.add(admitted - arrived);
-        let mut want = pool.expect(request);
-        let of = client.to_string();
-        let found = pool.note_call();
-        let mut is_first = true;
-        let mut source = CheckoutSource::IdleSet;
-        loop {
-            let checked_out = pool.checkout(source, want.interpreter == Wanted::Loaded).await;
-            let (sandbox, start) = checked_out.map_err(|error| self.with_ready(error))?;
-            let checkout = admitted.elapsed();
-            let _running = pool.counts.in_use.begin(client, start);
-            let image = sandbox.spec.image.digest.clone();
-            let run = run::run(sandbox, request, &want, &of, &self.shared.tasks);
-            match self.shared.activity.during(run).await {
-                // Each retry takes a sandbox from the idle set, so this ends.
-                Err(RunError::NotThawed(error)) => {
-                    tracing::warn!(%error, "a paused sandbox could not be thawed, trying another");
-                    if matches!(error, EngineError::Deadline { .. }) {
-                        // The next one would most likely take as long.
-                        source = CheckoutSource::New;
-                    }
-                }
-                // The program has not begun, so a second sandbox can have it.
-                Err(
-                    error @ (RunError::NotStarted(_)
-                    | RunError::NotForked(_)
-                    | RunError::NotBound(_)),
-                ) if is_first => {
-                    tracing::warn!(%error, "the program did not start, trying another sandbox");
-                    if matches!(error, RunError::NotForked(_)) {
-                        // The next fork may fail in the same way, and an interpreter of its own can run the program.
-                        want = Want::only(Wanted::New);
-                    }
-                    is_first = false;
-                    // The idle ones may have ended with it, and their streams not yet.
-                    source = CheckoutSource::New;
-                }
-                ran => {
-                    pool.count(start);
-                    let (outcome, run) = ran?;
-                    pool.note_served(found);
-                    let queue = admitted - arrived;
-                    let unenforced = self.shared.engine.unenforced();
-                    return Ok((
-                        outcome,
-                        Receipt { start, found, queue, checkout, run, image, unenforced },
-                    ));
-                }
-            }
-        }
-    }
-
-    /// Takes a sandbox of the pool `name` for a client's session. Dropping the future removes the sandbox.
-    ///
-    /// # Errors
-    ///
-    /// See [`OpenError`].
-    pub async fn open_session(
-        &self,
-        name: &str,
-        client: &Client,
-        request: &SessionRequest,
-    ) -> Result<(Session, OpenReceipt), OpenError> {
-        let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
-        let counting = Counting::new(&pool.counts);
-        let opened = tokio::select! {
-            biased;
-            () = self.abort.cancelled() => Err(ExecuteError::from(AdmissionError::Closed).into()),
-            opened = self.admit_and_open(pool, client, request) => opened,
-        };
-        let failure = opened.as_ref().err().map(Failure::of_opening);
-        counting.end(failure);
-        if let (Err(error), Some(failure)) = (&opened, failure) {
-            self.shared.counts.failed(name, failure, error.to_string());
-        }
-        opened
-    }
-
-    async fn admit_and_open(
-        &self,
-        pool: &Arc<Pool>,
-        client: &Client,
-        request: &SessionRequest,
-    ) -> Result<(Session, OpenReceipt), OpenError> {
-        let arrived = Instant::now();
-        let slot = self.admission.enter(client).await.map_err(ExecuteError::from)?;
-        let queue = arrived.elapsed();
-        self.shared.counts.queue.add(queue);
-        let want = pool.for_session(request);
-        let found = pool.note_call();
-        let mut source = CheckoutSource::IdleSet;
-        loop {
-            let began = Instant::now();
-            let checked_out = pool.checkout(source, want.interpreter == Wanted::Loaded).await;
-            let (mut sandbox, start) =
-                checked_out.map_err(|error| ExecuteError::from(self.with_ready(error)))?;
-            let checkout = began.elapsed();
-            let began = Instant::now();
-            let open = async {
-                let packages = request.packages.as_ref();
-                let prepared = run::prepare(&mut sandbox, request.resources, packages, &want).await;
-                let prepared = prepared.map_err(ExecuteError::from)?;
-                session::open(&mut sandbox, request, prepared).await.map_err(OpenError::from)
-            };
-            match self.shared.activity.during(open).await {
-                // Nothing of the session has begun, so a new sandbox can have it. The idle ones may all have the same fault.
-                Err(error) if source == CheckoutSource::IdleSet && !error.is_of_any_sandbox() => {
-                    tracing::warn!(%error, "a session did not begin, trying another sandbox");
-                    source = CheckoutSource::New;
-                }
-                opened => {
-                    pool.count(start);
-                    let open = began.elapsed();
-                    let receipt = OpenReceipt { start, found, queue, checkout, open };
-                    return opened.map(|opened| {
-                        pool.note_served(found);
-                        pool.counts.opened(&receipt);
-                        let (shared, abort) = (&self.shared, self.abort.clone());
-                        (session::begin(sandbox, opened, request, slot, shared, abort), receipt)
-                    });
-                }
-            }
-        }
+    /// The pool of this name.
+    pub(super) fn pool(&self, name: &str) -> Result<&Arc<Pool>, ExecuteError> {
+        self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))
     }
 
     /// Brings a set of packages to where the sandboxes of the pool `name` are made, so that the first request with it does not have
@@ -304,7 +139,7 @@ impl Pools {
     ///
     /// When there is no such pool, its image is not there, or the engine can't take the set.
     pub async fn provide_packages(&self, name: &str, set: &PackageSet) -> Result<(), ExecuteError> {
-        let pool = self.pools.get(name).ok_or_else(|| ExecuteError::NoSuchPool(name.to_owned()))?;
+        let pool = self.pool(name)?;
         let provide = async {
             let spec = pool.template.resolve(&self.shared).await.map_err(CheckoutError::from)?;
             let provided = self.shared.engine.provide(set, &spec.image);
@@ -344,12 +179,29 @@ impl Pools {
     }
 
     /// Names the pools that a caller can use meanwhile, if the image of the one it asked for is still coming.
-    fn with_ready(&self, mut error: CheckoutError) -> CheckoutError {
+    pub(super) fn with_ready(&self, mut error: CheckoutError) -> CheckoutError {
         if let CheckoutError::ImageComing { ready, .. } = &mut error {
             let is_ready = |(_, pool): &(&String, &Arc<Pool>)| pool.has_image();
             *ready = self.pools.iter().filter(is_ready).map(|(name, _)| name.clone()).collect();
         }
         error
+    }
+
+    /// Lets the sizes of these pools follow their calls, as they are configured, and those of no others.
+    pub(super) fn adopt_sizes(&self) {
+        let of_name = |name: &str| {
+            let size = self.sizes.get(name).map_or(Size::Fixed(0), |size| size.size);
+            (size, self.pools.get(name).map(Arc::downgrade).unwrap_or_default())
+        };
+        let memory = self.limits.memory.map(ByteSize::as_bytes);
+        lock(&self.shared.sizing).adopt(self.limits.refills, memory, of_name);
+        self.shared.called.notify_one();
+    }
+
+    /// The calls of the pool `name` so far, if there is one.
+    pub fn seen(&self, name: &str) -> Option<Seen> {
+        let pool = self.pools.get(name)?;
+        lock(&self.shared.sizing).seen(pool.place).cloned()
     }
 
     /// The pools' state, by name.

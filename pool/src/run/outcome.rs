@@ -4,10 +4,8 @@
 use std::time::Duration;
 
 pub use isolator_runner::wire::End;
-use isolator_runner::wire::{Exit, KillReason, MAX_IN_TMP};
+use isolator_runner::wire::{Exit, KillReason};
 use memchr::memmem;
-
-use crate::run::output::Output;
 
 /// The status on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,7 +49,7 @@ impl Status {
 
     /// What the runner's report says. A program that succeeds although a child was killed for lack of memory is a success;
     /// one that fails after that ran out of memory.
-    fn of_exit(exit: &Exit) -> Self {
+    pub(super) fn of_exit(exit: &Exit) -> Self {
         match (exit.killed, exit.end) {
             (Some(KillReason::Deadline), _) => Self::Timeout,
             (Some(KillReason::OutputLimit), _) => Self::OutputLimit,
@@ -227,50 +225,18 @@ impl Outcome {
         }
     }
 
-    /// The outcome that the runner's report makes. The full disks are shown to the caller, so only those are kept that the
-    /// runner was asked about.
-    pub(crate) fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Self {
-        exit.full_disks.retain(|disk| disks.contains(disk));
-        exit.full_disks.truncate(disks.len());
-        exit.in_tmp.truncate(MAX_IN_TMP);
-        let status = Status::of_exit(&exit);
-        let Output { mut stdout, mut stderr, files, .. } = output;
-        stdout.dropped = exit.stdout.dropped;
-        stderr.dropped = exit.stderr.dropped;
-        Self {
-            status,
-            end: Some(exit.end),
-            stdout,
-            stderr,
-            wall: exit.wall,
-            cpu: exit.cpu,
-            peak_memory: exit.peak_memory,
-            oom_kills: exit.oom_kills,
-            refused_forks: exit.refused_forks,
-            full_disks: exit.full_disks,
-            files,
-            more_files: exit.more_files,
-            in_tmp: exit.in_tmp,
-        }
-    }
-
-    /// The outcome of a run whose runner did not report.
-    pub(crate) fn without_report(status: Status, output: Output, wall: Duration) -> Self {
-        // If files were asked for, some may not have been listed.
-        let more_files = output.may_have_more_files();
-        let Output { stdout, stderr, files, .. } = output;
-        Self { stdout, stderr, wall, files, more_files, ..Self::of(status) }
-    }
-
-    /// Whether it ended for want of memory: the kernel has killed it, or the heap of Node.js was full.
-    pub fn lacked_memory(&self) -> bool {
+    /// Whether it ended because memory ran out: the kernel has killed it, or the heap of Node.js was full.
+    pub fn ran_out_of_memory(&self) -> bool {
         self.status == Status::OutOfMemory || self.has_full_heap()
     }
 
     /// Whether it says that the heap of Node.js was full.
     pub fn has_full_heap(&self) -> bool {
+        if self.end != Some(ABORTED) {
+            return false;
+        }
         let printed = self.stderr.shortened(0, SEARCHED).to_bytes();
-        self.end == Some(ABORTED) && memmem::find(&printed, HEAP_FULL).is_some()
+        memmem::find(&printed, HEAP_FULL).is_some()
     }
 
     /// The exit code that a shell would tell: 124 after a timeout, 128 and the number of the signal that

@@ -12,6 +12,7 @@ pub(crate) mod connection;
 pub(crate) mod reaper;
 pub mod sweep;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +56,14 @@ pub(crate) enum Missing {
 
 /// The runner is parked, everything that should wait in the sandbox is there, and it is frozen.
 pub(crate) struct Paused;
+
+/// A sandbox that was to be frozen.
+pub(crate) enum PausedOrKept {
+    /// It is frozen.
+    Paused(Sandbox<Paused>),
+    /// It could not be frozen, and still runs.
+    Kept(Sandbox<Armed>),
+}
 
 /// A sandbox that can serve one request, or one session.
 pub(crate) struct Sandbox<State> {
@@ -251,8 +260,9 @@ impl Sandbox<Armed> {
     }
 
     /// Tells the engine what the program has imported, and its CPU time.
-    pub(crate) fn imported(&self, client: &str, want: &Want, cpu: Duration) {
+    pub(crate) fn imported(&self, client: &dyn fmt::Display, want: &Want, cpu: Duration) {
         if !want.imports.modules.is_empty() {
+            let client = &client.to_string();
             let with_modules = want.interpreter == Wanted::Loaded;
             let imported = Imported { client, with_modules, imports: &want.imports, cpu };
             self.engine.imported(self.lease.name(), &self.spec, imported);
@@ -265,19 +275,17 @@ impl Sandbox<Armed> {
         Ok(self.into_state(Paused))
     }
 
-    /// The same of a sandbox that is of use all the same: if it could not be frozen and runs, it comes back.
-    pub(crate) async fn pause_or_keep(
-        mut self,
-    ) -> Result<Result<Sandbox<Paused>, Self>, SandboxError> {
+    /// Freezes the sandbox, or keeps it if the engine failed and it still runs.
+    pub(crate) async fn pause_or_keep(mut self) -> Result<PausedOrKept, SandboxError> {
         let Err(error) = bounded(Call::Pause, self.engine.pause(self.lease.name())).await else {
-            return Ok(Ok(self.into_state(Paused)));
+            return Ok(PausedOrKept::Paused(self.into_state(Paused)));
         };
         match self.state().await? {
             SandboxState::Running => {
                 tracing::warn!(%error, "a sandbox could not be frozen");
-                Ok(Err(self))
+                Ok(PausedOrKept::Kept(self))
             }
-            SandboxState::Paused => Ok(Ok(self.into_state(Paused))),
+            SandboxState::Paused => Ok(PausedOrKept::Paused(self.into_state(Paused))),
             SandboxState::Stopped | SandboxState::Ended | SandboxState::Gone => Err(error.into()),
         }
     }

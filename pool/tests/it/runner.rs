@@ -123,7 +123,7 @@ async fn a_reported_failure_is_an_error_of_its_own_kind() {
         ("workspace-full", |e| matches!(e, RunError::WorkspaceFull(_))),
         ("workspace", |e| matches!(e, RunError::Workspace(_))),
         ("command", |e| matches!(e, RunError::Command(_))),
-        ("protocol", |e| matches!(e, RunError::Sandbox(_))),
+        ("protocol", |e| matches!(e, RunError::Protocol(_))),
     ];
     for (cause, expected) in causes {
         let failed = outcome(&request(&["fail", cause])).await;
@@ -170,13 +170,16 @@ async fn a_large_input_reaches_the_program_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_whose_limits_can_not_be_changed_is_not_used() {
+async fn a_sandbox_whose_limits_can_not_be_changed_is_replaced_once() {
     let world = World::full(Setup::default()).await;
     let mut other = run_for(5);
     other.resources.cpu = isolator_pool::engine::limits::CpuShare::millis(1);
-    for fault in [Fault::Fail(1), Fault::EndsContainer] {
+    world.engine.fault(Call::Update, Fault::Fail(1));
+    started(world.run(&other).await);
+    for fault in [Fault::Broken, Fault::EndsContainer] {
         world.engine.fault(Call::Update, fault);
-        assert!(matches!(world.run(&other).await, Err(ExecuteError::Run(RunError::Sandbox(_)))));
+        let error = world.run(&other).await.expect_err("two were tried");
+        assert!(matches!(error, ExecuteError::Run(RunError::NotLimited(_))), "{error}");
     }
     world.engine.heal();
     started(world.run(&other).await);

@@ -47,6 +47,10 @@ async fn run(session: &Session, code: &str) -> Result<CellOutcome, SessionError>
     session.run(cell(code), |_| {}).await
 }
 
+fn is_lost(reason: &EndReason, why: &str) -> bool {
+    matches!(reason, EndReason::Lost(error) if error.to_string().contains(why))
+}
+
 /// Runs a cell in a task of its own.
 fn spawn(
     world: &World,
@@ -70,7 +74,7 @@ async fn cells_share_a_sandbox_that_never_goes_back() {
     assert_eq!(session.memory(), 2 << 20);
     until("the pool has made another", || world.engine.live() == 3).await;
     session.close();
-    assert_eq!(session.ended().await, EndReason::Closed);
+    assert!(matches!(session.ended().await, EndReason::Closed));
     assert!(matches!(run(&session, "sleep 5").await, Err(SessionError::Ended(EndReason::Closed))));
     world.end().await;
 }
@@ -182,7 +186,7 @@ async fn callers_of_a_session_whose_task_panics_are_told() {
     let (ran, waited) = tokio::join!(panics, waiting);
     for ended in [ran, waited, run(&session, "sleep 5").await] {
         assert!(
-            matches!(&ended, Err(SessionError::Ended(EndReason::Lost(why))) if why.contains("server")),
+            matches!(&ended, Err(SessionError::Ended(EndReason::Lost(why))) if why.to_string().contains("server")),
             "{ended:?}"
         );
     }
@@ -342,9 +346,9 @@ async fn every_end_has_its_reason_and_leaves_nothing() {
     let cases: [(&str, Expected); 5] = [
         ("end", |reason| matches!(reason, EndReason::ByProgram(_))),
         ("eof", |reason| matches!(reason, EndReason::ByProgram(_))),
-        ("silence", |reason| matches!(reason, EndReason::Lost(why) if why.contains("in time"))),
-        ("garbage", |reason| matches!(reason, EndReason::Lost(why) if why.contains("protocol"))),
-        ("unexpected", |reason| matches!(reason, EndReason::Lost(why) if why.contains("protocol"))),
+        ("silence", |reason| is_lost(reason, "in time")),
+        ("garbage", |reason| is_lost(reason, "protocol")),
+        ("unexpected", |reason| is_lost(reason, "protocol")),
     ];
     for (code, expected) in cases {
         let world = World::full(Setup::default()).await;

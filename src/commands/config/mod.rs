@@ -3,24 +3,39 @@
 mod check;
 mod init;
 
+use clap::Subcommand;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::commands::cli::ConfigCommand;
+use super::global::GlobalOptions;
 use crate::commands::{Work, complain, say};
-use crate::config::{self, Config, ConfigError, EngineKind, Problem};
+use crate::config::{self, Config, ConfigError, Problem};
 
-/// Runs the command, with the `--config` and the `--engine` that were given.
-pub fn config(file: Option<PathBuf>, engine: Option<EngineKind>, command: ConfigCommand) -> Work {
+/// The commands for the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check the configuration, the files that it names, and whether the engine can do what it says. The exit
+    /// code is 1 if there are errors
+    Check {
+        /// Only print every key with its value, and where that comes from
+        #[arg(long)]
+        show: bool,
+    },
+    /// Print the JSON schema of the configuration
+    Schema,
+    /// Write a configuration to start from, and the snippets that come with Isolator
+    Init {
+        /// The directory to write to
+        #[arg(default_value = ".")]
+        directory: PathBuf,
+    },
+}
+
+/// Runs the command.
+pub fn config(options: GlobalOptions, command: ConfigCommand) -> Work {
     Box::pin(async move {
-        let load = || -> Result<Config, ConfigError> {
-            let mut config = Config::load(file.as_deref())?;
-            config.is_file_chosen_on_command_line = file.is_some();
-            config.choose_engine(engine);
-            Ok(config)
-        };
         match command {
-            ConfigCommand::Check { show } => match load() {
+            ConfigCommand::Check { show } => match options.load() {
                 Ok(config) if show => show_all(&config),
                 Ok(config) => check::check(&config).await,
                 Err(error @ ConfigError::Invalid { .. }) => {

@@ -12,6 +12,8 @@ mod runc;
 #[cfg(test)]
 mod tests;
 
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -32,13 +34,24 @@ use self::host::Surroundings;
 pub use self::host::names_of_checks;
 pub(super) use self::packages::missing_tools;
 use crate::app::{App, PoolFill, pool_specs};
-use crate::commands::cli::DoctorArguments;
 use crate::commands::config::how_to_get_snippets;
 use crate::commands::image::how_to_fetch;
 use crate::commands::signals::{stop_signal, stopped_by};
 use crate::commands::{Work, complain, isolator, told};
 use crate::config::{Config, EngineKind, Language};
 use crate::descriptors::Plan;
+
+/// Arguments of `isolator doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// Also check whether this host is set up to run hostile programs. The exit code is 1 as well if
+    /// something is found that is not accepted
+    #[arg(long)]
+    pub production: bool,
+    /// Accept what a check of --production finds; can be given several times
+    #[arg(long, value_name = "NAME", requires = "production", value_parser = PossibleValuesParser::new(names_of_checks()))]
+    pub accept: Vec<String>,
+}
 
 /// How long to wait for a sandbox, and how often to check for one.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::edit::Fields;
-use super::{Form, OwnCommand, Profile, Timeout};
+use super::{Form, Host, OwnCommand, Timeout};
 
 /// Longest name that all hosts accept.
 const LONGEST_NAME: usize = 64;
@@ -34,8 +34,8 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// One that starts `command` with `args`, as the host wants it.
-    pub(crate) fn new(profile: &Profile, command: String, args: Vec<String>) -> Self {
-        Self { form: profile.form, command, args, timeout: profile.timeout }
+    pub(crate) fn new(host: &Host, command: String, args: Vec<String>) -> Self {
+        Self { form: host.form, command, args, timeout: host.timeout }
     }
 
     /// What the host wants to read of a server of this name.
@@ -123,12 +123,12 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::hosts::Host;
+    use crate::commands::hosts::host;
 
     fn entry() -> Entry {
         let args =
             vec!["serve".to_owned(), "--config".to_owned(), "/my files/it's.json".to_owned()];
-        Entry::new(Host::ClaudeCode.profile(), "/opt/isolator".to_owned(), args)
+        Entry::new(host("claude-code"), "/opt/isolator".to_owned(), args)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Profile;
+use super::Host;
 
 /// A path below a folder.
 #[derive(Debug, Clone, Copy)]
@@ -105,8 +105,8 @@ fn list(places: &[PathBuf]) -> String {
 /// # Errors
 ///
 /// See [`PlaceError`].
-pub(crate) fn find(profile: &Profile, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
-    for &(variable, below) in profile.named_by {
+pub(crate) fn find(host: &Host, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
+    for &(variable, below) in host.named_by {
         let value = (around.variable)(variable).filter(|value| !value.is_empty());
         let Some(value) = value.map(PathBuf::from) else { continue };
         if value.is_relative() {
@@ -114,32 +114,32 @@ pub(crate) fn find(profile: &Profile, around: &Surroundings<'_>) -> Result<PathB
         }
         return Ok(if below.is_empty() { value } else { value.join(below) });
     }
-    let home = home(profile, around)?;
+    let home = home(host, around)?;
     let mut places =
-        profile.places.iter().filter_map(|place| Some(base(place.0, &home, around)?.join(place.1)));
-    let usual = || profile.places.iter().find(|place| !matches!(place.0, Base::PointedToBy(_)));
+        host.places.iter().filter_map(|place| Some(base(place.0, &home, around)?.join(place.1)));
+    let usual = || host.places.iter().find(|place| !matches!(place.0, Base::PointedToBy(_)));
     let first = || usual().and_then(|place| Some(base(place.0, &home, around)?.join(place.1)));
     let has_folder = |place: &PathBuf| place.parent().is_some_and(Path::is_dir);
-    let found = match profile.choice {
+    let found = match host.choice {
         Choice::First => None,
         Choice::FirstFile => places.find(|place| place.is_file()),
         Choice::FirstFolder => places.find(has_folder),
         Choice::TheOnlyFolder => {
             let mut there: Vec<_> = places.filter(has_folder).collect();
             if there.len() > 1 {
-                return Err(PlaceError::Several { host: profile.title, places: there });
+                return Err(PlaceError::Several { host: host.title, places: there });
             }
             there.pop()
         }
     };
     found.or_else(first).ok_or_else(|| PlaceError::NoHome {
-        host: profile.title,
+        host: host.title,
         value: "it has no usual place".to_owned(),
     })
 }
 
-fn home(profile: &Profile, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
-    let wrong = |value: String| PlaceError::NoHome { host: profile.title, value };
+fn home(host: &Host, around: &Surroundings<'_>) -> Result<PathBuf, PlaceError> {
+    let wrong = |value: String| PlaceError::NoHome { host: host.title, value };
     let home = (around.variable)("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let home = home.ok_or_else(|| wrong("HOME is not set".to_owned()))?;
     if home.is_relative() {
@@ -174,11 +174,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::commands::hosts::Host;
+    use crate::commands::hosts::host;
 
     /// Looks with these variables, of which `HOME` is the directory.
     fn find_with(
-        host: Host,
+        host: &Host,
         home: &Path,
         system: System,
         variables: &[(&str, &str)],
@@ -186,7 +186,7 @@ mod tests {
         let mut all: BTreeMap<_, _> = variables.iter().copied().collect();
         all.entry("HOME").or_insert_with(|| home.to_str().unwrap());
         let variable = |name: &str| all.get(name).map(OsString::from);
-        find(host.profile(), &Surroundings { system, variable: &variable })
+        find(host, &Surroundings { system, variable: &variable })
     }
 
     #[test]
@@ -195,33 +195,33 @@ mod tests {
         let mac = "Library/Application Support";
         for (host, linux, macos) in [
             (
-                Host::ClaudeDesktop,
+                host("claude-desktop"),
                 ".config/Claude/claude_desktop_config.json",
                 format!("{mac}/Claude/claude_desktop_config.json"),
             ),
-            (Host::ClaudeCode, ".claude.json", ".claude.json".to_owned()),
-            (Host::Cursor, ".cursor/mcp.json", ".cursor/mcp.json".to_owned()),
-            (Host::VsCode, ".config/Code/User/mcp.json", format!("{mac}/Code/User/mcp.json")),
-            (Host::LmStudio, ".lmstudio/mcp.json", ".lmstudio/mcp.json".to_owned()),
+            (host("claude-code"), ".claude.json", ".claude.json".to_owned()),
+            (host("cursor"), ".cursor/mcp.json", ".cursor/mcp.json".to_owned()),
+            (host("vscode"), ".config/Code/User/mcp.json", format!("{mac}/Code/User/mcp.json")),
+            (host("lm-studio"), ".lmstudio/mcp.json", ".lmstudio/mcp.json".to_owned()),
             (
-                Host::Cline,
+                host("cline"),
                 ".cline/data/settings/cline_mcp_settings.json",
                 ".cline/data/settings/cline_mcp_settings.json".to_owned(),
             ),
-            (Host::Codex, ".codex/config.toml", ".codex/config.toml".to_owned()),
-            (Host::GeminiCli, ".gemini/settings.json", ".gemini/settings.json".to_owned()),
-            (Host::Goose, ".config/goose/config.yaml", ".config/goose/config.yaml".to_owned()),
+            (host("codex"), ".codex/config.toml", ".codex/config.toml".to_owned()),
+            (host("gemini-cli"), ".gemini/settings.json", ".gemini/settings.json".to_owned()),
+            (host("goose"), ".config/goose/config.yaml", ".config/goose/config.yaml".to_owned()),
             (
-                Host::OpenCode,
+                host("opencode"),
                 ".config/opencode/opencode.json",
                 ".config/opencode/opencode.json".to_owned(),
             ),
             (
-                Host::Windsurf,
+                host("windsurf"),
                 ".codeium/windsurf/mcp_config.json",
                 ".codeium/windsurf/mcp_config.json".to_owned(),
             ),
-            (Host::Zed, ".config/zed/settings.json", ".config/zed/settings.json".to_owned()),
+            (host("zed"), ".config/zed/settings.json", ".config/zed/settings.json".to_owned()),
         ] {
             let found = |system| find_with(host, home.path(), system, &[]).unwrap();
             assert_eq!(found(System::Linux), home.path().join(linux));
@@ -235,37 +235,37 @@ mod tests {
         let found =
             |host, variables: &[_]| find_with(host, home.path(), System::Linux, variables).unwrap();
         assert_eq!(
-            found(Host::ClaudeDesktop, &[("XDG_CONFIG_HOME", "/x")]),
+            found(host("claude-desktop"), &[("XDG_CONFIG_HOME", "/x")]),
             Path::new("/x/Claude/claude_desktop_config.json")
         );
         assert_eq!(
-            found(Host::ClaudeCode, &[("CLAUDE_CONFIG_DIR", "/x")]),
+            found(host("claude-code"), &[("CLAUDE_CONFIG_DIR", "/x")]),
             Path::new("/x/.claude.json")
         );
         assert_eq!(
-            found(Host::Cline, &[("CLINE_MCP_SETTINGS_PATH", "/x/y.json"), ("CLINE_DIR", "/z")]),
+            found(host("cline"), &[("CLINE_MCP_SETTINGS_PATH", "/x/y.json"), ("CLINE_DIR", "/z")]),
             Path::new("/x/y.json")
         );
-        assert_eq!(found(Host::Codex, &[("CODEX_HOME", "/x")]), Path::new("/x/config.toml"));
+        assert_eq!(found(host("codex"), &[("CODEX_HOME", "/x")]), Path::new("/x/config.toml"));
         assert_eq!(
-            found(Host::GeminiCli, &[("GEMINI_CLI_HOME", "/x")]),
+            found(host("gemini-cli"), &[("GEMINI_CLI_HOME", "/x")]),
             Path::new("/x/.gemini/settings.json")
         );
         assert_eq!(
-            found(Host::Goose, &[("GOOSE_PATH_ROOT", "/x"), ("XDG_CONFIG_HOME", "/y")]),
+            found(host("goose"), &[("GOOSE_PATH_ROOT", "/x"), ("XDG_CONFIG_HOME", "/y")]),
             Path::new("/x/config/config.yaml")
         );
         assert_eq!(
-            found(Host::Zed, &[("XDG_CONFIG_HOME", "/x")]),
+            found(host("zed"), &[("XDG_CONFIG_HOME", "/x")]),
             Path::new("/x/zed/settings.json")
         );
         // One that says nothing, or nothing that counts, is as if it were not there.
         assert_eq!(
-            found(Host::ClaudeCode, &[("CLAUDE_CONFIG_DIR", "")]),
+            found(host("claude-code"), &[("CLAUDE_CONFIG_DIR", "")]),
             home.path().join(".claude.json")
         );
         assert_eq!(
-            found(Host::VsCode, &[("XDG_CONFIG_HOME", "x")]),
+            found(host("vscode"), &[("XDG_CONFIG_HOME", "x")]),
             home.path().join(".config/Code/User/mcp.json")
         );
     }
@@ -274,12 +274,12 @@ mod tests {
     fn no_home_is_guessed() {
         let home = tempfile::tempdir().unwrap();
         for (value, hint) in [("", "not set"), ("home", "absolute"), ("/no/such", "not a folder")] {
-            let error = find_with(Host::Cursor, home.path(), System::Linux, &[("HOME", value)]);
+            let error = find_with(host("cursor"), home.path(), System::Linux, &[("HOME", value)]);
             let message = error.unwrap_err().to_string();
             assert!(message.contains(hint) && message.contains("--file"), "{message}");
         }
         let relative = [("CLAUDE_CONFIG_DIR", "x")];
-        let error = find_with(Host::ClaudeCode, home.path(), System::Linux, &relative);
+        let error = find_with(host("claude-code"), home.path(), System::Linux, &relative);
         assert!(error.unwrap_err().to_string().contains("CLAUDE_CONFIG_DIR"));
     }
 
@@ -289,35 +289,35 @@ mod tests {
         let remote = home.path().join(".vscode-server/data/User");
         fs::create_dir_all(&remote).unwrap();
         let found = |host| find_with(host, home.path(), System::Linux, &[]);
-        assert_eq!(found(Host::VsCode).unwrap(), remote.join("mcp.json"));
+        assert_eq!(found(host("vscode")).unwrap(), remote.join("mcp.json"));
 
         fs::create_dir_all(home.path().join(".config/VSCodium/User")).unwrap();
-        let message = found(Host::VsCode).unwrap_err().to_string();
+        let message = found(host("vscode")).unwrap_err().to_string();
         for expected in ["VSCodium", ".vscode-server", "--file"] {
             assert!(message.contains(expected), "{message}");
         }
 
         let old = home.path().join(".cache/lm-studio");
         fs::create_dir_all(&old).unwrap();
-        assert_eq!(found(Host::LmStudio).unwrap(), old.join("mcp.json"));
+        assert_eq!(found(host("lm-studio")).unwrap(), old.join("mcp.json"));
         let elsewhere = home.path().join("models");
         fs::create_dir_all(&elsewhere).unwrap();
         fs::write(home.path().join(".lmstudio-home-pointer"), format!("{}\n", elsewhere.display()))
             .unwrap();
-        assert_eq!(found(Host::LmStudio).unwrap(), elsewhere.join("mcp.json"));
+        assert_eq!(found(host("lm-studio")).unwrap(), elsewhere.join("mcp.json"));
     }
 
     #[test]
     fn cline_s_old_file_counts_until_there_is_a_new_one() {
         let home = tempfile::tempdir().unwrap();
-        let place = |index: usize| match Host::Cline.profile().places[index] {
+        let place = |index: usize| match host("cline").places[index] {
             Place(Base::Home, below) => home.path().join(below),
             Place(_, below) => home.path().join(".config").join(below),
         };
         for (index, expected) in [(1, 1), (0, 0)] {
             fs::create_dir_all(place(index).parent().unwrap()).unwrap();
             fs::write(place(index), "{}").unwrap();
-            let found = find_with(Host::Cline, home.path(), System::Linux, &[]).unwrap();
+            let found = find_with(host("cline"), home.path(), System::Linux, &[]).unwrap();
             assert_eq!(found, place(expected));
         }
     }

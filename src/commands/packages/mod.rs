@@ -9,12 +9,64 @@ mod remove;
 mod users;
 mod why;
 
+use clap::Subcommand;
 use isolator_pool::engine::limits::ByteSize;
 
 use crate::app;
 use crate::commands::Work;
-use crate::commands::cli::PackagesCommand;
 use crate::config::Config;
+
+/// The commands for sets of packages.
+#[derive(Debug, Subcommand)]
+pub enum PackagesCommand {
+    /// Build the sets of the configuration that are not there. A set without a lock gets one. The exit code is 1 if some
+    /// could not be built
+    Build {
+        /// The sets; if none is given, all of the configuration
+        #[arg(value_name = "SET")]
+        sets: Vec<String>,
+        /// Print the sets as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the sets of the configuration and all others that are there, with who uses them
+    Ls {
+        /// Print the sets as JSON, with their packages and modules
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove sets that nobody uses
+    Rm {
+        /// Names of sets, or hashes or their beginnings
+        #[arg(required = true, value_name = "SET|HASH")]
+        sets: Vec<String>,
+    },
+    /// Remove the sets that the configuration does not name and nobody uses, and the caches of the tools
+    Prune,
+    /// Resolve sets, and write the versions and hashes into the folder isolator.lock beside the configuration, from
+    /// which they are built from then on. A lock that still fits is left as it is
+    Lock {
+        /// The sets; if none is given, all of the configuration
+        #[arg(value_name = "SET")]
+        sets: Vec<String>,
+        /// Take the newest versions, even where a lock still fits
+        #[arg(long)]
+        upgrade: bool,
+        /// Print what is locked as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say why a package is in a set
+    Why {
+        /// The set
+        set: String,
+        /// The package
+        package: String,
+        /// Print the reasons as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
 
 /// Runs the command.
 pub fn packages(config: Config, command: PackagesCommand) -> Work {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use crate::commands::cli::RunArguments;
+use super::RunArguments;
 use crate::commands::options::{
     in_words_of_options, languages_of, no_language_of, not_a_language, option,
 };

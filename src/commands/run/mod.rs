@@ -3,6 +3,9 @@
 pub(super) mod input;
 mod output;
 
+use crate::commands::options::mebibytes;
+use clap::Args;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +16,6 @@ use isolator_pool::run::outcome::Status;
 
 use crate::app::{App, PoolFill};
 use crate::commands::Work;
-use crate::commands::cli::RunArguments;
 use crate::commands::signals::{stop_signal, stopped_by};
 use crate::commands::steps::ensure_image;
 use crate::commands::wanted_sets::WantedSets;
@@ -24,6 +26,54 @@ use crate::request::snippets::Snippets;
 use crate::result::receipt::UsedPackages;
 
 use output::{Output, Served};
+
+/// Arguments of `isolator run`.
+#[derive(Debug, Args)]
+#[command(override_usage = "isolator run [OPTIONS] <FILE|-> [--] [ARGS]...\n       \
+                            isolator run [OPTIONS] --snippet <NAME> [--] [ARGS]...")]
+pub struct RunArguments {
+    /// The program's file, or - to read it from standard input. Otherwise the program gets our standard input, unless
+    /// that is a terminal
+    pub file: Option<PathBuf>,
+    /// Run a stored program instead of a file
+    #[arg(long, value_name = "NAME", conflicts_with = "language")]
+    pub snippet: Option<String>,
+    /// Language of the program, if the file's extension doesn't tell
+    #[arg(long)]
+    pub language: Option<String>,
+    /// Another file or folder for the working directory, as PATH or NAME=PATH; can be given several times
+    #[arg(long = "file", value_name = "[NAME=]PATH")]
+    pub files: Vec<String>,
+    /// Environment variable for the program; can be given several times
+    #[arg(long = "env", value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Longest run time, such as 500ms, 5s or 2m; a number without a unit is seconds
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// Print the result as JSON: status, exit code, output, files and how the request was served
+    #[arg(long)]
+    pub json: bool,
+    /// Write the files that the program leaves to this folder, which must be new or empty
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Say nothing but errors on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// A set of packages, or a requirement such as "humanize==4.*" if the configuration allows it; can be given
+    /// several times
+    #[arg(long, value_name = "SET|REQUIREMENT")]
+    pub packages: Vec<String>,
+    /// Memory limit, such as 64MB or 1.5G; a number without a unit is MiB
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub memory: Option<u64>,
+    /// CPU limit in cores
+    #[arg(long, value_name = "CORES")]
+    pub cpus: Option<f64>,
+    /// Arguments of the program: the first word after its file, and everything that follows. Write -- before a first one
+    /// that begins with a hyphen
+    #[arg(trailing_var_arg = true)]
+    pub args: Vec<String>,
+}
 
 /// Runs the program, and passes on its output and its exit code.
 pub fn run(config: Config, command: RunArguments) -> Work {

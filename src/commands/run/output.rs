@@ -13,7 +13,7 @@ use isolator_pool::run::RunRequest;
 use isolator_pool::run::outcome::{ChangedFile, End, Outcome, Status};
 use isolator_pool::run::output::Stream;
 
-use crate::commands::cli::RunArguments;
+use super::RunArguments;
 use crate::commands::options::in_words_of_options;
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};

@@ -3,6 +3,7 @@
 
 mod reload;
 
+use clap::Args;
 use std::convert::Infallible;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -22,7 +23,6 @@ use crate::address::ListenAddress;
 use crate::app::{App, PoolFill};
 use crate::audit::Audit;
 use crate::calls::{Clients, Setup};
-use crate::commands::cli::ServeArguments;
 use crate::commands::image::how_to_fetch;
 use crate::commands::notify::Service;
 use crate::commands::serve::reload::{Load, Reloading};
@@ -35,9 +35,22 @@ use crate::packages::Packages;
 use crate::packages::store::Store;
 use crate::traces::Traces;
 use crate::transport::http::reload::{Asked, Reload};
-use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Serving};
+use crate::transport::http::{self, Access, Admin, Ending, Health, Http, Local, Serving};
 use crate::transport::message::Limits;
 use crate::transport::stdio::{Stdio, Streams};
+
+/// Arguments of `isolator serve`.
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// Serve over streamable HTTP at this address, path /mcp; without ADDRESS only for this machine.
+    /// Clients on other machines need a token
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    pub http: Option<ListenAddress>,
+    /// Also listen at this address for operators: metrics at /metrics, health at /healthz and /readyz; without ADDRESS only
+    /// for this machine
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    pub admin: Option<ListenAddress>,
+}
 
 /// How long running programs can go on when the host stops the server: it hardly waits for their answers.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -62,6 +75,11 @@ pub fn serve(
     load: impl Fn() -> anyhow::Result<Config> + Send + Sync + 'static,
     arguments: ServeArguments,
 ) -> Work {
+    // What is generic is compiled by the caller, so no more than this is.
+    serve_with(Arc::new(load), arguments)
+}
+
+fn serve_with(load: Load, arguments: ServeArguments) -> Work {
     Box::pin(async move {
         let ServeArguments { http: address, admin } = arguments;
         let load: Load = Arc::new(move || {
@@ -151,6 +169,7 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     let changes = started.server.changes();
     let draining = CancellationToken::new();
     let _admin = started.listen(admin, &started.health(&draining));
+    let _local = Local::start(&started.server);
     let Started { app, server, reloading, asked, .. } = started;
     let own = server.clone();
     let mut stop_signal = std::pin::pin!(async {
@@ -235,6 +254,7 @@ async fn serve_clients(
     let ending = Ending::default();
     let health = started.health(&ending.draining);
     let _admin = started.listen(admin, &health);
+    let _local = Local::start(&started.server);
     let look = {
         let health = health.clone();
         move || drop(health.not_ready())

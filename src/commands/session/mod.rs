@@ -10,6 +10,8 @@ mod screen;
 mod setup;
 mod shown;
 
+use crate::commands::options::mebibytes;
+use clap::Args;
 use std::io::IsTerminal as _;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -25,7 +27,6 @@ use tokio::sync::mpsc;
 
 use crate::app::{self, App, PoolFill};
 use crate::commands::Work;
-use crate::commands::cli::SessionArguments;
 use crate::commands::signals::{Interrupts, end_signal, stopped_by};
 use crate::commands::steps::ensure_image;
 use crate::commands::wanted_sets::WantedSets;
@@ -36,6 +37,39 @@ use cells::{Cells, CellsError};
 use console::{After, Console, Style};
 use prompt::{Answer, Prompt};
 use setup::{Pending, Setup};
+
+/// Arguments of `isolator session`.
+#[derive(Debug, Args)]
+pub struct SessionArguments {
+    /// Language of the cells
+    #[arg(default_value = "python")]
+    pub language: String,
+    /// A file or folder for the working directory, as PATH or NAME=PATH; can be given several times
+    #[arg(long = "file", value_name = "[NAME=]PATH")]
+    pub files: Vec<String>,
+    /// Longest run time of each cell, such as 500ms, 5s or 2m; a number without a unit is seconds
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// Read cells from standard input without a prompt, even from a terminal, and print one line of JSON for each
+    #[arg(long)]
+    pub json: bool,
+    /// Go on after a cell of piped input that failed
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Say nothing but errors on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// A set of packages, or a requirement such as "humanize==4.*" if the configuration allows it; can be given
+    /// several times
+    #[arg(long, value_name = "SET|REQUIREMENT")]
+    pub packages: Vec<String>,
+    /// Memory limit, such as 64MB or 1.5G; a number without a unit is MiB
+    #[arg(long, alias = "memory-mb", value_name = "SIZE", value_parser = mebibytes)]
+    pub memory: Option<u64>,
+    /// CPU limit in cores
+    #[arg(long, value_name = "CORES")]
+    pub cpus: Option<f64>,
+}
 
 /// How long no cell may come before it is said that one is waited for.
 const SILENT_FOR: Duration = Duration::from_secs(2);

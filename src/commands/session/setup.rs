@@ -9,7 +9,7 @@ use isolator_pool::packages::PackageSet;
 use isolator_pool::pool::session::SessionRequest;
 use isolator_pool::run::workspace::WorkspaceBuilder;
 
-use crate::commands::cli::SessionArguments;
+use super::SessionArguments;
 use crate::commands::options::{in_words_of_options, not_a_language, option};
 use crate::commands::run::input::with_unit;
 use crate::commands::sent_files;
@@ -131,18 +131,15 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
+    use clap::{Args as _, FromArgMatches as _};
 
     use super::*;
-    use crate::commands::cli::{Cli, Command};
 
     fn setup(arguments: &[&str]) -> anyhow::Result<Setup> {
         let config = Config::parse("{}", None, std::path::Path::new("")).unwrap();
-        let words = [&["isolator", "session"], arguments].concat();
-        let Command::Session(command) = Cli::try_parse_from(words)?.command else {
-            panic!("it is another command")
-        };
-        Setup::new(&config, &command)
+        let command = SessionArguments::augment_args(clap::Command::new("session"));
+        let matches = command.try_get_matches_from([&["session"], arguments].concat())?;
+        Setup::new(&config, &SessionArguments::from_arg_matches(&matches)?)
     }
 
     #[test]

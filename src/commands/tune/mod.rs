@@ -1,27 +1,59 @@
 //! `isolator tune`: what sizes pools should have for the calls that a server has seen.
 
 mod advice;
+mod curves;
 mod source;
 mod write;
 
+use crate::commands::operators::OperatorArguments;
+use crate::commands::options::mebibytes;
+use clap::Args;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use isolator_bench::curves::{self, Curve};
 use isolator_pool::pool::unmeasured_memory;
 use isolator_pool::quote::escaped;
 use serde::Serialize;
 use serde_json::Value;
 
 use self::advice::{Advice, Aim, Now, Seen, advise, mib, percent};
+use self::curves::Curve;
 use self::source::{Calls, Cost, of_server, read_logs};
-use crate::commands::cli::TuneArguments;
 use crate::commands::operators::AskedServer;
 use crate::commands::{Work, complain, say};
 use crate::config::Config;
+
+/// Arguments of `isolator tune`.
+#[derive(Debug, Args)]
+pub struct TuneArguments {
+    /// The server
+    #[command(flatten)]
+    pub server: OperatorArguments,
+    /// An audit log with the calls; can be given several times. A server is then only asked for the memory, if the log does not
+    /// tell it
+    #[arg(long, value_name = "FILE")]
+    pub audit: Vec<PathBuf>,
+    /// The share of calls that should find a sandbox ready, from 0.5 to 0.9999
+    #[arg(long, value_name = "SHARE", default_value = "0.99", value_parser = target)]
+    pub target: f64,
+    /// Memory that waiting sandboxes of all languages may take together, such as 800MB or 4G; a number without a unit is MiB
+    /// [default: pool.memoryMB]
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub memory: Option<u64>,
+    /// Write the sizes into the configuration, of which a backup is made
+    #[arg(long)]
+    pub write: bool,
+    /// Draw the share of warm calls against memory into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print all of it as JSON, on one line
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// A server that was asked for the first time measures its memory, and is asked again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1500);
@@ -92,8 +124,8 @@ async fn run(config: Config, arguments: TuneArguments) -> anyhow::Result<ExitCod
         false => None,
     };
     if let Some(file) = &arguments.svg {
-        let drawn =
-            curves::svg(&advice.iter().filter_map(curve).collect::<Vec<_>>(), &legend(&aim))?;
+        let curves: Vec<_> = advice.iter().filter_map(curve).collect();
+        let drawn = curves::svg(&curves, &legend(&aim));
         std::fs::write(file, drawn).with_context(|| file.display().to_string())?;
     }
     if arguments.json {

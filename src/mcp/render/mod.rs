@@ -8,7 +8,7 @@ use std::time::Duration;
 use isolator_pool::OutputLimits;
 use isolator_pool::pool::CheckoutError;
 use isolator_pool::pool::admission::Client;
-use isolator_pool::pool::pools::{ExecuteError, OpenError};
+use isolator_pool::pool::pools::ExecuteError;
 use isolator_pool::pool::session::SessionError;
 use isolator_pool::run::RunError;
 use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource, ResourceContents};
@@ -94,19 +94,20 @@ impl Renderer<'_> {
                 "Packages error: {error}\n\nNothing was run. The build goes on: call again with the same arguments in a \
                  minute."
             ),
-            CallError::Sandbox(source)
-            | CallError::NotOpened(OpenFailure::Open(OpenError::Execute(source))) => {
+            CallError::NotOpened(OpenFailure::AllInUse(_)) => format!(
+                "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
+            ),
+            CallError::NotOpened(
+                OpenFailure::Open(ExecuteError::Session(_)) | OpenFailure::Random(_),
+            ) => format!(
+                "Sandbox error: the session could not be opened: {error}\n\nTry again. If it fails again, tell the operator to \
+                 run `isolator doctor`."
+            ),
+            CallError::Sandbox(source) | CallError::NotOpened(OpenFailure::Open(source)) => {
                 format!("Sandbox error: {error}\n\n{}", self.advice(source))
             }
             CallError::NoVerdict(_) => format!(
                 "Syntax check failed: {error}\n\nIt is not known whether the program is valid."
-            ),
-            CallError::NotOpened(OpenFailure::AllInUse(_)) => format!(
-                "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
-            ),
-            CallError::NotOpened(_) => format!(
-                "Sandbox error: the session could not be opened: {error}\n\nTry again. If it fails again, tell the operator to \
-                 run `isolator doctor`."
             ),
             CallError::Session(source) => {
                 format!("Sandbox error: {error}{}", advice_in_session(source))
@@ -149,7 +150,7 @@ const fn advice_in_session(error: &SessionError) -> &'static str {
         SessionError::Files(_) => {
             "\n\nNothing was run. Send less, or remove files from the working directory."
         }
-        SessionError::Command(_) => "\n\nNothing was run.",
+        SessionError::Command(_) | SessionError::TooLarge(_) => "\n\nNothing was run.",
         SessionError::NoSuchFile(_) | SessionError::Ended(_) => "",
     }
 }

@@ -72,7 +72,7 @@ impl Checkers {
             queue: MOST_WAITING,
             wait: LONGEST_WAIT,
         };
-        Self { setup, turns: Admission::new(limits), idle: Mutex::default() }
+        Self { setup, turns: Admission::new(limits, None), idle: Mutex::default() }
     }
 
     /// Waits until a client's program can be checked.

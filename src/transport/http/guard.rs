@@ -72,6 +72,8 @@ pub(super) struct Guard {
     answers: TaskTracker,
     /// How long an answer can be silent.
     keep_alive: Duration,
+    /// The client of all requests, if the listener has only one.
+    only_client: Option<Client>,
 }
 
 impl Guard {
@@ -84,7 +86,13 @@ impl Guard {
         keep_alive: Duration,
     ) -> Self {
         let absences = TaskTracker::new();
-        Self { rules, sessions, bodies, limits, absences, answers, keep_alive }
+        let only_client = None;
+        Self { rules, sessions, bodies, limits, absences, answers, keep_alive, only_client }
+    }
+
+    /// Takes all requests as this client's, because the listener lets no other in.
+    pub(super) fn with_only_client(self, client: Client) -> Self {
+        Self { only_client: Some(client), ..self }
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -93,6 +101,9 @@ impl Guard {
 
     /// The client of a request. Without tokens, clients are told apart by where they call from.
     fn client(&self, request: &Request) -> Result<Client, Refused> {
+        if let Some(client) = &self.only_client {
+            return Ok(client.clone());
+        }
         let rules = self.rules.get();
         let Some(tokens) = &rules.tokens else {
             let peer = request.extensions().get::<Peer>();

@@ -13,6 +13,7 @@ mod guard;
 mod half_close;
 mod head;
 mod health;
+mod local;
 mod origins;
 mod page;
 pub(crate) mod reload;
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use admin::{Admin, Operators, Serving};
+pub(crate) use local::Local;
 pub(crate) use tokens::Token;
 
 use self::certificate::Certificate;
@@ -177,26 +179,7 @@ impl Http {
         let keep_alive = self.settings.keep_alive;
         let answers = ending.answers.clone();
         let guard = Guard::new(rules.clone(), sessions, bodies, limits, answers, keep_alive);
-        let protocol = StreamableHttpServerConfig::default()
-            // `alive` does it, for all answers.
-            .with_sse_keep_alive(None)
-            .with_max_request_body_bytes(MAX_MESSAGE)
-            .enforce_origin_validation()
-            .with_json_response(true)
-            .with_cancellation_token(ending.stop.clone());
-        let manager = guard.sessions().manager();
-        let service =
-            StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
-        let of_service = rules.clone();
-        let service = any(move |request: Request| {
-            let mut service = service.clone();
-            service.config = of_service.get().apply(service.config);
-            async move { service.handle(request).await }
-        });
-        let router = Router::new()
-            .route("/mcp", service.clone())
-            .route("/mcp/", service)
-            .layer(from_fn_with_state(Arc::new(guard), guard::guard))
+        let router = protocol(server, guard, rules.clone(), ending.stop.clone())
             .fallback((StatusCode::NOT_FOUND, NOTHING_HERE))
             .layer(origins::cors(rules.clone()))
             .layer(from_fn_with_state(rules, origins::refuse_others));
@@ -205,6 +188,33 @@ impl Http {
         let Self { listener, certificate, .. } = self;
         connections::serve(listener, certificate, router, limits, ending.stop, ending.end).await;
     }
+}
+
+/// The protocol at its path, behind a guard.
+fn protocol(
+    server: Server,
+    guard: Guard,
+    rules: Current<Rules>,
+    stop: CancellationToken,
+) -> Router {
+    let protocol = StreamableHttpServerConfig::default()
+        // `alive` does it, for all answers.
+        .with_sse_keep_alive(None)
+        .with_max_request_body_bytes(MAX_MESSAGE)
+        .enforce_origin_validation()
+        .with_json_response(true)
+        .with_cancellation_token(stop);
+    let manager = guard.sessions().manager();
+    let service = StreamableHttpService::new(move || Ok(server.for_another()), manager, protocol);
+    let service = any(move |request: Request| {
+        let mut service = service.clone();
+        service.config = rules.get().apply(service.config);
+        async move { service.handle(request).await }
+    });
+    Router::new()
+        .route("/mcp", service.clone())
+        .route("/mcp/", service)
+        .layer(from_fn_with_state(Arc::new(guard), guard::guard))
 }
 
 /// Goes on to the next address only if the machine does not have this one. A port that is in use is an error, or

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod answer;
+pub(crate) mod client;
 pub(crate) mod engine;
 pub(crate) mod process;
 pub(crate) mod server;
@@ -61,7 +62,25 @@ fn lay_over(base: &mut Value, more: Value) {
 
 /// The binary, with nothing of the tester's own configuration.
 pub(crate) fn isolator(directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_isolator"));
+    prepared(Command::new(binary()), directory)
+}
+
+/// The program that is tested.
+pub(crate) fn binary() -> PathBuf {
+    // Tests of other packages are built next to it.
+    let binary = option_env!("CARGO_BIN_EXE_isolator").map(PathBuf::from);
+    binary.unwrap_or_else(|| {
+        std::env::current_exe()
+            .expect("a path")
+            .ancestors()
+            .nth(2)
+            .expect("a folder")
+            .join("isolator")
+    })
+}
+
+/// A command with nothing of the tester's own configuration.
+pub(crate) fn prepared(mut command: Command, directory: &Path) -> Command {
     command
         .current_dir(directory)
         .env("XDG_STATE_HOME", state(directory))

@@ -1,4 +1,4 @@
-//! Runs the real binary's server, with the official client on its standard input and output.
+//! Runs the real binary's server, with a client on its standard input and output.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,17 +6,15 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ErrorData,
-    ReadResourceRequestParams, ResourceContents, Tool,
+    CallToolResult, ErrorData, ListToolsResult, ReadResourceResult, ResourceContents, Tool,
 };
-use rmcp::service::{PeerRequestOptions, RequestHandle, RunningService};
-use rmcp::{RoleClient, ServiceError, ServiceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::{Answer, conform, text_of};
+use super::client::{Client, PendingCall, RequestError};
 use super::engine::{Engine, Kind, State};
 use super::process::Process;
 use super::{config, eventually, isolator, shown, write_config};
@@ -31,7 +29,7 @@ const STOP: Duration = Duration::from_secs(60);
 /// A running server. [`Server::stop`] ends it in order; dropping it, as a panic does, kills it and
 /// removes what it had.
 pub(crate) struct Server {
-    client: Option<RunningService<RoleClient, ()>>,
+    client: Option<Client>,
     child: Child,
     directory: PathBuf,
     state: PathBuf,
@@ -94,9 +92,7 @@ impl Server {
             .stderr(log);
         let mut command = tokio::process::Command::from(command);
         let mut child = command.kill_on_drop(true).spawn().expect("the server starts");
-        let streams =
-            (child.stdout.take().expect("it is piped"), child.stdin.take().expect("it is piped"));
-        let client = match ().serve(streams).await {
+        let client = match Client::open(&mut child).await {
             Ok(client) => client,
             Err(error) => panic!("{error}; the server's log:\n{}", log_in(&directory)),
         };
@@ -104,7 +100,8 @@ impl Server {
         let mut new = instances(&state);
         new.retain(|instance| !before.contains(instance));
         let [instance] = new.as_slice() else { panic!("one new instance, not {new:?}") };
-        let tools = client.list_all_tools().await.expect("the tools");
+        let tools = client.request::<ListToolsResult>("tools/list", json!({}));
+        let tools = tools.await.expect("the tools").tools;
         let tool = tools.iter().find(|tool| tool.name == "execute_code").expect("the tool").clone();
         let languages = tool.input_schema["properties"]["language"]["enum"].as_array();
         let engine = Kind::of(config).look(&state).await;
@@ -125,7 +122,7 @@ impl Server {
         }
     }
 
-    fn client(&self) -> &RunningService<RoleClient, ()> {
+    fn client(&self) -> &Client {
         self.client.as_ref().expect("it is there until the server stops")
     }
 
@@ -161,14 +158,14 @@ impl Server {
         &self,
         name: &str,
         arguments: Value,
-    ) -> Result<CallToolResult, ServiceError> {
-        self.client().call_tool(parameters(name, arguments)).await
+    ) -> Result<CallToolResult, RequestError> {
+        self.client().call_tool(name, arguments).await
     }
 
     /// Reads a resource that has one part.
-    pub(crate) async fn read(&self, uri: &str) -> Result<ResourceContents, ServiceError> {
-        let request = ReadResourceRequestParams::new(uri);
-        let mut parts = self.client().read_resource(request).await?.contents;
+    pub(crate) async fn read(&self, uri: &str) -> Result<ResourceContents, RequestError> {
+        let read = self.client().request("resources/read", json!({ "uri": uri })).await;
+        let ReadResourceResult { contents: mut parts, .. } = read?;
         assert_eq!(parts.len(), 1, "{parts:?}");
         Ok(parts.remove(0))
     }
@@ -245,17 +242,14 @@ impl Server {
     pub(crate) async fn call_raw(&self, name: &str, arguments: Value) -> ErrorData {
         let shown = shown(&arguments);
         match self.call_tool(name, arguments).await {
-            Err(ServiceError::McpError(error)) => error,
+            Err(RequestError::Protocol(error)) => error,
             other => panic!("{shown}: a protocol error, not {other:?}"),
         }
     }
 
     /// Starts a call without waiting for its answer.
-    pub(crate) async fn begin(&self, arguments: Value) -> RequestHandle<RoleClient> {
-        let request = CallToolRequest::new(parameters("execute_code", arguments));
-        let request = ClientRequest::CallToolRequest(request);
-        let options = PeerRequestOptions::no_options();
-        self.client().send_cancellable_request(request, options).await.expect("it can be sent")
+    pub(crate) async fn begin(&self, arguments: Value) -> PendingCall {
+        self.client().begin("execute_code", arguments).await.expect("it can be sent")
     }
 
     fn output_schema(&self) -> std::sync::Arc<rmcp::model::JsonObject> {
@@ -265,8 +259,7 @@ impl Server {
     /// Closes the server's standard input, as a host does, and asserts that it ends well and
     /// leaves nothing.
     pub(crate) async fn stop(mut self) {
-        let client = self.client.take().expect("it stops once");
-        client.cancel().await.expect("the client ends");
+        drop(self.client.take());
         self.end().await;
     }
 
@@ -315,11 +308,6 @@ impl Drop for Server {
     }
 }
 
-fn parameters(name: &str, arguments: Value) -> CallToolRequestParams {
-    let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    CallToolRequestParams::new(name.to_owned()).with_arguments(arguments)
-}
-
 fn log_in(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
@@ -342,14 +330,6 @@ pub(crate) fn send_signal(process: u32, signal: &str) {
     let mut kill = std::process::Command::new("kill");
     let status = kill.args([&format!("-{signal}"), &process.to_string()]).status();
     assert!(status.expect("kill starts").success());
-}
-
-/// Waits until a handle's answer is there.
-pub(crate) async fn answer_of(handle: RequestHandle<RoleClient>) -> CallToolResult {
-    match handle.await_response().await.expect("an answer") {
-        rmcp::model::ServerResult::CallToolResult(result) => result,
-        other => panic!("the result of a tool, not {other:?}"),
-    }
 }
 
 /// Waits until a program that was started with [`Server::begin`] runs: its sandbox is thawed.

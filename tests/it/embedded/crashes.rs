@@ -17,7 +17,7 @@ const ROUNDS: usize = 24;
 const SEED: u64 = 20;
 
 /// How long what was killed may run on.
-const GONE: Duration = Duration::from_secs(2);
+const GONE: Duration = Duration::from_secs(10);
 
 /// What the server is doing.
 #[derive(Debug, Clone, Copy)]
@@ -152,8 +152,8 @@ async fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
 
         if let Some(pending) = pending {
             // Whichever answer: there is one.
-            let answer = tokio::time::timeout(PATIENCE, pending.await_response()).await;
-            answer.unwrap_or_else(|_| panic!("no answer: {what}")).expect("an answer");
+            let answer = tokio::time::timeout(PATIENCE, pending.answer()).await;
+            answer.unwrap_or_else(|_| panic!("no answer: {what}"));
         }
         for number in 0..2 {
             let answer = server.call(python(&format!("print({number})"))).await;
@@ -164,7 +164,7 @@ async fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
 }
 
 #[tokio::test]
-async fn nothing_runs_on_when_the_server_is_killed_and_the_rest_is_collected() {
+async fn nothing_survives_a_killed_server_and_leftovers_are_collected() {
     // It shares the place of its state with those that are killed.
     let settings = on_embedded(json!({ "pool": { "size": 0 } }));
     let keeper = Server::start(&settings).await;

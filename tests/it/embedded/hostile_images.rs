@@ -9,9 +9,6 @@ use std::process::Stdio;
 
 use isolator_pool::engine::store::{Store, Stored};
 use isolator_pool::folders;
-use rmcp::model::CallToolRequestParams;
-use rmcp::service::RunningService;
-use rmcp::{RoleClient, ServiceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::EntryType::{Block, Char, Directory, Fifo, Regular, Symlink};
@@ -20,6 +17,7 @@ use tempfile::TempDir;
 
 use super::launchers;
 use crate::common::answer::text_of;
+use crate::common::client::Client;
 use crate::common::engine::{Engine, Kind, State, embedded};
 use crate::common::process::Process;
 use crate::common::server::instances;
@@ -262,7 +260,7 @@ impl Home {
 /// A server with the images of a home.
 struct Session {
     child: tokio::process::Child,
-    client: RunningService<RoleClient, ()>,
+    client: Client,
     engine: Box<dyn Engine>,
     instance: String,
     /// Its launchers, which must not change.
@@ -285,8 +283,7 @@ impl Session {
             .stderr(File::create(directory.join("log")).expect("writable"));
         let mut child = tokio::process::Command::from(command);
         let mut child = child.kill_on_drop(true).spawn().expect("the server starts");
-        let streams = child.stdout.take().zip(child.stdin.take()).expect("they are piped");
-        let client = ().serve(streams).await.expect("the server answers");
+        let client = Client::open(&mut child).await.expect("the server answers");
         let [instance] = &instances(&state(directory))[..] else { panic!("one instance") };
         let engine = Kind::Embedded.look(&state(directory)).await;
         engine.until_paused(instance, 1).await;
@@ -304,9 +301,8 @@ impl Session {
     /// Runs a program in a language, and returns what the answer says.
     async fn call(&self, language: &str) -> String {
         let arguments = json!({ "language": language, "entrypoint_code": "x" });
-        let Value::Object(arguments) = arguments else { unreachable!() };
-        let call = CallToolRequestParams::new("execute_code").with_arguments(arguments);
-        let answer = tokio::time::timeout(PATIENCE, self.client.call_tool(call)).await;
+        let call = self.client.call_tool("execute_code", arguments);
+        let answer = tokio::time::timeout(PATIENCE, call).await;
         let answer = answer.unwrap_or_else(|_| panic!("{language}: no answer"));
         text_of(&answer.expect("an answer"))
     }
@@ -315,7 +311,7 @@ impl Session {
     async fn stop(mut self) {
         assert!(self.call(GOOD).await.contains(SAID));
         assert_eq!(self.launchers(), self.launchers);
-        self.client.cancel().await.expect("the client ends");
+        drop(self.client);
         let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         assert!(ended.expect("the server ends").expect("it can be waited for").success());
         self.engine.assert_nothing_left(&self.instance).await;
@@ -372,7 +368,7 @@ async fn images_that_reach_for_the_host_are_refused_or_reach_nothing() {
 }
 
 #[tokio::test]
-async fn an_image_has_a_say_in_nothing_that_comes_before_its_programs() {
+async fn an_image_influences_nothing_before_its_programs() {
     let mut home = Home::new();
     let passwd = "user:x:1000:1000::/elsewhere:/bin/sh\n".to_owned();
     let nsswitch = "passwd: files\n".to_owned();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use super::{launchers, look, on_embedded, start, this_process};
+use crate::common::client::PendingCall;
 use crate::common::engine::State;
 use crate::common::engine::embedded::Groups;
 use crate::common::process::{Mount, Process};
@@ -11,8 +12,6 @@ use crate::common::server::Server;
 use crate::common::{
     Finished, OF_THE_SERVER, eventually, isolator, run, run_command, write_config,
 };
-use rmcp::RoleClient;
-use rmcp::service::RequestHandle;
 use serde_json::json;
 
 /// The first of the host's users that systemd's description of the use of numbers keeps for containers.
@@ -55,7 +54,7 @@ struct Busy {
     /// Process 1.
     first: Process,
     program: Process,
-    call: RequestHandle<RoleClient>,
+    call: PendingCall,
 }
 
 impl Busy {
@@ -94,7 +93,7 @@ impl Busy {
     }
 
     async fn stop(self) {
-        self.call.cancel(None).await.expect("it can be cancelled");
+        self.call.cancel().await;
         self.server.stop().await;
     }
 }
@@ -117,7 +116,7 @@ fn users(process: Process) -> std::ops::Range<u32> {
 }
 
 #[tokio::test]
-async fn every_namespace_is_the_sandbox_s_own() {
+async fn every_sandbox_has_its_own_namespaces() {
     let server = start(json!({ "pool": { "size": 2 } })).await;
     let sandboxes = first_processes(&server).await;
     let launchers = launchers(server.process());
@@ -137,7 +136,7 @@ async fn every_namespace_is_the_sandbox_s_own() {
 }
 
 #[tokio::test]
-async fn nothing_in_a_sandbox_is_anybody_on_the_host_or_may_do_anything_there() {
+async fn users_of_a_sandbox_have_no_rights_on_the_host() {
     let busy = Busy::start().await;
     let users = users(busy.first);
     let processes = busy.groups.processes();
@@ -159,7 +158,7 @@ async fn nothing_in_a_sandbox_is_anybody_on_the_host_or_may_do_anything_there() 
 }
 
 #[tokio::test]
-async fn no_two_sandboxes_have_users_in_common() {
+async fn sandboxes_share_no_users() {
     let pool = json!({ "pool": { "size": 3 } });
     let (one, other) = (start(pool.clone()).await, start(pool).await);
     let mut seen = BTreeSet::new();
@@ -181,7 +180,7 @@ async fn no_two_sandboxes_have_users_in_common() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_host_can_be_written_or_seen_but_what_a_sandbox_is_made_of() {
+async fn a_sandbox_sees_only_its_own_parts_of_the_host_and_writes_none() {
     let busy = Busy::start().await;
     // What is covered by a later mount can't be reached.
     let mounts = busy.program.mounts();
@@ -231,7 +230,7 @@ async fn nothing_of_the_host_can_be_written_or_seen_but_what_a_sandbox_is_made_o
 }
 
 #[tokio::test]
-async fn the_kernel_holds_every_limit() {
+async fn the_kernel_enforces_every_limit() {
     let busy = Busy::start().await;
     let limit = |names: &[&str]| busy.groups.read(names);
     let memory = (256 << 20).to_string();
@@ -296,7 +295,7 @@ const USE_UP: &str = "import ctypes, os, signal\n\
     print(queues, signals)";
 
 #[tokio::test]
-async fn what_a_user_can_have_of_the_kernel_is_not_shared_between_sandboxes() {
+async fn kernel_resources_per_user_are_not_shared_between_sandboxes() {
     let busy = Busy::start_after(USE_UP).await;
     let answer = busy.server.run_python(USE_UP).await;
     let found = answer.output();
@@ -308,7 +307,7 @@ async fn what_a_user_can_have_of_the_kernel_is_not_shared_between_sandboxes() {
 }
 
 #[tokio::test]
-async fn a_program_has_its_three_streams_and_nothing_of_the_server() {
+async fn a_program_inherits_only_its_three_streams() {
     let busy = Busy::start().await;
     let descriptors = busy.program.descriptors();
     assert_eq!(descriptors.keys().copied().collect::<Vec<_>>(), [0, 1, 2], "{descriptors:?}");
@@ -338,7 +337,7 @@ async fn a_program_has_its_three_streams_and_nothing_of_the_server() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_server_s_environment_reaches_a_sandbox_or_a_launcher() {
+async fn the_environment_of_the_server_reaches_no_sandbox_and_no_launcher() {
     let busy = Busy::start().await;
     let (name, value) = OF_THE_SERVER;
     assert!(busy.server.process().read("environ").contains(&format!("{name}={value}")));
@@ -356,7 +355,7 @@ async fn nothing_of_the_server_s_environment_reaches_a_sandbox_or_a_launcher() {
 }
 
 #[test]
-fn what_only_another_engine_has_is_refused_at_the_start_with_what_to_change() {
+fn settings_of_another_engine_are_refused_at_startup_with_the_fix() {
     for (settings, hints) in [
         (json!({ "defaultNetworkMode": "bridge" }), ["defaultNetworkMode", "\"bridge\""]),
         (json!({ "engine": { "runtime": "runsc" } }), ["engine.runtime", "\"runsc\""]),
@@ -373,7 +372,7 @@ fn what_only_another_engine_has_is_refused_at_the_start_with_what_to_change() {
 }
 
 #[test]
-fn what_the_server_is_told_to_ignore_is_not_ignored_by_programs() {
+fn signals_that_the_server_ignores_are_not_ignored_by_programs() {
     let directory = tempfile::tempdir().expect("a directory");
     write_config(directory.path(), &on_embedded(json!({})));
     let code = "print([l.split()[1] for l in open('/proc/1/status') if l.startswith('SigIgn')],\n\
@@ -390,7 +389,7 @@ fn what_the_server_is_told_to_ignore_is_not_ignored_by_programs() {
 }
 
 #[tokio::test]
-async fn launchers_keep_nothing_of_the_server_open() {
+async fn launchers_keep_no_files_of_the_server_open() {
     let server = start(json!({})).await;
     server.wait_until_ready().await;
     let of_server: BTreeSet<_> = server.process().descriptors().into_values().collect();
@@ -413,7 +412,7 @@ async fn launchers_keep_nothing_of_the_server_open() {
 }
 
 #[tokio::test]
-async fn changes_of_control_groups_are_favoured_unless_the_operator_says_no() {
+async fn control_groups_favour_changes_unless_the_operator_disables_it() {
     for (engine, wanted) in [(json!({}), true), (json!({ "favordynmods": false }), false)] {
         let server = start(json!({ "engine": engine })).await;
         server.wait_until_ready().await;

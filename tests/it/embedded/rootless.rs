@@ -157,7 +157,7 @@ fn doctor_tells_a_socket_without_permission_from_no_docker() {
 }
 
 #[test]
-fn without_root_a_program_runs_as_nobody_of_the_host() {
+fn without_root_a_program_runs_as_no_user_of_the_host() {
     let home = Home::new(true).allow_unlimited();
     let ran = home.run(None, &["run", "--language", "python", "-"], WHO);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1000 True False\n"), "{ran:?}");
@@ -218,7 +218,7 @@ fn the_doctor_says_what_is_missing_without_root() {
 }
 
 #[test]
-fn in_a_group_of_its_own_sandboxes_can_be_paused() {
+fn in_its_own_control_group_sandboxes_can_be_paused() {
     let home = Home::new(true);
     let places = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
     let mount = places.into_iter().find(|path| path.join("cgroup.procs").exists());
@@ -248,7 +248,7 @@ fn in_a_group_of_its_own_sandboxes_can_be_paused() {
 }
 
 #[test]
-fn without_users_of_its_own_the_doctor_says_what_to_run() {
+fn without_subordinate_users_the_doctor_says_what_to_run() {
     let doctor = Home::new(false).run(None, &["doctor"], "");
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stdout.contains("usermod --add-subuids"), "{}", doctor.stdout);
@@ -331,7 +331,7 @@ impl Served {
 }
 
 #[test]
-fn without_root_a_server_runs_programs_behind_every_wall_but_the_limits() {
+fn without_root_and_limits_programs_have_every_other_restriction() {
     let home = Home::new(true).allow_unlimited();
     let mut server = Served::start(home.command(None, &["serve"]));
     server.ask(

@@ -36,7 +36,7 @@ fn preflight(server: &Server, origin: &str) -> reqwest::RequestBuilder {
 }
 
 #[tokio::test]
-async fn a_page_that_is_allowed_can_ask_first_and_read_every_answer() {
+async fn an_allowed_page_can_send_preflights_and_read_every_answer() {
     let server = Server::start_with(allowed(), Some(&tokens(&[("page", &[])]))).await;
     for origin in [PAGE, "http://localhost:5173"] {
         // A preflight has no token.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use bollard::{API_DEFAULT_VERSION, Docker};
 use serde::Deserialize;
 
-use super::error::Translate;
+use super::error::translate;
 use crate::engine::store::Digest;
 use crate::engine::{Call, EngineError};
 
@@ -49,7 +49,7 @@ pub enum EngineAddress {
 /// Why the address of an engine could not be found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// An address that somebody has set can't be used.
+    /// An address can't be used.
     #[error("the engine address {address:?} in {place} can't be used: {why}")]
     Address {
         /// Where it is set.
@@ -321,7 +321,7 @@ fn id_of_context(name: &str) -> String {
 /// [`EngineError::Unreachable`] if nothing answers.
 pub async fn connect(address: &EngineAddress) -> Result<Docker, EngineError> {
     let shown = address.to_string();
-    let translate = Translate { call: Call::Check, address: &shown };
+    let failed = |error| translate(Call::Check, &shown, error);
     let docker = match address {
         EngineAddress::Unix(path) => Docker::connect_with_unix(
             &path.to_string_lossy(),
@@ -342,8 +342,8 @@ pub async fn connect(address: &EngineAddress) -> Result<Docker, EngineError> {
             API_DEFAULT_VERSION,
         ),
     }
-    .map_err(|e| translate.error(e))?;
-    docker.negotiate_version().await.map_err(|e| translate.error(e))
+    .map_err(&failed)?;
+    docker.negotiate_version().await.map_err(&failed)
 }
 
 #[cfg(test)]

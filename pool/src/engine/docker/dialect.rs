@@ -7,7 +7,7 @@ use bollard::models::SystemVersionComponents;
 use tokio::sync::OnceCell;
 
 use super::connect::EngineAddress;
-use super::error::Translate;
+use super::error::translate;
 use crate::engine::instance::Instance;
 use crate::engine::seccomp;
 use crate::engine::{Call, EngineError};
@@ -95,8 +95,8 @@ impl DialectProbe {
 
     async fn is_podman(&self, docker: &Docker) -> Result<bool, EngineError> {
         let shown = self.address.to_string();
-        let translate = Translate { call: Call::Check, address: &shown };
-        let version = docker.version().await.map_err(|e| translate.error(e))?;
+        let version = docker.version().await;
+        let version = version.map_err(|error| translate(Call::Check, &shown, error))?;
         Ok(is_podman(&version.components.unwrap_or_default()))
     }
 }

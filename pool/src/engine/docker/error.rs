@@ -5,27 +5,16 @@ use bollard::errors::Error;
 use crate::engine::{Call, EngineError};
 use crate::error_chain::error_chain;
 
-/// Turns the library's errors into ours.
-pub(super) struct Translate<'a> {
-    pub(super) call: Call,
-    pub(super) address: &'a str,
-}
-
-impl Translate<'_> {
-    pub(super) fn error(&self, error: Error) -> EngineError {
-        let call = self.call;
-        match error {
-            Error::RequestTimeoutError => EngineError::Deadline { call, deadline: call.deadline() },
-            Error::DockerResponseServerError { message, .. }
-            | Error::DockerStreamError { error: message } => refused(call, message),
-            error => {
-                if is_unreachable(&error) {
-                    let message = first_cause(&error);
-                    return EngineError::Unreachable { address: self.address.to_owned(), message };
-                }
-                refused(call, error_chain(&error))
-            }
+/// Translates an error of the library into ours.
+pub(super) fn translate(call: Call, address: &str, error: Error) -> EngineError {
+    match error {
+        Error::RequestTimeoutError => EngineError::Deadline { call, deadline: call.deadline() },
+        Error::DockerResponseServerError { message, .. }
+        | Error::DockerStreamError { error: message } => refused(call, message),
+        error if is_unreachable(&error) => {
+            EngineError::Unreachable { address: address.to_owned(), message: first_cause(&error) }
         }
+        error => refused(call, error_chain(&error)),
     }
 }
 

@@ -34,7 +34,7 @@ async fn inspect(engine: &DockerEngine, name: &str) -> Result<Option<ImageInspec
     match engine.docker().await?.inspect_image(name).await {
         Ok(inspected) => Ok(Some(inspected)),
         Err(error) if error::status(&error) == Some(404) => Ok(None),
-        Err(error) => Err(engine.translate(Call::FindImage).error(error)),
+        Err(error) => Err(engine.failed(Call::FindImage)(error)),
     }
 }
 
@@ -121,7 +121,7 @@ impl DockerEngine {
             std::pin::pin!(self.docker().await?.build_image(options, None, Some(context)));
         let built = async {
             while let Some(line) = lines.next().await {
-                let line = line.map_err(|e| self.translate(Call::FetchImage).error(e))?;
+                let line = line.map_err(self.failed(Call::FetchImage))?;
                 let output = line.stream.unwrap_or_default();
                 output.lines().filter(|line| !line.trim().is_empty()).for_each(progress);
                 check_error(line.error_detail)?;
@@ -220,7 +220,7 @@ impl ImageStore for DockerEngine {
                 let (repo, tag) = split_name(name);
                 let options = TagImageOptionsBuilder::new().repo(repo).tag(tag).build();
                 let tagged = self.docker().await?.tag_image(image, Some(options)).await;
-                tagged.map_err(|e| self.translate(Call::FetchImage).error(e))?;
+                tagged.map_err(self.failed(Call::FetchImage))?;
                 Ok(vec![name.to_owned()])
             }
             (Some(_), images) => {
@@ -241,7 +241,7 @@ impl ImageStore for DockerEngine {
             Err(error) if error::status(&error) == Some(404) => {
                 Err(EngineError::NoSuchImage(name.to_owned()))
             }
-            Err(error) => Err(self.translate(Call::RemoveImage).error(error)),
+            Err(error) => Err(self.failed(Call::RemoveImage)(error)),
         }
     }
 
@@ -274,7 +274,7 @@ async fn labelled(
     let filters: HashMap<_, _> = filters.map(|(key, value)| (*key, vec![*value])).collect();
     let options = ListImagesOptionsBuilder::new().filters(&filters).build();
     let listed = engine.docker().await?.list_images(Some(options)).await;
-    listed.map_err(|e| engine.translate(Call::FindImage).error(e))
+    listed.map_err(engine.failed(Call::FindImage))
 }
 
 /// Loads an archive of images into the engine; returns their names.
@@ -289,7 +289,7 @@ async fn load(
     let mut lines = std::pin::pin!(engine.docker().await?.import_image(options, archive, None));
     let mut loaded = Vec::new();
     while let Some(line) = lines.next().await {
-        let line = line.map_err(|e| engine.translate(Call::FetchImage).error(e))?;
+        let line = line.map_err(engine.failed(Call::FetchImage))?;
         check_error(line.error_detail)?;
         for output in line.stream.unwrap_or_default().lines() {
             progress(output);
@@ -351,9 +351,7 @@ async fn follow(
 ) -> Result<(), EngineError> {
     let mut lines = std::pin::pin!(lines);
     let mut last = String::new();
-    while let Some(line) =
-        lines.try_next().await.map_err(|e| engine.translate(Call::FetchImage).error(e))?
-    {
+    while let Some(line) = lines.try_next().await.map_err(engine.failed(Call::FetchImage))? {
         check_error(line.error_detail)?;
         let status = line.status.unwrap_or_default();
         if status != last && !status.is_empty() {

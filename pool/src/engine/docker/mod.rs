@@ -31,7 +31,7 @@ use tokio::sync::OnceCell;
 pub use self::connect::{ConnectError, EngineAddress, connect};
 use self::container::Volumes;
 use self::dialect::DialectProbe;
-use self::error::Translate;
+use self::error::translate;
 pub use self::images::ImageBuild;
 use self::packages::PackagesVolume;
 use self::volume::RunnerVolume;
@@ -53,6 +53,9 @@ const PAUSE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How often, and at what interval, to check whether a container that somebody else removes is gone.
 const GONE_CHECKS: u32 = 40;
 const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Exit code of a container whose process 1 was killed by SIGKILL.
+const KILLED: i64 = 137;
 
 /// A connection to a Docker engine.
 pub struct DockerEngine {
@@ -103,7 +106,7 @@ impl DockerEngine {
     async fn ask_for_limits(&self) -> Result<&[LimitKind], EngineError> {
         let ask = async || {
             let info = self.docker().await?.info().await;
-            let info = info.map_err(|error| self.translate(Call::Create).error(error))?;
+            let info = info.map_err(self.failed(Call::Create))?;
             let limits = [
                 (LimitKind::Memory, info.memory_limit),
                 (LimitKind::Cpu, info.cpu_cfs_quota),
@@ -119,8 +122,9 @@ impl DockerEngine {
         self.unenforced.get_or_try_init(ask).await.map(Vec::as_slice)
     }
 
-    fn translate(&self, call: Call) -> Translate<'_> {
-        Translate { call, address: &self.shown }
+    /// Translates errors of a call.
+    fn failed(&self, call: Call) -> impl Fn(bollard::errors::Error) -> EngineError {
+        move |error| translate(call, &self.shown, error)
     }
 }
 
@@ -143,12 +147,7 @@ impl Engine for DockerEngine {
     }
 
     async fn check(&self) -> Result<String, EngineError> {
-        let version = self
-            .docker()
-            .await?
-            .version()
-            .await
-            .map_err(|e| self.translate(Call::Check).error(e))?;
+        let version = self.docker().await?.version().await.map_err(self.failed(Call::Check))?;
         let components = version.components.unwrap_or_default();
         let kind = if dialect::is_podman(&components) { "Podman" } else { "Docker Engine" };
         Ok(format!(
@@ -160,18 +159,18 @@ impl Engine for DockerEngine {
     }
 
     async fn warnings(&self) -> Result<Vec<Warning>, EngineError> {
-        let translate = self.translate(Call::Check);
+        let failed = self.failed(Call::Check);
         let docker = self.docker().await?;
-        let warnings = docker.info().await.map_err(|e| translate.error(e))?.warnings;
+        let warnings = docker.info().await.map_err(&failed)?.warnings;
         let warning = |what| Warning::new(what, "see the engine's documentation");
         Ok(warnings.unwrap_or_default().into_iter().map(warning).collect())
     }
 
     async fn facts(&self) -> Result<Facts, EngineError> {
-        let translate = self.translate(Call::Check);
+        let failed = self.failed(Call::Check);
         let docker = self.docker().await?;
-        let info = docker.info().await.map_err(|e| translate.error(e))?;
-        let version = docker.version().await.map_err(|e| translate.error(e))?;
+        let info = docker.info().await.map_err(&failed)?;
+        let version = docker.version().await.map_err(&failed)?;
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Ok(facts::facts(&self.address, info, version, kernel.trim()))
     }
@@ -196,13 +195,13 @@ impl Engine for DockerEngine {
                 Unsupported::without_limits(unenforced, why).to_string(),
             ));
         }
-        let translate = self.translate(Call::Create);
+        let failed = self.failed(Call::Create);
         let options = CreateContainerOptionsBuilder::new().name(name.as_str()).build();
         let dialect = self.dialect.dialect(self.docker().await?).await?;
         let volumes = Volumes { runner: self.volume.name(), packages: self.packages.name() };
         let body = container::body(spec, volumes, self.all_labels(), dialect);
         let created = self.docker().await?.create_container(Some(options), body).await;
-        created.map(drop).map_err(|error| match translate.error(error) {
+        created.map(drop).map_err(|error| match failed(error) {
             // Only the image is looked up here, so a 404 is about the image.
             EngineError::Refused { message, .. } if error::is_no_such_image(&message) => {
                 EngineError::NoSuchImage(spec.image.name.clone())
@@ -236,14 +235,13 @@ impl Engine for DockerEngine {
         let options = AttachContainerOptionsBuilder::new();
         let options = options.stream(true).stdin(true).stdout(true).stderr(true).build();
         let attached = docker.attach_container(name.as_str(), Some(options)).await;
-        let AttachContainerResults { output, input } =
-            attached.map_err(|e| self.translate(Call::Arm).error(e))?;
+        let AttachContainerResults { output, input } = attached.map_err(self.failed(Call::Arm))?;
         let started = docker.start_container(name.as_str(), None).await;
-        started.map_err(|e| self.translate(Call::Create).error(e))?;
+        started.map_err(self.failed(Call::Create))?;
         let address = self.shown.clone();
         let mut log = RunnerLog::new(name.clone());
         let output = output
-            .map_err(move |e| Translate { call: Call::Arm, address: &address }.error(e))
+            .map_err(move |error| translate(Call::Arm, &address, error))
             .try_filter_map(move |piece| ready(Ok(standard_output(&mut log, piece))))
             .boxed();
         Ok(Channel { input: Box::new(input), output })
@@ -287,7 +285,7 @@ impl Engine for DockerEngine {
             ..ContainerUpdateBody::default()
         };
         let updated = self.docker().await?.update_container(name.as_str(), body).await;
-        updated.map_err(|e| self.translate(Call::Update).error(e))
+        updated.map_err(self.failed(Call::Update))
     }
 
     async fn used_memory(&self, name: &SandboxName) -> Result<Option<u64>, EngineError> {
@@ -295,7 +293,7 @@ impl Engine for DockerEngine {
         let docker = self.docker().await?;
         let mut stats = pin!(docker.stats(name.as_str(), Some(options)));
         let stats = stats.next().await.transpose();
-        let stats = stats.map_err(|error| self.translate(Call::UsedMemory).error(error))?;
+        let stats = stats.map_err(self.failed(Call::UsedMemory))?;
         Ok(stats.and_then(|stats| stats.memory_stats?.usage))
     }
 
@@ -303,19 +301,9 @@ impl Engine for DockerEngine {
         let inspected = match self.docker().await?.inspect_container(name.as_str(), None).await {
             Ok(inspected) => inspected,
             Err(error) if error::status(&error) == Some(404) => return Ok(SandboxState::Gone),
-            Err(error) => return Err(self.translate(Call::State).error(error)),
+            Err(error) => return Err(self.failed(Call::State)(error)),
         };
-        let state = inspected.state.unwrap_or_default();
-        Ok(match state.status {
-            _ if has_ended(&state) && state.exit_code == Some(RUNNER_ENDED.into()) => {
-                SandboxState::Ended
-            }
-            // A container that was restarted has lost its runner.
-            _ if has_ended(&state) => SandboxState::Stopped,
-            Some(ContainerStateStatusEnum::RUNNING) => SandboxState::Running,
-            Some(ContainerStateStatusEnum::PAUSED) => SandboxState::Paused,
-            _ => SandboxState::Stopped,
-        })
+        Ok(state_of(&inspected.state.unwrap_or_default()))
     }
 
     async fn remove(&self, name: &SandboxName) -> Result<(), EngineError> {
@@ -326,7 +314,7 @@ impl Engine for DockerEngine {
             Err(error) if error::status(&error) == Some(409) => {
                 self.wait_until_gone(name, error).await
             }
-            removed => removed.map_err(|e| self.translate(Call::Remove).error(e)),
+            removed => removed.map_err(self.failed(Call::Remove)),
         }
     }
 
@@ -334,7 +322,7 @@ impl Engine for DockerEngine {
         let filters = HashMap::from([("label", vec![LABEL])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         let containers = self.docker().await?.list_containers(Some(options)).await;
-        let containers = containers.map_err(|e| self.translate(Call::List).error(e))?;
+        let containers = containers.map_err(self.failed(Call::List))?;
         Ok(containers
             .into_iter()
             .filter_map(|container| {
@@ -366,7 +354,7 @@ impl DockerEngine {
             }
             tokio::time::sleep(GONE_CHECK_INTERVAL).await;
         }
-        Err(self.translate(Call::Remove).error(error))
+        Err(self.failed(Call::Remove)(error))
     }
 
     /// Succeeds if the container is already in the wanted state: engines answer a pause of a paused container,
@@ -381,7 +369,25 @@ impl DockerEngine {
         if matches!(error::status(&error), Some(409 | 500)) && self.state(name).await? == wanted {
             return Ok(());
         }
-        Err(self.translate(call).error(error))
+        Err(self.failed(call)(error))
+    }
+}
+
+/// The state of a container that exists.
+fn state_of(state: &ContainerState) -> SandboxState {
+    match (state.status, state.exit_code) {
+        (_, Some(code)) if has_ended(state) && code == i64::from(RUNNER_ENDED) => {
+            SandboxState::Ended
+        }
+        // When all memory is in files of no process, the kernel may choose process 1.
+        (_, Some(KILLED)) if has_ended(state) && state.oom_killed == Some(true) => {
+            SandboxState::Ended
+        }
+        // A container that was restarted has lost its runner.
+        _ if has_ended(state) => SandboxState::Stopped,
+        (Some(ContainerStateStatusEnum::RUNNING), _) => SandboxState::Running,
+        (Some(ContainerStateStatusEnum::PAUSED), _) => SandboxState::Paused,
+        _ => SandboxState::Stopped,
     }
 }
 
@@ -400,5 +406,32 @@ fn standard_output(log: &mut RunnerLog, piece: LogOutput) -> Option<bytes::Bytes
             None
         }
         LogOutput::StdIn { .. } | LogOutput::Console { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_has_ended_by_itself_if_the_runner_ended_or_memory_ran_out() {
+        let ended = |exit_code, oom_killed| ContainerState {
+            status: Some(ContainerStateStatusEnum::EXITED),
+            finished_at: Some("2025-01-01T00:00:00Z".to_owned()),
+            exit_code: Some(exit_code),
+            oom_killed: Some(oom_killed),
+            ..ContainerState::default()
+        };
+        assert_eq!(state_of(&ended(RUNNER_ENDED.into(), false)), SandboxState::Ended);
+        assert_eq!(state_of(&ended(KILLED, true)), SandboxState::Ended);
+        assert_eq!(state_of(&ended(KILLED, false)), SandboxState::Stopped);
+        assert_eq!(state_of(&ended(0, true)), SandboxState::Stopped);
+        let running = ContainerState {
+            status: Some(ContainerStateStatusEnum::RUNNING),
+            finished_at: Some("0001-01-01T00:00:00Z".to_owned()),
+            oom_killed: Some(true),
+            ..ContainerState::default()
+        };
+        assert_eq!(state_of(&running), SandboxState::Running);
     }
 }

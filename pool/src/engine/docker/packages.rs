@@ -104,13 +104,13 @@ impl PackagesVolume {
         if brought.is_some() {
             return Ok(());
         }
-        let translate = engine.translate(Call::Provide);
+        let failed = engine.failed(Call::Provide);
         let request = VolumeCreateRequest {
             name: Some(self.name.clone()),
             labels: Some(engine.all_labels()),
             ..VolumeCreateRequest::default()
         };
-        engine.docker().await?.create_volume(request).await.map_err(|e| translate.error(e))?;
+        engine.docker().await?.create_volume(request).await.map_err(&failed)?;
         // 122 random bits.
         let folder = uuid::Uuid::new_v4().simple().to_string();
         let helper = self.helper(engine);
@@ -131,7 +131,7 @@ impl PackagesVolume {
         image: &Image,
         folder: &str,
     ) -> Result<(), EngineError> {
-        let translate = engine.translate(Call::Provide);
+        let failed = engine.failed(Call::Provide);
         let host = HostConfig { mounts: Some(self.mounts(engine)), ..HostConfig::default() };
         let entrypoint = vec!["never-started".to_owned()];
         helper.create(&image.digest, entrypoint, host, Call::Provide).await?;
@@ -146,7 +146,7 @@ impl PackagesVolume {
         let uploaded = docker.upload_to_container(helper.name.as_str(), Some(options), body);
         let deadline = UPLOAD_TIMEOUT + Duration::from_secs(bytes / SLOWEST);
         match timeout(deadline, uploaded).await {
-            Ok(uploaded) => uploaded.map_err(|error| translate.error(error)),
+            Ok(uploaded) => uploaded.map_err(&failed),
             Err(_) => Err(EngineError::Deadline { call: Call::Provide, deadline }),
         }
     }
@@ -179,7 +179,7 @@ impl PackagesVolume {
         image: &str,
         folder: &str,
     ) -> Result<(), EngineError> {
-        let translate = engine.translate(Call::Withdraw);
+        let failed = engine.failed(Call::Withdraw);
         let dialect = engine.dialect.dialect(engine.docker().await?).await?;
         let runner = (engine.volume.name(), paths::DIRECTORY);
         let runner = container::mount(runner, &engine.all_labels(), Access::ReadOnly);
@@ -199,12 +199,12 @@ impl PackagesVolume {
         helper.create(image, entrypoint, host, Call::Withdraw).await?;
         let docker = engine.docker().await?;
         let name = helper.name.as_str();
-        docker.start_container(name, None).await.map_err(|e| translate.error(e))?;
+        docker.start_container(name, None).await.map_err(&failed)?;
         let options = WaitContainerOptionsBuilder::new().build();
         // An exit code other than zero is an error here.
         match docker.wait_container(name, Some(options)).next().await {
             Some(Ok(_)) => Ok(()),
-            Some(Err(error)) => Err(translate.error(error)),
+            Some(Err(error)) => Err(failed(error)),
             None => {
                 let message = "its helper was removed by somebody else".to_owned();
                 Err(EngineError::Refused { call: Call::Withdraw, message })
@@ -251,7 +251,7 @@ impl Helper<'_> {
             ..ContainerCreateBody::default()
         };
         let created = self.engine.docker().await?.create_container(Some(options), body).await;
-        created.map(drop).map_err(|error| self.engine.translate(call).error(error))
+        created.map(drop).map_err(self.engine.failed(call))
     }
 
     async fn remove(self) -> Result<(), EngineError> {

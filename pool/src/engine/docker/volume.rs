@@ -52,13 +52,13 @@ impl RunnerVolume {
             return Ok(());
         }
         *filled = None;
-        let translate = engine.translate(Call::Prepare);
+        let failed = engine.failed(Call::Prepare);
         let request = VolumeCreateRequest {
             name: Some(self.name.clone()),
             labels: Some(engine.all_labels()),
             ..VolumeCreateRequest::default()
         };
-        engine.docker().await?.create_volume(request).await.map_err(|e| translate.error(e))?;
+        engine.docker().await?.create_volume(request).await.map_err(&failed)?;
         let uploaded = self.upload(engine, image).await;
         // The helper is removed in any case. If even this call fails or is canceled, reconciliation finds
         // the helper: it has our labels and no lease.
@@ -75,12 +75,12 @@ impl RunnerVolume {
         match engine.docker().await?.inspect_volume(&self.name).await {
             Ok(volume) => Ok(Some(format!("{:?}", volume.created_at))),
             Err(error) if error::status(&error) == Some(404) => Ok(None),
-            Err(error) => Err(engine.translate(Call::Prepare).error(error)),
+            Err(error) => Err(engine.failed(Call::Prepare)(error)),
         }
     }
 
     async fn upload(&self, engine: &DockerEngine, image: &Image) -> Result<(), EngineError> {
-        let translate = engine.translate(Call::Prepare);
+        let failed = engine.failed(Call::Prepare);
         engine.remove(&self.filler).await?;
         let options = CreateContainerOptionsBuilder::new().name(self.filler.as_str()).build();
         let labels = engine.all_labels();
@@ -97,7 +97,7 @@ impl RunnerVolume {
             ..ContainerCreateBody::default()
         };
         let created = engine.docker().await?.create_container(Some(options), body).await;
-        created.map_err(|e| translate.error(e))?;
+        created.map_err(&failed)?;
         let options = UploadToContainerOptionsBuilder::new().path(paths::DIRECTORY).build();
         let tar = bollard::body_full(self.tar().into());
         let uploaded = engine
@@ -105,7 +105,7 @@ impl RunnerVolume {
             .await?
             .upload_to_container(self.filler.as_str(), Some(options), tar)
             .await;
-        uploaded.map_err(|e| translate.error(e))
+        uploaded.map_err(&failed)
     }
 
     fn tar(&self) -> Vec<u8> {
@@ -136,12 +136,12 @@ pub(super) async fn sweep(
     engine: &DockerEngine,
     dead: LabelFilter<'_>,
 ) -> Result<usize, EngineError> {
-    let translate = engine.translate(Call::Sweep);
+    let failed = engine.failed(Call::Sweep);
     let filters = HashMap::from([("label", vec![LABEL])]);
     let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
     let listed = engine.docker().await?.list_volumes(Some(options)).await;
     let mut removed = Ok(0);
-    for volume in listed.map_err(|e| translate.error(e))?.volumes.unwrap_or_default() {
+    for volume in listed.map_err(&failed)?.volumes.unwrap_or_default() {
         if !dead(&volume.labels.into_iter().collect()) {
             continue;
         }
@@ -150,7 +150,7 @@ pub(super) async fn sweep(
             Ok(()) => removed = removed.map(|removed| removed + 1),
             Err(error) if error::status(&error) == Some(404) => {}
             // The others go all the same.
-            Err(error) => removed = Err(translate.error(error)),
+            Err(error) => removed = Err(failed(error)),
         }
     }
     removed

@@ -2,37 +2,43 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tokio::io::Interest;
-use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 
-use super::protocol::{self, Bind, Bound, ReceiveError};
+use super::packet_socket::PacketSocket;
+use super::protocol::{BindReply, BindRequest};
 use crate::engine::Call;
 use crate::lock::lock;
 
 /// The connection to a binder.
 pub(super) struct BinderClient {
-    /// As that to a launcher: it keeps messages apart.
-    socket: UnixDatagram,
+    socket: PacketSocket,
     /// Locked while a request is under way.
     turn: tokio::sync::Mutex<()>,
     /// When that was sent.
     since: Mutex<Option<Instant>>,
 }
 
+/// Why a sandbox was not given a set of packages.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindError {
+    /// The launcher was started without the folder of all sets.
+    #[error("{} was not there when its launcher was started", .0.display())]
+    NoFolder(PathBuf),
+    /// The binder has ended.
+    #[error("the process that brings packages ended: {0}")]
+    Ended(#[source] io::Error),
+    /// The binder's message.
+    #[error("{0}")]
+    Failed(String),
+}
+
 impl BinderClient {
     /// Also returns the end for the binder.
     pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
-        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (ours, theirs) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
-        let ours = std::os::unix::net::UnixDatagram::from(ours);
-        ours.set_nonblocking(true)?;
-        let socket = UnixDatagram::from_std(ours)?;
+        let (socket, theirs) = PacketSocket::pair()?;
         Ok((Self { socket, turn: tokio::sync::Mutex::default(), since: Mutex::default() }, theirs))
     }
 
@@ -42,35 +48,26 @@ impl BinderClient {
     /// # Errors
     ///
     /// The binder's message, or that it has ended.
-    pub(super) async fn bind(&self, set: &Path, process: &OwnedFd) -> Result<(), String> {
-        let ended = |error: io::Error| format!("the process that brings packages ended: {error}");
-        let process = process.try_clone().map_err(|error| error.to_string())?;
+    pub(super) async fn bind(&self, set: &Path, process: &OwnedFd) -> Result<(), BindError> {
+        let process = process.try_clone().map_err(BindError::Ended)?;
         let _turn = self.turn.lock().await;
-        let request = Bind { set: set.to_owned() };
-        let send = || protocol::send(&self.socket, &request, std::slice::from_ref(&process));
+        let request = BindRequest { set: set.to_owned() };
         *lock(&self.since) = Some(Instant::now());
-        self.socket.async_io(Interest::WRITABLE, send).await.map_err(ended)?;
-        let received = self.socket.async_io(Interest::READABLE, || {
-            match protocol::receive::<Bound>(&self.socket) {
-                // Only the socket's own errors may be that nothing is there yet.
-                Err(ReceiveError::Socket(error)) => Err(error),
-                received => Ok(received),
-            }
-        });
-        let received = received.await.map_err(ended)?;
+        let sent = self.socket.send(&request, std::slice::from_ref(&process)).await;
+        sent.map_err(BindError::Ended)?;
+        let received = self.socket.receive().await;
         *lock(&self.since) = None;
-        match received.map_err(|error| ended(error.into()))? {
-            None => Err(ended(io::ErrorKind::UnexpectedEof.into())),
-            Some((Bound { error }, _)) => error.map_or(Ok(()), Err),
+        match received.map_err(|error| BindError::Ended(error.into()))? {
+            None => Err(BindError::Ended(io::ErrorKind::UnexpectedEof.into())),
+            Some((BindReply { error }, _)) => {
+                error.map_or(Ok(()), |error| Err(BindError::Failed(error)))
+            }
         }
     }
 
     /// Whether the binder is there and answers in time.
     pub(super) fn is_healthy(&self) -> bool {
         let is_late = lock(&self.since).is_some_and(|it| it.elapsed() > Call::Bind.deadline());
-        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
-        let looked = poll(&mut fds, Some(&Timespec::default()));
-        let is_over = PollFlags::HUP | PollFlags::ERR;
-        !is_late && looked.is_ok() && !fds[0].revents().intersects(is_over)
+        !is_late && !self.socket.is_closed()
     }
 }

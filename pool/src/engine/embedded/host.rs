@@ -1,6 +1,7 @@
 //! What this machine lets this user use for sandboxes, and warnings about what is missing.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroups::{self, Hierarchies, Version};
 use super::layout::IDS;
-use super::rootless::{self, Grant};
+use super::rootless::{self, Grant, GrantError};
 use crate::engine::Warning;
 use crate::engine::limits::LimitKind;
 use crate::engine::process_limits;
@@ -40,6 +41,24 @@ enum Users {
     OfHost,
 }
 
+/// Why this user can't make sandboxes on this machine.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HostError {
+    #[error("{0}")]
+    Groups(#[source] io::Error),
+    #[error("the control groups that limit sandboxes can't be created: {0}")]
+    NotCreated(#[source] io::Error),
+    #[error("the control groups of this machine can't limit {0}")]
+    Unlimited(String),
+    #[error(transparent)]
+    Grant(#[from] GrantError),
+    #[error(
+        "sandboxes without root need control groups version 2, which are not mounted; as root, run: \
+         mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    )]
+    NoVersionTwo,
+}
+
 /// What this machine offers.
 #[derive(Debug)]
 pub(super) struct Host {
@@ -60,18 +79,15 @@ pub(super) struct Host {
 
 impl Host {
     /// Detects what there is. The error names what is missing and required.
-    pub(super) fn find() -> Result<Self, String> {
+    pub(super) fn find() -> Result<Self, HostError> {
         if rootless::is_root() { Self::of_root() } else { Self::without_root() }
     }
 
-    fn of_root() -> Result<Self, String> {
-        let groups = Hierarchies::of_machine().map_err(|error| error.to_string())?;
-        let missing = groups.missing().map_err(|error| {
-            format!("the control groups that limit sandboxes can't be created: {error}")
-        })?;
+    fn of_root() -> Result<Self, HostError> {
+        let groups = Hierarchies::of_machine().map_err(HostError::Groups)?;
+        let missing = groups.missing().map_err(HostError::NotCreated)?;
         if !missing.is_empty() {
-            let missing = missing.join(" and ");
-            return Err(format!("the control groups of this machine can't limit {missing}"));
+            return Err(HostError::Unlimited(missing.join(" and ")));
         }
         // Once more: the server may be a part of another program.
         process_limits::raise_own();
@@ -85,21 +101,17 @@ impl Host {
         Ok(Self { groups, counts_sockets_apart, missing, why, grant, version_two_mount, users })
     }
 
-    fn without_root() -> Result<Self, String> {
-        let grant = Grant::find().map_err(|missing| missing.to_string())?;
+    fn without_root() -> Result<Self, HostError> {
+        let grant = Grant::find()?;
         let delegated =
-            Hierarchies::delegated().map_err(|error| error.to_string()).and_then(|groups| {
-                let missing = groups.missing().map_err(|error| error.to_string())?;
-                Ok((groups, missing))
-            });
+            Hierarchies::delegated().and_then(|groups| groups.missing().map(|it| (groups, it)));
         let (groups, missing, why) = match delegated {
             Ok((groups, missing)) => (Some(groups), missing, None),
-            Err(why) => (None, Vec::new(), Some(why)),
+            Err(error) => (None, Vec::new(), Some(error.to_string())),
         };
-        let version_two_mount = Some(cgroups::version_two_mount().map_err(|_| {
-            "sandboxes without root need control groups version 2, which are not mounted; as root, run: \
-             mount -t cgroup2 cgroup2 /sys/fs/cgroup"
-        })?);
+        let version_two_mount =
+            cgroups::version_two_mount().map_err(|_| HostError::NoVersionTwo)?;
+        let version_two_mount = Some(version_two_mount);
         let (grant, users) = (Some(grant), Users::OneRange);
         // The second version counts them as memory.
         let counts_sockets_apart = false;

@@ -39,9 +39,7 @@ impl ImageStore for EmbeddedEngine {
     }
 
     async fn prune(&self) -> Result<Pruned, EngineError> {
-        let pruned = self.store.prune().await;
-        let pruned = pruned.map_err(|error| store_refused(Call::RemoveImage, error))?;
-        Ok(Pruned { images: pruned.images + pruned.staging, bytes: pruned.bytes })
+        self.store.prune().await.map_err(|error| store_refused(Call::RemoveImage, error))
     }
 
     async fn settle(&self) {

@@ -1,7 +1,20 @@
 //! The labels of instances, in the names of control groups and folders.
+//!
+//! Control groups that no sandbox has are in groups with the instance's name and a suffix.
 
 use crate::engine::Labels;
 use crate::engine::instance::{LABEL, PROCESS};
+
+/// Suffixes of the instance name for the control groups of builds, of tools and of templates.
+pub(super) const BUILDS: &str = "+build";
+pub(super) const TOOLS: &str = "+tools";
+pub(super) const TEMPLATES: &str = "+template";
+
+/// Whether control groups are those of builds, tools or templates. They have no leases, and must not be mistaken for
+/// forgotten sandboxes.
+pub(super) fn is_auxiliary(instance: &str) -> bool {
+    [BUILDS, TOOLS, TEMPLATES].iter().any(|suffix| instance.ends_with(suffix))
+}
 
 /// The labels as a file name: this engine can store them only in names. The labels that it leaves out are the
 /// same for all instances of a machine.

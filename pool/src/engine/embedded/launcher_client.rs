@@ -9,11 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::Value;
 use tokio::io::{AsyncRead, Interest};
-use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -22,7 +19,10 @@ use tokio_util::task::TaskTracker;
 
 use super::binder_client::BinderClient;
 use super::launcher;
-use super::protocol::{self, Answer, Kind, LauncherPaths, Packet, ReceiveError, Request};
+use super::packet_socket::PacketSocket;
+use super::protocol::{
+    self, LauncherPaths, LauncherReply, LauncherRequest, Packet, ReceiveError, SandboxKind,
+};
 use super::rootless::Grant;
 use crate::engine::Call;
 use crate::lock::lock;
@@ -34,7 +34,7 @@ const MAX_LINE: usize = 8 << 10;
 const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// The server's descriptors of a new sandbox.
-pub(super) struct Created {
+pub(super) struct SandboxHandles {
     /// The stream to the runner.
     pub(super) stream: OwnedFd,
     /// The runner's log.
@@ -45,9 +45,7 @@ pub(super) struct Created {
 
 /// A running launcher. Dropping it ends the process and every sandbox that it made.
 pub(super) struct LauncherClient {
-    /// A `SOCK_SEQPACKET` socket, which keeps messages apart and reports when the other side is gone. The
-    /// runtime has no type for that kind; this one works with it.
-    socket: Arc<UnixDatagram>,
+    socket: Arc<PacketSocket>,
     waiting: Arc<Mutex<PendingRequests>>,
     /// Brings sets of packages into its sandboxes, if there are any.
     binder: Option<BinderClient>,
@@ -62,7 +60,32 @@ type PendingRequests = Option<HashMap<String, PendingRequest>>;
 /// A request that waits for its answer.
 struct PendingRequest {
     since: Instant,
-    answer: oneshot::Sender<Result<Created, String>>,
+    answer: oneshot::Sender<Result<SandboxHandles, CreateError>>,
+}
+
+/// Why a launcher has not made a sandbox.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CreateError {
+    /// The launcher's message.
+    #[error("{0}")]
+    Failed(String),
+    /// The request does not fit into a packet.
+    #[error(
+        "the sandbox's specification is too long, {0}: use an image with fewer variables and volumes"
+    )]
+    TooLong(#[source] io::Error),
+    /// The launcher has ended before the request.
+    #[error("the process that makes sandboxes has ended: {0}")]
+    NotSent(#[source] io::Error),
+    /// The launcher has ended before its answer.
+    #[error("the process that makes sandboxes has ended")]
+    Ended,
+    /// The answer has no descriptors.
+    #[error("the launcher sent no descriptors")]
+    NoDescriptors,
+    /// The sandbox was not made in time, and its processes could not be killed.
+    #[error("{0}")]
+    NotKilled(#[source] io::Error),
 }
 
 impl LauncherClient {
@@ -73,10 +96,7 @@ impl LauncherClient {
         grant: Option<&Grant>,
         tasks: &TaskTracker,
     ) -> io::Result<Self> {
-        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (ours, theirs) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None)?;
-        let ours = std::os::unix::net::UnixDatagram::from(ours);
-        ours.set_nonblocking(true)?;
+        let (ours, theirs) = PacketSocket::pair()?;
         let mut process = Command::new(program)
             .arg(launcher::SUBCOMMAND)
             .args(grant.map(|_| launcher::ROOTLESS))
@@ -104,12 +124,12 @@ impl LauncherClient {
 
     async fn begin(
         process: Child,
-        socket: std::os::unix::net::UnixDatagram,
+        socket: PacketSocket,
         paths: LauncherPaths,
         grant: Option<&Grant>,
         tasks: &TaskTracker,
     ) -> io::Result<Self> {
-        let socket = Arc::new(UnixDatagram::from_std(socket)?);
+        let socket = Arc::new(socket);
         if let Some(grant) = grant {
             map_users(grant, &socket, process.id()).await?;
         }
@@ -117,10 +137,10 @@ impl LauncherClient {
             Some(_) => BinderClient::new().map(|(binder, theirs)| (Some(binder), vec![theirs]))?,
             None => (None, Vec::new()),
         };
-        send_with(&socket, &Request::Begin(paths), &theirs).await?;
+        socket.send(&LauncherRequest::Begin(paths), &theirs).await?;
         drop(theirs);
-        match receive(&socket).await? {
-            Some((Answer::Ready, _)) => {}
+        match socket.receive().await? {
+            Some((LauncherReply::Ready, _)) => {}
             _ => return Err(io::Error::other("the launcher ended before it was ready")),
         }
         let waiting = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -143,10 +163,7 @@ impl LauncherClient {
 
     /// Whether the process has ended. Unlike [`Self::is_healthy`] this asks the kernel.
     pub(super) fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(&*self.socket, PollFlags::empty())];
-        let is_over = PollFlags::HUP | PollFlags::ERR;
-        let looked = poll(&mut fds, Some(&Timespec::default()));
-        looked.is_err() || fds[0].revents().intersects(is_over)
+        self.socket.is_closed()
     }
 
     /// How many requested sandboxes it has not made yet.
@@ -164,31 +181,26 @@ impl LauncherClient {
         &self,
         name: &str,
         spec: Value,
-        kind: Kind,
+        kind: SandboxKind,
         group: Option<PathBuf>,
-    ) -> Result<Created, String> {
-        let request = Request::Create { name: name.to_owned(), spec, kind, group };
-        let packet = Packet::new(&request).map_err(|error| {
-            format!(
-                "the sandbox's specification is too long, {error}: use an image with fewer variables \
-                 and volumes"
-            )
-        })?;
+    ) -> Result<SandboxHandles, CreateError> {
+        let request = LauncherRequest::Create { name: name.to_owned(), spec, kind, group };
+        let packet = Packet::new(&request).map_err(CreateError::TooLong)?;
         let (sender, answer) = oneshot::channel();
         let pending = PendingRequest { since: Instant::now(), answer: sender };
-        self.ask(name, pending, &packet).await.map_err(|error| format!("{GONE}: {error}"))?;
-        answer.await.unwrap_or_else(|_| Err(GONE.to_owned()))
+        self.ask(name, pending, &packet).await.map_err(CreateError::NotSent)?;
+        answer.await.unwrap_or(Err(CreateError::Ended))
     }
 
     /// Sends a request. It is pending if and only if it was sent, because a launcher whose requests get no answer
     /// is given up, with all its sandboxes.
     async fn ask(&self, name: &str, pending: PendingRequest, packet: &Packet) -> io::Result<()> {
         loop {
-            self.socket.writable().await?;
+            self.socket.socket().writable().await?;
             let mut waiting = lock(&self.waiting);
             let waiting = waiting.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
             let send = || packet.send(&*self.socket, &[]);
-            match self.socket.try_io(Interest::WRITABLE, send) {
+            match self.socket.socket().try_io(Interest::WRITABLE, send) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => {
                     // Whoever delivers the answer waits for the lock.
@@ -206,18 +218,17 @@ impl Drop for LauncherClient {
 }
 
 /// Maps the users of a launcher that has entered a user namespace.
-async fn map_users(grant: &Grant, socket: &UnixDatagram, process: Option<u32>) -> io::Result<()> {
-    let (Some((Answer::Entered, _)), Some(process)) = (receive(socket).await?, process) else {
+async fn map_users(grant: &Grant, socket: &PacketSocket, process: Option<u32>) -> io::Result<()> {
+    let (Some((LauncherReply::Entered, _)), Some(process)) = (socket.receive().await?, process)
+    else {
         return Err(io::Error::other("the launcher could not enter a user namespace"));
     };
     let grant = grant.clone();
     tokio::task::spawn_blocking(move || grant.map_ids(process))
         .await
         .map_err(io::Error::other)??;
-    send(socket, &Request::Mapped).await
+    socket.send(&LauncherRequest::Mapped, &[]).await
 }
-
-const GONE: &str = "the process that makes sandboxes has ended";
 
 /// Logs what the launcher says, until it and its binder have ended. No sandbox has that stream.
 async fn pass_on_lines(said: impl AsyncRead + Unpin) {
@@ -240,19 +251,21 @@ async fn pass_on_lines(said: impl AsyncRead + Unpin) {
 }
 
 /// Delivers answers until there are no more.
-async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>) {
+async fn pass_on(socket: Arc<PacketSocket>, waiting: Arc<Mutex<PendingRequests>>) {
     loop {
-        let (name, error, descriptors) = match receive(&socket).await {
-            Ok(Some((Answer::Created { name, error }, descriptors))) => (name, error, descriptors),
+        let (name, error, descriptors) = match socket.receive().await {
+            Ok(Some((LauncherReply::Created { name, error }, descriptors))) => {
+                (name, error, descriptors)
+            }
             Err(ReceiveError::Unreadable { name: Some(name), message }) => {
                 (name, Some(message), Vec::new())
             }
             _ => break,
         };
         let created = match (error, <[OwnedFd; protocol::DESCRIPTORS]>::try_from(descriptors)) {
-            (None, Ok([stream, log, process])) => Ok(Created { stream, log, process }),
-            (Some(error), _) => Err(error),
-            (None, Err(_)) => Err("the launcher sent no descriptors".to_owned()),
+            (None, Ok([stream, log, process])) => Ok(SandboxHandles { stream, log, process }),
+            (Some(message), _) => Err(CreateError::Failed(message)),
+            (None, Err(_)) => Err(CreateError::NoDescriptors),
         };
         let pending = lock(&waiting).as_mut().and_then(|waiting| waiting.remove(&name));
         if let Some(pending) = pending {
@@ -261,27 +274,6 @@ async fn pass_on(socket: Arc<UnixDatagram>, waiting: Arc<Mutex<PendingRequests>>
         }
     }
     *lock(&waiting) = None;
-}
-
-async fn send(socket: &UnixDatagram, request: &Request) -> io::Result<()> {
-    send_with(socket, request, &[]).await
-}
-
-async fn send_with(
-    socket: &UnixDatagram,
-    request: &Request,
-    descriptors: &[OwnedFd],
-) -> io::Result<()> {
-    socket.async_io(Interest::WRITABLE, || protocol::send(socket, request, descriptors)).await
-}
-
-async fn receive(socket: &UnixDatagram) -> Result<Option<(Answer, Vec<OwnedFd>)>, ReceiveError> {
-    let received = socket.async_io(Interest::READABLE, || match protocol::receive(socket) {
-        // Only the socket's own errors may be that nothing is there yet.
-        Err(ReceiveError::Socket(error)) => Err(error),
-        received => Ok(received),
-    });
-    received.await?
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroups::Cgroup;
-use super::launcher_client::{Created, LauncherClient};
-use super::protocol::{Devices, Kind, LauncherPaths};
+use super::launcher_client::{CreateError, LauncherClient, SandboxHandles};
+use super::protocol::{Devices, LauncherPaths, SandboxKind};
 use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError};
 use crate::lock::lock;
@@ -27,7 +27,7 @@ const STOPPED_AFTER: Duration = Duration::from_secs(8);
 /// A template can signal what its launcher has made, and it holds code of its image. So an image with templates has launchers of
 /// its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Images {
+pub(super) enum ServedImages {
     /// The one with this digest.
     One(String),
     /// All without templates.
@@ -35,18 +35,18 @@ pub(super) enum Images {
 }
 
 /// A running launcher.
-pub(super) struct Running {
-    of: Images,
+pub(super) struct RunningLauncher {
+    of: ServedImages,
     client: Arc<LauncherClient>,
     /// The folders that it has mounted.
-    mounted: Mounted,
+    mounted: MountedFolders,
 }
 
 /// The folders that a launcher mounts, by device and inode. It does not see one that was made in the place of another.
 #[derive(PartialEq, Eq)]
-struct Mounted([Option<(u64, u64)>; 3]);
+struct MountedFolders([Option<(u64, u64)>; 3]);
 
-impl Mounted {
+impl MountedFolders {
     fn look(folders: [&Path; 3]) -> Self {
         Self(
             folders.map(|folder| fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()))),
@@ -58,7 +58,7 @@ impl EmbeddedEngine {
     /// The launcher with the fewest requests. Starts one if there is none, or if all have something to do.
     pub(super) async fn launcher(
         &self,
-        images: Images,
+        images: ServedImages,
     ) -> Result<Arc<LauncherClient>, EngineError> {
         let host = self.host()?;
         let mut launchers = self.launchers.lock().await;
@@ -73,7 +73,7 @@ impl EmbeddedEngine {
         }
         let now = self.mounted();
         self.end_unused(&mut launchers, &now, Some(&images));
-        let is_fit = |running: &&Running| running.of == images && running.mounted == now;
+        let is_fit = |running: &&RunningLauncher| running.of == images && running.mounted == now;
         let fit = || launchers.iter().filter(is_fit).map(|running| &running.client);
         let least = fit().min_by_key(|launcher| launcher.waiting());
         if let Some(least) = least
@@ -93,12 +93,12 @@ impl EmbeddedEngine {
         let program = &self.settings.program;
         let started = LauncherClient::start(program, paths, host.grant.as_ref(), &self.tasks).await;
         let client = Arc::new(started.map_err(|error| refused(Call::Prepare, error))?);
-        launchers.push(Running { of: images, client: Arc::clone(&client), mounted: now });
+        launchers.push(RunningLauncher { of: images, client: Arc::clone(&client), mounted: now });
         Ok(client)
     }
 
-    fn mounted(&self) -> Mounted {
-        Mounted::look([&self.store.images(), &self.shared(), &self.settings.packages])
+    fn mounted(&self) -> MountedFolders {
+        MountedFolders::look([&self.store.images(), &self.shared(), &self.settings.packages])
     }
 
     /// Ends the launchers that nothing is made with anymore, once the sandboxes that they made are gone.
@@ -109,7 +109,12 @@ impl EmbeddedEngine {
         }
     }
 
-    fn end_unused(&self, launchers: &mut Vec<Running>, now: &Mounted, wanted: Option<&Images>) {
+    fn end_unused(
+        &self,
+        launchers: &mut Vec<RunningLauncher>,
+        now: &MountedFolders,
+        wanted: Option<&ServedImages>,
+    ) {
         launchers.retain(|running| {
             let is_of_use = running.mounted == *now
                 && (wanted == Some(&running.of) || self.is_in_use(&running.of));
@@ -118,12 +123,12 @@ impl EmbeddedEngine {
     }
 
     /// Whether a launcher's images are still used. Its sandboxes end with it.
-    fn is_in_use(&self, images: &Images) -> bool {
+    fn is_in_use(&self, images: &ServedImages) -> bool {
         match images {
-            Images::One(digest) => {
+            ServedImages::One(digest) => {
                 lock(&self.held).get(digest).is_some_and(|held| held.strong_count() > 0)
             }
-            Images::Others => true,
+            ServedImages::Others => true,
         }
     }
 
@@ -139,9 +144,9 @@ impl EmbeddedEngine {
         launcher: &LauncherClient,
         name: &str,
         oci: serde_json::Value,
-        kind: Kind,
+        kind: SandboxKind,
         cgroup: Option<&Cgroup>,
-    ) -> Result<Created, String> {
+    ) -> Result<SandboxHandles, CreateError> {
         let freezer = cgroup.and_then(Cgroup::separate_freezer);
         let mut made = pin!(launcher.create(name, oci, kind, freezer));
         if let Ok(made) = tokio::time::timeout(STOPPED_AFTER, &mut made).await {
@@ -150,7 +155,7 @@ impl EmbeddedEngine {
         if let Some(cgroup) = cgroup.cloned() {
             tracing::warn!(sandbox = name, "it was not made in time, so its processes are killed");
             let killed = tokio::task::spawn_blocking(move || cgroup.kill_unfinished()).await;
-            killed.map_err(io::Error::other).flatten().map_err(|error| error.to_string())?;
+            killed.map_err(io::Error::other).flatten().map_err(CreateError::NotKilled)?;
         }
         made.await
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
-use rustix::event::{PollFd, PollFlags, poll};
+
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -15,7 +15,8 @@ use tokio_util::io::ReaderStream;
 use tokio_util::task::TaskTracker;
 
 use super::cgroups::Cgroup;
-use super::launcher_client::{Created, LauncherClient};
+use super::launcher_client::{LauncherClient, SandboxHandles};
+use super::pidfd::has_ended;
 use super::refused;
 use crate::engine::runner_log::RunnerLog;
 use crate::engine::store::Held;
@@ -44,12 +45,12 @@ pub(super) struct Live {
     launcher: Weak<LauncherClient>,
     image: Arc<Held>,
     /// The set of packages that it was given.
-    pub(super) packages: Option<Bound>,
+    pub(super) packages: Option<BoundSet>,
 }
 
 /// A set of packages that a sandbox was given, or a template has. It may end before them.
 #[derive(Debug, Clone)]
-pub(super) struct Bound {
+pub(super) struct BoundSet {
     /// The set, if anybody still has it.
     pub(super) set: Weak<PackageSet>,
     pub(super) hash: String,
@@ -59,12 +60,12 @@ pub(super) struct Bound {
 
 impl Live {
     pub(super) fn new(
-        created: Created,
+        created: SandboxHandles,
         cgroup: Option<Cgroup>,
         launcher: &Arc<LauncherClient>,
         image: Arc<Held>,
     ) -> Self {
-        let Created { stream, log, process } = created;
+        let SandboxHandles { stream, log, process } = created;
         Self {
             cgroup,
             process: Arc::new(process),
@@ -141,13 +142,6 @@ pub(super) fn remove(process: Option<Arc<OwnedFd>>, cgroup: Option<Cgroup>) -> i
         }
     }
     cgroup.map_or(Ok(()), |cgroup| cgroup.remove())
-}
-
-/// Whether a process ends within some time.
-fn has_ended(process: &OwnedFd, within: Duration) -> bool {
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    let within = within.try_into().ok();
-    poll(&mut fds, within.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
 /// Logs the runner's standard error, up to the limit of its log.

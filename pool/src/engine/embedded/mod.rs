@@ -8,6 +8,7 @@
 
 mod binder_client;
 mod build;
+mod build_limits;
 mod cgroups;
 mod host;
 mod images;
@@ -18,6 +19,8 @@ mod launchers;
 mod layout;
 mod live;
 mod packages;
+mod packet_socket;
+mod pidfd;
 mod protocol;
 mod rootless;
 mod shared;
@@ -36,13 +39,13 @@ use tokio_util::task::TaskTracker;
 
 pub use self::build::ImageBuild;
 use self::cgroups::Cgroup;
-use self::host::Host;
-use self::labels::{instance_of, labels_of};
-use self::launchers::{Images, Running};
+use self::host::{Host, HostError};
+use self::labels::{TEMPLATES, instance_of, labels_of};
+use self::launchers::{RunningLauncher, ServedImages};
 use self::layout::IMAGES;
 use self::live::Live;
-use self::protocol::{Kind, Layer, Part};
-use self::zygotes::{TEMPLATES, Templates};
+use self::protocol::{Role, SandboxKind, WritableLayer};
+use self::zygotes::Templates;
 use crate::engine::instance::Instance;
 use crate::engine::limits::{ByteSize, LimitKind, Resources};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported};
@@ -80,9 +83,9 @@ pub struct EmbeddedEngine {
     labels: Labels,
     /// Name of this instance in paths, from which its labels can be restored.
     instance: String,
-    host: Result<Host, String>,
+    host: Result<Host, HostError>,
     store: Store,
-    launchers: tokio::sync::Mutex<Vec<Running>>,
+    launchers: tokio::sync::Mutex<Vec<RunningLauncher>>,
     sandboxes: Mutex<HashMap<SandboxName, Live>>,
     /// Images that sandboxes use, by digest.
     held: Mutex<HashMap<String, Weak<Held>>>,
@@ -113,7 +116,7 @@ impl EmbeddedEngine {
     }
 
     fn host(&self) -> Result<&Host, EngineError> {
-        self.host.as_ref().map_err(|message| EngineError::Unusable(message.clone()))
+        self.host.as_ref().map_err(|error| EngineError::Unusable(error.to_string()))
     }
 
     /// Holds an image, which stays in the store as long as a sandbox uses it.
@@ -182,7 +185,7 @@ impl Engine for EmbeddedEngine {
             let _launchers = self.launchers.lock().await;
             self.write_shared().map_err(|error| self.not_written(&error))?;
         }
-        self.launcher(Images::Others).await.map(|_| ())
+        self.launcher(ServedImages::Others).await.map(|_| ())
     }
 
     async fn find_image(&self, name: &str) -> Result<Option<Image>, EngineError> {
@@ -232,7 +235,7 @@ impl Engine for EmbeddedEngine {
         }
         let cgroup =
             host.groups.as_ref().map(|groups| Cgroup::new(groups, &self.instance, name.as_str()));
-        let parts = spec::Parts {
+        let parts = spec::SpecParts {
             root: &layout::root_of(name.as_str()),
             host,
             cgroup: cgroup.as_ref(),
@@ -241,15 +244,16 @@ impl Engine for EmbeddedEngine {
             is_entered: false,
         };
         let entered_by = self.templates.user(host, spec).zip(parts.ids);
-        let parts = spec::Parts { is_entered: entered_by.is_some(), ..parts };
+        let parts = spec::SpecParts { is_entered: entered_by.is_some(), ..parts };
         let oci = spec::sandbox(spec, &parts);
-        let layer = Layer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
-        let kind = Kind::Image {
+        let layer = WritableLayer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
+        let kind = SandboxKind::Image {
             image: Path::new(IMAGES).join(held.image().relative_root()),
             layer: (!spec.readonly_root).then_some(layer),
-            part: Part::Program { entered_by },
+            role: Role::Program { entered_by },
         };
-        let images = entered_by.map_or(Images::Others, |_| Images::One(spec.image.digest.clone()));
+        let images = entered_by
+            .map_or(ServedImages::Others, |_| ServedImages::One(spec.image.digest.clone()));
         let launcher = self.launcher(images).await?;
         let created = Self::make(&launcher, name.as_str(), oci, kind, cgroup.as_ref()).await;
         let created = created.map_err(|error| refused(Call::Create, error))?;
@@ -413,8 +417,7 @@ impl Engine for EmbeddedEngine {
                 .collect());
         };
         let listed = groups.list().map_err(|error| refused(Call::List, error))?;
-        let listed =
-            listed.into_iter().filter(|(instance, _)| !build::is_leased_by_nobody(instance));
+        let listed = listed.into_iter().filter(|(instance, _)| !labels::is_auxiliary(instance));
         let found = |(instance, name): (String, String)| ListedSandbox {
             name: SandboxName::new(name),
             labels: labels_of(&instance, &self.labels),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use isolator_runner::paths;
 
-use super::live::Bound;
+use super::binder_client::BindError;
+use super::live::BoundSet;
 use super::{EmbeddedEngine, refused};
 use crate::engine::{Call, EngineError, SandboxName};
 use crate::packages::PackageSet;
@@ -23,7 +24,7 @@ impl EmbeddedEngine {
             failed(&format!("{folder} is not in {all}"))
         })?;
         let bound =
-            Bound { set: Arc::downgrade(set), hash: set.hash.clone(), path: path.to_owned() };
+            BoundSet { set: Arc::downgrade(set), hash: set.hash.clone(), path: path.to_owned() };
         // Noted before the call: whatever becomes of that, the sandbox is given no other.
         let (launcher, process) = self.with_live(Call::Bind, name, |live| {
             if live.packages.replace(bound).is_some() {
@@ -35,9 +36,7 @@ impl EmbeddedEngine {
         let (path, all) = (path.to_owned(), self.settings.packages.clone());
         // In a task, because it must not be cut short.
         let bound = self.tasks.spawn(async move {
-            let binder = launcher.binder().ok_or_else(|| {
-                format!("{} was not there when its launcher was started", all.display())
-            })?;
+            let binder = launcher.binder().ok_or(BindError::NoFolder(all))?;
             binder.bind(&path, &process).await
         });
         let bound = bound.await.map_err(|error| failed(&error))?;

@@ -65,15 +65,15 @@ pub(super) enum Devices {
 
 /// What kind of sandbox to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Kind {
+pub(super) enum SandboxKind {
     /// A sandbox from an image.
     Image {
         /// The image's root in the launcher's view.
         image: PathBuf,
         /// The layer for what it writes to its root, if it may write there.
-        layer: Option<Layer>,
+        layer: Option<WritableLayer>,
         /// What it is for.
-        part: Part,
+        role: Role,
     },
     /// A sandbox in which a script builds an image.
     Build,
@@ -81,7 +81,7 @@ pub(super) enum Kind {
 
 /// What a sandbox is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Part {
+pub(super) enum Role {
     /// For a program. Processes of the owner, a user of the launcher's namespace, may enter it.
     Program {
         /// That user, and the sandbox's users; `None` if nobody may enter.
@@ -97,7 +97,7 @@ pub(super) enum Part {
 
 /// A writable layer over an image. It is in memory and counts against the sandbox's memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Layer {
+pub(super) struct WritableLayer {
     /// Its size in bytes.
     pub(super) size: u64,
     /// Most files that it can hold.
@@ -106,8 +106,8 @@ pub(super) struct Layer {
 
 /// From the server.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Request {
-    /// Reply to [`Answer::Entered`]: the users and groups are mapped.
+pub(super) enum LauncherRequest {
+    /// Reply to [`LauncherReply::Entered`]: the users and groups are mapped.
     Mapped,
     /// The first request otherwise: the paths, with the socket of the binder if there are packages. The launcher answers when it is
     /// ready.
@@ -119,7 +119,7 @@ pub(super) enum Request {
         /// Its OCI runtime specification.
         spec: Value,
         /// Its kind.
-        kind: Kind,
+        kind: SandboxKind,
         /// A control group for the sandbox that `libcontainer` does not create.
         group: Option<PathBuf>,
     },
@@ -127,12 +127,12 @@ pub(super) enum Request {
 
 /// From the launcher.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum LauncherReply {
     /// The first message without root: the process has entered a user namespace, where it has no users yet.
     Entered,
-    /// Reply to [`Request::Begin`].
+    /// Reply to [`LauncherRequest::Begin`].
     Ready,
-    /// Reply to [`Request::Create`], with [`DESCRIPTORS`] descriptors on success.
+    /// Reply to [`LauncherRequest::Create`], with [`DESCRIPTORS`] descriptors on success.
     Created {
         /// The name in the request.
         name: String,
@@ -143,19 +143,19 @@ pub(super) enum Answer {
 
 /// From the server to a binder, with a descriptor of the sandbox's process 1: give it a set of packages.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Bind {
+pub(super) struct BindRequest {
     /// The set's path below the folder of all sets.
     pub(super) set: PathBuf,
 }
 
 /// From a binder.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Bound {
+pub(super) struct BindReply {
     /// What went wrong.
     pub(super) error: Option<String>,
 }
 
-impl Answer {
+impl LauncherReply {
     /// The answer that a sandbox was not made.
     pub(super) fn failed(name: String, mut error: String) -> Self {
         error.truncate(error.floor_char_boundary(MAX_ERROR));
@@ -272,9 +272,9 @@ mod tests {
 
     use super::*;
 
-    fn create(spec: &str) -> Request {
-        let (name, spec, kind) = ("a \"name\"".to_owned(), Value::from(spec), Kind::Build);
-        Request::Create { name, spec, kind, group: None }
+    fn create(spec: &str) -> LauncherRequest {
+        let (name, spec, kind) = ("a \"name\"".to_owned(), Value::from(spec), SandboxKind::Build);
+        LauncherRequest::Create { name, spec, kind, group: None }
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         let refused = Packet::new(&create(&format!("{longest}x"))).err().unwrap().to_string();
         assert!(refused.contains("65537 bytes"), "{refused}");
         // Every character of an error may need six bytes.
-        let answer = Answer::failed("a name".to_owned(), "\u{1}".repeat(1 << 20));
+        let answer = LauncherReply::failed("a name".to_owned(), "\u{1}".repeat(1 << 20));
         assert!(Packet::new(&answer).is_ok());
     }
 
@@ -303,7 +303,7 @@ mod tests {
             (b"\xff\0\x01", None, "expected value"),
         ] {
             send_bytes(&ours, packet, SendFlags::empty()).unwrap();
-            let received = receive::<Request>(&theirs);
+            let received = receive::<LauncherRequest>(&theirs);
             let Err(ReceiveError::Unreadable { name, message }) = received else {
                 panic!("{received:?}")
             };
@@ -312,8 +312,8 @@ mod tests {
         }
         send(&ours, &create("x"), &[]).unwrap();
         let received = receive(&theirs).unwrap().unwrap().0;
-        assert!(matches!(received, Request::Create { spec, .. } if spec == "x"));
+        assert!(matches!(received, LauncherRequest::Create { spec, .. } if spec == "x"));
         drop(ours);
-        assert!(receive::<Request>(&theirs).unwrap().is_none());
+        assert!(receive::<LauncherRequest>(&theirs).unwrap().is_none());
     }
 }

@@ -1,6 +1,5 @@
 //! Sandboxes without root: which user IDs this user was granted, and how its launcher gets them.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
@@ -24,14 +23,9 @@ pub(super) struct Grant {
 }
 
 /// What is missing for sandboxes without root.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Missing(String);
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct GrantError(String);
 
 /// Whether this process is root, and needs no grant.
 pub(super) fn is_root() -> bool {
@@ -46,7 +40,7 @@ pub(super) fn is_on_path(program: &str) -> bool {
 
 impl Grant {
     /// Finds what this user was granted.
-    pub(super) fn find() -> Result<Self, Missing> {
+    pub(super) fn find() -> Result<Self, GrantError> {
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();
         let name = user_name(&fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
@@ -54,7 +48,7 @@ impl Grant {
             let table = fs::read_to_string(file).unwrap_or_default();
             first_range(&table, name.as_deref(), uid).ok_or_else(|| {
                 let name = name.as_deref().unwrap_or("USER");
-                Missing(format!(
+                GrantError(format!(
                     "sandboxes without root need {} IDs in a row, and {file} gives this user no such \
                      range; as root, run: usermod --add-subuids 100000-165535 --add-subgids \
                      100000-165535 {name}",
@@ -65,7 +59,7 @@ impl Grant {
         let grant = Self { own: (uid, gid), uids: find(SUBUID)?, gids: find(SUBGID)? };
         for program in [NEWUIDMAP, NEWGIDMAP] {
             if !is_on_path(program) {
-                return Err(Missing(format!(
+                return Err(GrantError(format!(
                     "sandboxes without root need {program}, which is not installed; as root, run: \
                      apt-get install uidmap"
                 )));
@@ -102,7 +96,7 @@ fn check_namespaces(
     most: Option<&str>,
     unprivileged: Option<&str>,
     restricted: Option<&str>,
-) -> Result<(), Missing> {
+) -> Result<(), GrantError> {
     let is = |value: Option<&str>, what: &str| value.is_some_and(|value| value.trim() == what);
     let switch = if is(most, "0") {
         "user.max_user_namespaces=15000"
@@ -113,7 +107,7 @@ fn check_namespaces(
     } else {
         return Ok(());
     };
-    Err(Missing(format!(
+    Err(GrantError(format!(
         "sandboxes without root need user namespaces, which this kernel allows only for root; as root, \
          run: sysctl -w {switch}"
     )))

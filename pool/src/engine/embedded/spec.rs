@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use isolator_runner::paths;
 use serde_json::{Value, json};
 
-use super::build::limits;
+use super::build_limits;
 use super::cgroups::{self, CGROUP_MOUNT, Cgroup};
 use super::host::{Host, Ids};
 use super::launcher;
@@ -26,7 +26,7 @@ pub(super) const FILES: [(&str, &str, &str); 3] = [
 ];
 
 /// What a sandbox is made of. Paths are as the launcher sees them.
-pub(super) struct Parts<'a> {
+pub(super) struct SpecParts<'a> {
     /// The image with the runner's directory over it.
     pub(super) root: &'a Path,
     /// What the machine offers.
@@ -68,7 +68,7 @@ fn volumes(spec: &SandboxSpec) -> impl Iterator<Item = &str> {
 }
 
 /// The specification of a sandbox whose process 1 is the runner.
-pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
+pub(super) fn sandbox(spec: &SandboxSpec, parts: &SpecParts<'_>) -> Value {
     let (uid, gid) = spec.user;
     json!({
         "ociVersion": "1.0.2",
@@ -90,7 +90,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, parts: &Parts<'_>) -> Value {
     })
 }
 
-fn arguments(parts: &Parts<'_>) -> Vec<&'static str> {
+fn arguments(parts: &SpecParts<'_>) -> Vec<&'static str> {
     let forks = parts.is_entered.then_some("forks");
     [paths::RUNNER, "park"].into_iter().chain(forks).collect()
 }
@@ -107,7 +107,7 @@ pub(super) fn template(
     preload: &Preload,
     modules: &[String],
     user: u32,
-    parts: &Parts<'_>,
+    parts: &SpecParts<'_>,
 ) -> Value {
     let of_template = SandboxSpec { user: (user, user), ..spec.clone() };
     let mut template = sandbox(&of_template, parts);
@@ -269,18 +269,18 @@ pub(super) fn build(script: &str, host: &Host, cgroup: Option<&Cgroup>, ids: Ids
 
 /// The limits of a build. It may use all cores.
 fn build_resources(host: &Host) -> Value {
-    let mut limits = limits_of_memory(host, limits::MEMORY);
-    limits["pids"] = json!({ "limit": limits::PIDS });
+    let mut limits = limits_of_memory(host, build_limits::MEMORY);
+    limits["pids"] = json!({ "limit": build_limits::PIDS });
     limits
 }
 
 fn build_rlimits() -> Vec<Value> {
-    let open_files = ProcessLimit::open_files(limits::OPEN_FILES.into());
-    let processes = ProcessLimit::processes_beside(limits::PIDS.into());
-    rlimits([open_files, processes, ProcessLimit::length_of_files(limits::FILE.as_bytes())])
+    let open_files = ProcessLimit::open_files(build_limits::OPEN_FILES.into());
+    let processes = ProcessLimit::processes_beside(build_limits::PIDS.into());
+    rlimits([open_files, processes, ProcessLimit::length_of_files(build_limits::FILE.as_bytes())])
 }
 
-fn program_rlimits(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+fn program_rlimits(spec: &SandboxSpec, parts: &SpecParts<'_>) -> Vec<Value> {
     let processes = spec.processes().into();
     let processes = if !parts.host.limits("pids") && parts.ids.is_some() {
         // The kernel counts the processes of the sandbox's own user apart from other users of the same number.
@@ -403,7 +403,7 @@ fn system_mounts() -> Vec<Value> {
     ]
 }
 
-fn mounts(spec: &SandboxSpec, parts: &Parts<'_>) -> Vec<Value> {
+fn mounts(spec: &SandboxSpec, parts: &SpecParts<'_>) -> Vec<Value> {
     let mut mounts = system_mounts();
     mounts.extend(parts.cgroup.map(control_groups).unwrap_or_default());
     let options = |size: ByteSize, execution: &str| {

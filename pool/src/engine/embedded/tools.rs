@@ -9,16 +9,14 @@ use tokio::runtime::Handle;
 use super::EmbeddedEngine;
 use super::cgroups::Cgroup;
 use super::host::Host;
+use super::labels::TOOLS;
 use crate::engine::ToolGroup;
 use crate::engine::limits::{ByteSize, CpuShare, LimitKind, Resources};
 
-/// The end of the instance name for the control groups of tools.
-pub(super) const TOOLS: &str = "+tools";
-
 /// The groups of one tool. They are removed with everything in them when this is dropped.
-struct Group(Cgroup);
+struct ToolCgroup(Cgroup);
 
-impl ToolGroup for Group {
+impl ToolGroup for ToolCgroup {
     fn take_in(&self, pid: Pid) -> io::Result<()> {
         self.0.take_in(pid)
     }
@@ -28,7 +26,7 @@ impl ToolGroup for Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ToolCgroup {
     fn drop(&mut self) {
         let group = self.0.clone();
         let remove = move || {
@@ -54,7 +52,7 @@ impl EmbeddedEngine {
         let Ok(Host { groups: Some(groups), .. }) = &self.host else { return None };
         let cgroup = Cgroup::new(groups, &format!("{}{TOOLS}", self.instance), &name);
         let made = self.tasks.spawn_blocking(move || {
-            let group = Group(cgroup);
+            let group = ToolCgroup(cgroup);
             group.0.make()?;
             let resources = Resources { memory, cpu: CpuShare::millis(1000) };
             group.0.limit(resources, processes, |controller| controller != "cpu")?;

@@ -10,7 +10,7 @@ use super::blocking_job::BlockingJob;
 use super::digest::Digest;
 use super::error::{IoContext, StoreError};
 use super::path;
-use super::tar_reader::{self, Kind};
+use super::tar_reader::{self, EntryKind};
 
 /// Which members of an archive are indexed. An image has a few for each layer, at most two directories deep;
 /// an archive with more members is a root file system.
@@ -96,21 +96,19 @@ impl IndexedArchive {
         let mut members = HashMap::new();
         let reader = Range { file: &file, position: 0, left: u64::MAX };
         let whole = tar_reader::for_each(reader, |header, _| -> io::Result<()> {
-            if job.check_canceled().is_err() {
-                return Err(io::Error::other("canceled, because nobody waits for the result"));
-            }
+            job.check_canceled()?;
             // The unpacker refuses odd paths.
             let Ok(path) = path::relative(&header.path, 1024) else { return Ok(()) };
             if path.iter().count() > MAX_MEMBER_DEPTH || members.len() >= MAX_MEMBERS {
                 return Ok(());
             }
             match header.kind {
-                Kind::File => {
+                EntryKind::File => {
                     let (position, size) = (header.position, header.size);
                     members.insert(path, Member::File { position, size });
                 }
                 // Old versions of Docker store a layer once and link to it from other images.
-                Kind::SymbolicLink => {
+                EntryKind::SymbolicLink => {
                     if let Some(target) = link_target(&path, &header.link) {
                         members.insert(path, Member::Link(target));
                     }

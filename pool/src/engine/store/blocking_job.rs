@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::error::StoreError;
+use super::error::{Canceled, StoreError};
 use crate::engine::Progress;
 
 /// The handle of a running job: it reports progress, and tells the job whether it was canceled.
@@ -27,8 +27,8 @@ impl BlockingJob {
     }
 
     /// Fails if the job was canceled.
-    pub(super) fn check_canceled(&self) -> Result<(), StoreError> {
-        if self.canceled.load(Ordering::Relaxed) { Err(StoreError::GivenUp) } else { Ok(()) }
+    pub(super) fn check_canceled(&self) -> Result<(), Canceled> {
+        if self.canceled.load(Ordering::Relaxed) { Err(Canceled) } else { Ok(()) }
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn run_job<T: Send + 'static>(
     done.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         // The runtime is shutting down.
-        Err(_) => Err(StoreError::GivenUp),
+        Err(_) => Err(Canceled.into()),
     })
 }
 

@@ -24,9 +24,7 @@ pub(super) fn digest(
         list.iter().for_each(|field| fields.add(field.as_bytes()));
     }
     let walked = tree::walk(root, &mut |visit| -> io::Result<()> {
-        if job.check_canceled().is_err() {
-            return Err(io::Error::other("canceled, because nobody waits for the result"));
-        }
+        job.check_canceled()?;
         if matches!(visit.node, Node::Leave(_)) {
             return Ok(());
         }

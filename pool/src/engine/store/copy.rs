@@ -14,7 +14,7 @@ use rustix::fs::{
 use super::blocking_job::BlockingJob;
 use super::check::{ALLOWED_MODE, times};
 use super::error::{IoContext, StoreError};
-use super::tree::{self, Missing, Root};
+use super::tree::{self, IfMissing, Root};
 
 /// Copies a root into another, which is empty: content, owners, modes, times and links of both kinds.
 pub(super) fn copy(from: &Root, to: &Root, job: &BlockingJob) -> Result<(), StoreError> {
@@ -35,9 +35,7 @@ struct Copier<'a> {
 impl Copier<'_> {
     fn directory(&mut self, from: &OwnedFd, to: &OwnedFd, path: &mut PathBuf) -> io::Result<()> {
         for name in tree::names(from)? {
-            if self.job.check_canceled().is_err() {
-                return Err(io::Error::other("canceled, because nobody waits for the result"));
-            }
+            self.job.check_canceled()?;
             let Some(found) = tree::stat(from, &name)? else { continue };
             path.push(&name);
             match tree::kind(&found) {
@@ -79,7 +77,7 @@ impl Copier<'_> {
     ) -> io::Result<()> {
         if found.st_nlink > 1 {
             if let Some(copy) = self.linked.get(&found.st_ino) {
-                let place = self.to.directory(copy.parent().unwrap_or(copy), Missing::Fail)?;
+                let place = self.to.directory(copy.parent().unwrap_or(copy), IfMissing::Fail)?;
                 let file = copy.file_name().unwrap_or_default();
                 return Ok(linkat(&place.fd, file, to, name, AtFlags::empty())?);
             }

@@ -28,7 +28,7 @@ pub struct Description {
 
 /// What is read from the configuration of an OCI or Docker image.
 #[derive(Debug)]
-pub(super) struct Configuration {
+pub(super) struct ImageConfig {
     pub(super) description: Description,
     /// Digests of the uncompressed layers.
     pub(super) diff_ids: Vec<Digest>,
@@ -53,7 +53,7 @@ const MAX_CREATED: usize = 64;
 /// The fields that are read. Sandboxes have no use for the others, such as labels, the command or the user. These
 /// are skipped, so they need no limit but that of the whole configuration.
 #[derive(Deserialize)]
-struct RawConfiguration {
+struct RawImageConfig {
     architecture: Arch,
     os: Os,
     created: Option<String>,
@@ -73,11 +73,11 @@ struct RawRootfs {
     diff_ids: Vec<String>,
 }
 
-impl Configuration {
+impl ImageConfig {
     /// Reads a configuration.
     pub(super) fn parse(what: &str, json: &[u8]) -> Result<Self, StoreError> {
         let unusable = |message: &str| StoreError::unusable(what, message);
-        let raw: RawConfiguration =
+        let raw: RawImageConfig =
             serde_json::from_slice(json).map_err(|error| unusable(&error.to_string()))?;
         let (os, arch) = (raw.os, raw.architecture);
         if os != Os::default() || arch != Arch::default() {
@@ -98,42 +98,53 @@ impl Configuration {
             built_from: None,
         };
         Ok(Self {
-            description: description.check().map_err(|message| unusable(&message))?,
+            description: description.check(what)?,
             diff_ids: diff_ids.collect::<Result<_, _>>()?,
         })
     }
 }
 
 impl Description {
-    /// Checks variables and volumes. Volumes matter because something is mounted at each.
-    pub(super) fn check(mut self) -> Result<Self, String> {
+    /// Checks variables and volumes of an image, which is called `what` in messages. Volumes matter because something is
+    /// mounted at each.
+    pub(super) fn check(mut self, what: &str) -> Result<Self, StoreError> {
+        let unusable = |message: String| StoreError::unusable(what, message);
         let lists =
             [("variables", &self.env, MAX_ENV), ("volumes", &self.volumes, MAX_VOLUME_PATHS)];
-        for (what, list, most) in lists {
+        for (name, list, most) in lists {
             let bytes = serde_json::to_vec(list).map_or(usize::MAX, |json| json.len());
             if bytes > most {
-                return Err(format!("its {what} take {bytes} bytes, and {most} are allowed"));
+                return Err(unusable(format!(
+                    "its {name} take {bytes} bytes, and {most} are allowed"
+                )));
             }
         }
         if self.volumes.len() > MAX_VOLUMES {
             let count = self.volumes.len();
-            return Err(format!("it has {count} volumes, and {MAX_VOLUMES} are allowed"));
+            return Err(unusable(format!("it has {count} volumes, and {MAX_VOLUMES} are allowed")));
         }
         if self.created.as_ref().is_some_and(|created| created.len() > MAX_CREATED) {
-            return Err(format!("its time of creation has more than {MAX_CREATED} bytes"));
+            return Err(unusable(format!(
+                "its time of creation has more than {MAX_CREATED} bytes"
+            )));
         }
         for variable in &self.env {
             let name = variable.split_once('=').map_or("", |(name, _)| name);
             if name.is_empty() || variable.contains('\0') {
-                return Err(format!("{variable:?} is not a variable of the form NAME=VALUE"));
+                return Err(unusable(format!(
+                    "{variable:?} is not a variable of the form NAME=VALUE"
+                )));
             }
         }
         for volume in &mut self.volumes {
             if !is_clean(volume) {
-                return Err(format!("its volume {volume:?} is not a normalized absolute path"));
+                return Err(unusable(format!(
+                    "its volume {volume:?} is not a normalized absolute path"
+                )));
             }
-            path::relative(volume.trim_start_matches('/').as_bytes(), MAX_VOLUME_PATH)
-                .map_err(|message| format!("its volume {volume:?} can't be used: {message}"))?;
+            path::relative(volume.trim_start_matches('/').as_bytes(), MAX_VOLUME_PATH).map_err(
+                |message| unusable(format!("its volume {volume:?} can't be used: {message}")),
+            )?;
             // Some images have a trailing slash.
             volume.truncate(volume.trim_end_matches('/').len());
         }
@@ -177,7 +188,7 @@ mod tests {
             "Entrypoint":null,"OnBuild":null,"Labels":null,"Hostname":"x"}},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#,
             Arch::default()
         );
-        let read = Configuration::parse("a test", config.as_bytes()).unwrap();
+        let read = ImageConfig::parse("a test", config.as_bytes()).unwrap();
         assert_eq!(read.description, Description::default());
     }
 
@@ -185,7 +196,7 @@ mod tests {
     fn an_image_for_another_machine_is_refused() {
         let config =
             r#"{"architecture":"s390x","os":"linux","rootfs":{"type":"layers","diff_ids":[]}}"#;
-        let error = Configuration::parse("a test", config.as_bytes()).unwrap_err();
+        let error = ImageConfig::parse("a test", config.as_bytes()).unwrap_err();
         assert!(error.to_string().contains("s390x"), "{error}");
     }
 }

@@ -51,12 +51,12 @@ pub enum StoreError {
         found: String,
     },
     /// The registry did not provide the image.
-    #[error("image {name} could not be pulled: {message}")]
+    #[error("image {name} could not be pulled: {source}")]
     Registry {
         /// The image.
         name: String,
         /// The error of the registry or of the connection.
-        message: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The disk has no room for the image.
     #[error("{error}; {room}")]
@@ -66,9 +66,9 @@ pub enum StoreError {
         /// Where room has to be made, and how much.
         room: String,
     },
-    /// Nobody waits for the result anymore.
-    #[error("canceled, because nobody waits for the result")]
-    GivenUp,
+    /// The caller no longer waits for the result.
+    #[error(transparent)]
+    Canceled(#[from] Canceled),
     /// An error of the file system.
     #[error("{what}: {source}")]
     Io {
@@ -79,9 +79,28 @@ pub enum StoreError {
     },
 }
 
+/// A job was canceled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("canceled: the caller no longer waits for the result")]
+pub struct Canceled;
+
+impl From<Canceled> for io::Error {
+    fn from(canceled: Canceled) -> Self {
+        Self::other(canceled)
+    }
+}
+
 impl StoreError {
     pub(super) fn unusable(what: impl Into<String>, message: impl ToString) -> Self {
         Self::Unusable { what: what.into(), message: message.to_string() }
+    }
+
+    #[cfg(not(fuzzing))]
+    pub(super) fn registry(
+        name: String,
+        error: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Self::Registry { name, source: Box::new(error) }
     }
 
     /// Whether the disk of the store is full.

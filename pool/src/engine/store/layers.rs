@@ -6,7 +6,7 @@ use super::Store;
 use super::blobs::Blobs;
 use super::blocking_job::BlockingJob;
 use super::compression::Decompressed;
-use super::description::Configuration;
+use super::description::ImageConfig;
 use super::digest::{Digest, Hashing};
 use super::error::{IoContext, StoreError};
 use super::stage::Staged;
@@ -14,15 +14,15 @@ use super::stored::Stored;
 use super::unpack::Unpacker;
 
 /// The parts of an image.
-pub(super) struct Parts {
+pub(super) struct ImageParts {
     /// The digest of the configuration, which is also the image's.
     pub(super) digest: Digest,
     pub(super) config: Vec<u8>,
-    pub(super) layers: Vec<Source>,
+    pub(super) layers: Vec<LayerSource>,
 }
 
 /// Where a layer is.
-pub(super) struct Source {
+pub(super) struct LayerSource {
     pub(super) path: String,
     /// Its digest as stored, compressed or not, if the manifest states one.
     pub(super) digest: Option<Digest>,
@@ -34,7 +34,7 @@ impl Store {
         &self,
         staged: Option<Staged>,
         blobs: &Blobs,
-        parts: &Parts,
+        parts: &ImageParts,
         names: &[String],
         job: &BlockingJob,
     ) -> Result<Stored, StoreError> {
@@ -58,12 +58,12 @@ impl Store {
         &self,
         staged: Staged,
         blobs: &Blobs,
-        parts: &Parts,
+        parts: &ImageParts,
         names: &[String],
         job: &BlockingJob,
     ) -> Result<Stored, StoreError> {
         staged.finish(|staged| {
-            let configuration = Configuration::parse(parts.digest.as_str(), &parts.config)?;
+            let configuration = ImageConfig::parse(parts.digest.as_str(), &parts.config)?;
             let count = parts.layers.len();
             self.limits.check_layers(parts.digest.as_str(), count)?;
             if configuration.diff_ids.len() != count {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::blobs::{Blobs, blob};
 use super::digest::Digest;
 use super::error::StoreError;
-use super::layers::{Parts, Source};
+use super::layers::{ImageParts, LayerSource};
 use super::limits::Limits;
 
 const DOCKER: &str = "manifest.json";
@@ -25,7 +25,7 @@ const ATTESTATION: &str = "vnd.docker.reference.type";
 /// An image of an archive, and its names there.
 pub(super) struct FoundImage {
     pub(super) names: Vec<String>,
-    pub(super) parts: Parts,
+    pub(super) parts: ImageParts,
 }
 
 /// Finds the images. `None` if it has neither Docker's nor OCI's layout.
@@ -59,9 +59,10 @@ fn docker(blobs: &Blobs, limits: &Limits) -> Result<Vec<FoundImage>, StoreError>
         let config = blobs.read(&saved.config, limits.description)?;
         let digest = Digest::of(&config);
         // Only the configuration has digests of its layers.
-        let layers = saved.layers.into_iter().map(|path| Source { path, digest: None }).collect();
+        let layers =
+            saved.layers.into_iter().map(|path| LayerSource { path, digest: None }).collect();
         let names = saved.repo_tags.unwrap_or_default();
-        Ok(FoundImage { names, parts: Parts { digest, config, layers } })
+        Ok(FoundImage { names, parts: ImageParts { digest, config, layers } })
     });
     found.collect()
 }
@@ -90,11 +91,11 @@ fn oci(blobs: &Blobs, limits: &Limits) -> Result<Vec<FoundImage>, StoreError> {
         let config = blobs.read_blob(&digest, limits.description)?;
         let layers = manifest.layers().iter().map(|layer| {
             let digest = digest_of(layer)?;
-            Ok(Source { path: blob(&digest), digest: Some(digest) })
+            Ok(LayerSource { path: blob(&digest), digest: Some(digest) })
         });
         let layers = layers.collect::<Result<_, StoreError>>()?;
         let names = name.into_iter().collect();
-        found.push(FoundImage { names, parts: Parts { digest, config, layers } });
+        found.push(FoundImage { names, parts: ImageParts { digest, config, layers } });
     }
     Ok(found)
 }

@@ -81,7 +81,6 @@ pub(crate) use self::error::is_full;
 pub use self::limits::Limits;
 #[cfg(not(fuzzing))]
 pub(crate) use self::mountpoints::{DIRECTORIES as MOUNTED, HOSTNAME, HOSTS, RESOLV_CONF};
-pub use self::remove::Pruned;
 pub use self::room::{free, make_room};
 pub use self::stage::Staged;
 pub use self::stored::{Held, Stored};
@@ -102,7 +101,7 @@ pub struct Store {
 
 /// An image and its names.
 #[derive(Debug, Clone)]
-pub struct Listed {
+pub struct NamedImage {
     /// The image.
     pub image: Stored,
     /// Its names; the next [`Store::prune`] removes an image without any.
@@ -161,7 +160,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::Io`] if the store can't be read.
-    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
+    pub fn list(&self) -> Result<Vec<NamedImage>, StoreError> {
         let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, digest) in names::read(&self.directory)? {
             named.entry(digest).or_default().push(name);
@@ -170,7 +169,7 @@ impl Store {
         for digest in self.digests()? {
             if let Some(image) = self.read(&digest)? {
                 let names = named.remove(digest.as_str()).unwrap_or_default();
-                listed.push(Listed { image, names });
+                listed.push(NamedImage { image, names });
             }
         }
         Ok(listed)

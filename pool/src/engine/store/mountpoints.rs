@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::description::Description;
 use super::error::{IoContext, StoreError};
-use super::tree::{self, Missing, Root};
+use super::tree::{self, IfMissing, Root};
 
 /// Directories on which something is mounted in every sandbox.
 pub(crate) const DIRECTORIES: [&str; 4] = ["/proc", "/dev", "/sys", "/tmp"];
@@ -72,8 +72,7 @@ pub(super) fn prepare(
     let mut maker = Maker { root, image, made: Vec::new() };
     let volumes = description.volumes.iter().map(|volume| maker.volume(volume));
     let volumes = volumes.collect::<Result<_, _>>()?;
-    let description = Description { volumes, ..description }.check();
-    let description = description.map_err(|message| StoreError::unusable(image, message))?;
+    let description = Description { volumes, ..description }.check(image)?;
     let volumes = description.volumes.iter().map(String::as_str);
     for directory in DIRECTORIES.into_iter().chain(volumes) {
         maker.directory(Path::new(directory), Path::new(directory))?;
@@ -95,7 +94,7 @@ impl Maker<'_> {
     /// Makes a directory for a volume and returns its path without links. Images declare volumes such as
     /// `/var/run/x`, where `/var/run` is a link: there the mount point is the target, as in other engines.
     fn volume(&mut self, volume: &str) -> Result<String, StoreError> {
-        let place = self.root.directory(Path::new(volume), Missing::Make);
+        let place = self.root.directory(Path::new(volume), IfMissing::Make);
         let place =
             place.context(|| format!("can't make the volume {volume} of image {}", self.image))?;
         self.made.extend(place.made);

@@ -10,7 +10,7 @@ use oci_spec::distribution::Reference;
 use super::blobs::{Blobs, blob};
 use super::blocking_job::run_job;
 use super::error::{IoContext, StoreError};
-use super::layers::{Parts, Source};
+use super::layers::{ImageParts, LayerSource};
 use super::layout::digest_of;
 use super::registry::Registry;
 use super::room::in_mib;
@@ -84,7 +84,7 @@ impl Store {
         staged: &Staged,
         packed: &AtomicU64,
         progress: Progress<'_>,
-    ) -> Result<Parts, StoreError> {
+    ) -> Result<ImageParts, StoreError> {
         let registry = Registry::new(reference, &self.limits)?;
         progress(&format!("asking {} for {reference}", reference.registry()));
         let manifest = registry.manifest().await?;
@@ -101,23 +101,23 @@ impl Store {
         for layer in manifest.layers() {
             let digest = digest_of(layer)?;
             wanted.insert(digest.clone(), layer);
-            layers.push(Source { path: blob(&digest), digest: Some(digest) });
+            layers.push(LayerSource { path: blob(&digest), digest: Some(digest) });
         }
         packed.store(wanted.values().map(|layer| layer.size()).sum(), Ordering::Relaxed);
         // It is there already.
         wanted.remove(&digest);
         if self.read(&digest)?.is_some() {
-            return Ok(Parts { digest, config, layers });
+            return Ok(ImageParts { digest, config, layers });
         }
         let fetched = stream::iter(wanted.into_iter().map(|(digest, layer)| {
             let registry = &registry;
             async move {
                 registry.fetch(layer, self.limits.bytes, directory).await?;
                 progress(&format!("fetched layer {}, {} bytes", digest.as_str(), layer.size()));
-                Ok(())
+                Ok::<_, StoreError>(())
             }
         }));
         fetched.boxed().buffer_unordered(PARALLEL_LAYERS).try_collect::<()>().await?;
-        Ok(Parts { digest, config, layers })
+        Ok(ImageParts { digest, config, layers })
     }
 }

@@ -8,17 +8,7 @@ use super::digest::Digest;
 use super::error::{IoContext, StoreError};
 use super::stage::{Staged, lock_directory};
 use super::{Store, listing, names};
-
-/// What was pruned.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pruned {
-    /// Images without a name.
-    pub images: usize,
-    /// Staging directories of processes that died.
-    pub staging: usize,
-    /// Bytes that were freed.
-    pub bytes: u64,
-}
+use crate::engine::images::Pruned;
 
 impl Store {
     /// Removes a name of an image. With its last name, or if given its digest, the image is removed.
@@ -75,7 +65,7 @@ impl Store {
             let _lock = self.lock()?;
             let names = names::read(&self.directory)?;
             garbage.extend(self.dead()?);
-            pruned.staging = garbage.len();
+            pruned.images = garbage.len();
             for digest in self.digests()? {
                 if names.values().any(|named| named == digest.as_str()) {
                     continue;

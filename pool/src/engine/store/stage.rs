@@ -65,8 +65,7 @@ impl Store {
     ) -> Result<Stored, StoreError> {
         let names =
             names.iter().map(|name| names::normalize(name)).collect::<Result<Vec<_>, _>>()?;
-        let description = description.check();
-        let description = description.map_err(|message| StoreError::unusable(BUILT, message))?;
+        let description = description.check(BUILT)?;
         let store = self.clone();
         run_job(&|_| {}, move |job| {
             staged.finish(|staged| {

@@ -12,7 +12,7 @@ const MAX_EXTENSION: u64 = 1 << 20;
 
 /// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     File,
     Directory,
     SymbolicLink,
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) path: Vec<u8>,
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
     /// The target of a link.
     pub(super) link: Vec<u8>,
     pub(super) size: u64,
@@ -101,18 +101,18 @@ fn header(header: &tar::Header, extension: Extension, position: u64) -> io::Resu
     let path = extension.path.unwrap_or_else(|| header.path_bytes().into_owned());
     let link = extension.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
     let kind = match header.entry_type() {
-        _ if extension.sparse => Kind::Other("a sparse file"),
+        _ if extension.sparse => EntryKind::Other("a sparse file"),
         // Old archives have no type for directories.
-        EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
-        EntryType::Regular | EntryType::Continuous => Kind::File,
-        EntryType::Directory => Kind::Directory,
-        EntryType::Symlink => Kind::SymbolicLink,
-        EntryType::Link => Kind::HardLink,
-        EntryType::Char => Kind::Other("a character device"),
-        EntryType::Block => Kind::Other("a block device"),
-        EntryType::Fifo => Kind::Other("a FIFO"),
-        EntryType::GNUSparse => Kind::Other("a sparse file"),
-        _ => Kind::Other("of a type that is not known"),
+        EntryType::Regular if path.ends_with(b"/") => EntryKind::Directory,
+        EntryType::Regular | EntryType::Continuous => EntryKind::File,
+        EntryType::Directory => EntryKind::Directory,
+        EntryType::Symlink => EntryKind::SymbolicLink,
+        EntryType::Link => EntryKind::HardLink,
+        EntryType::Char => EntryKind::Other("a character device"),
+        EntryType::Block => EntryKind::Other("a block device"),
+        EntryType::Fifo => EntryKind::Other("a FIFO"),
+        EntryType::GNUSparse => EntryKind::Other("a sparse file"),
+        _ => EntryKind::Other("of a type that is not known"),
     };
     Ok(Header {
         path,

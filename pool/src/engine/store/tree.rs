@@ -54,7 +54,7 @@ pub(super) struct OpenDirectory {
 
 /// What to do about a missing directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum IfMissing {
     Fail,
     Make,
 }
@@ -72,7 +72,7 @@ impl Root {
     }
 
     /// Opens the directory at a path. Links on the way are followed as in a sandbox: `/` is this root.
-    pub(super) fn directory(&self, path: &Path, missing: Missing) -> io::Result<OpenDirectory> {
+    pub(super) fn directory(&self, path: &Path, missing: IfMissing) -> io::Result<OpenDirectory> {
         let mut place =
             OpenDirectory { fd: self.0.try_clone()?, path: PathBuf::new(), made: Vec::new() };
         let mut ahead = Vec::new();
@@ -89,7 +89,7 @@ impl Root {
                 continue;
             }
             let fd = match enter(&place.fd, &name) {
-                Err(Errno::NOENT) if missing == Missing::Make => {
+                Err(Errno::NOENT) if missing == IfMissing::Make => {
                     let (fd, made) = make_directory(&place.fd, &name)?;
                     place.made.extend(made);
                     fd

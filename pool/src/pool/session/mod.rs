@@ -5,7 +5,7 @@
 //! thawed, the session has one of the slots for requests.
 
 mod done;
-mod exchange;
+mod end;
 mod files;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
@@ -14,13 +14,13 @@ mod output;
 mod task;
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use isolator_runner::wire::{CellEnd, CellRun, NoCheckpoint, Occasion, Rewound};
-use isolator_runner::wire::{Interpreter, MAX_PATH, OutputLimits, WantedFiles};
+use isolator_runner::wire::{Interpreter, MAX_PATH, OutputLimits, WantedFiles, WireError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -29,11 +29,14 @@ use crate::engine::limits::Resources;
 use crate::lock::lock;
 use crate::packages::PackageSet;
 use crate::pool::admission::AdmissionError;
+use crate::quote::Said;
+use crate::run::ExchangeError;
 use crate::run::outcome::{ChangedFile, Outcome};
 use crate::run::output::Watch;
 use crate::run::workspace::Workspace;
 
 pub use self::done::Done;
+pub use self::end::{EndReason, LossError, ProgramEnd};
 pub(crate) use self::opening::{begin, open};
 
 /// Calls of one session that may wait for each other.
@@ -167,36 +170,12 @@ pub struct FilePart {
     pub size: u64,
 }
 
-/// Why a session has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EndReason {
-    /// Its client or its owner has closed it.
-    Closed,
-    /// Its program has ended the kernel or the sandbox, and there was no checkpoint to go back to.
-    ByProgram(String),
-    /// The engine has lost it, or somebody has removed it.
-    Lost(String),
-    /// The server is stopping.
-    ServerStops,
-}
-
-impl fmt::Display for EndReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("it was closed"),
-            Self::ByProgram(how) => write!(f, "its program has ended it: {how}"),
-            Self::Lost(how) => write!(f, "its sandbox was lost: {how}"),
-            Self::ServerStops => f.write_str("the server is shutting down"),
-        }
-    }
-}
-
 /// Why a call of a session has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The session has ended.
     #[error("the session has ended: {0}")]
-    Ended(EndReason),
+    Ended(#[source] EndReason),
     /// Other calls of the session are waiting already.
     #[error("{MAX_WAITING} calls of this session are waiting already, and no more can")]
     Busy,
@@ -205,13 +184,37 @@ pub enum SessionError {
     Admission(#[from] AdmissionError),
     /// The files are larger than the workspace, or could not be written.
     #[error("the files could not be written: {0}")]
-    Files(String),
+    Files(Said),
     /// The command can't be started.
     #[error("the command can't be started: {0}")]
-    Command(String),
+    Command(Said),
+    /// The request is larger than a frame.
+    #[error("the command can't be started: {0}")]
+    TooLarge(#[from] WireError),
     /// There is no such file, or it can't be read.
-    #[error("{0}")]
-    NoSuchFile(String),
+    #[error(transparent)]
+    NoSuchFile(#[from] FileReadError),
+}
+
+impl From<ExchangeError> for SessionError {
+    /// A session whose runner does not answer has ended.
+    fn from(error: ExchangeError) -> Self {
+        Self::Ended(EndReason::lost(error))
+    }
+}
+
+/// Why a file of a session can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileReadError {
+    /// No file has this name.
+    #[error("there is no such file (links and pipes are not read)")]
+    NoSuchFile,
+    /// The name is too long.
+    #[error("the path is longer than {MAX_PATH} bytes")]
+    PathTooLong,
+    /// The system did not read it.
+    #[error(transparent)]
+    System(io::Error),
 }
 
 /// A session. Dropping it, or [`Session::close`], ends it and removes its sandbox.
@@ -373,8 +376,7 @@ impl Session {
         length: u64,
     ) -> Result<FilePart, SessionError> {
         if path.len() > MAX_PATH {
-            let why = format!("the path is longer than {MAX_PATH} bytes");
-            return Err(SessionError::NoSuchFile(why));
+            return Err(FileReadError::PathTooLong.into());
         }
         let path = path.to_owned();
         self.ask(|answer| Command::Read { path, offset, length, answer }).await

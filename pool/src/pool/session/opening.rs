@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened};
+use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, WireError};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::exchange::{exchange, parse, told, unexpected};
 use super::task::{FREEZE_AFTER, Held, Task};
-use super::{EndReason, OpenedSession, Session, SessionError, SessionRequest, State};
+use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
 use crate::pool::admission::Admitted;
 use crate::quote::said;
 use crate::run::Prepared;
+use crate::run::exchange::{RunnerReport, Step, exchange, message};
 use crate::sandbox::{Armed, Sandbox};
 
 /// How long a kernel may take to get ready: longer than the runner allows it.
@@ -42,26 +42,20 @@ pub(crate) async fn open(
     });
     let workdir = sandbox.spec.workdir.clone();
     let checkpoints = request.checkpoints.min(sandbox.spec.limits.pids / 4);
-    let session = wire::Session { kernel, workdir, checkpoints };
-    let mut message = Vec::new();
-    wire::push_message(&mut message, Kind::Session, &session)
-        .map_err(|error| SessionError::Command(error.to_string()))?;
-    let opened = exchange(sandbox, message, None, OPEN_TIMEOUT, |(kind, payload), _| match kind {
-        Kind::Opened => parse::<Opened>(kind, &payload).map(|opened| Some(Ok(opened))),
-        Kind::Failed => parse::<Failed>(kind, &payload).map(|failed| Some(Err(failed))),
-        other => Err(unexpected(other)),
-    });
-    match opened.await {
-        Ok(Ok(opened)) => Ok(opened),
-        Ok(Err(failed)) if failed.cause == FailedCause::Packages => {
+    let message = message(Kind::Session, &wire::Session { kernel, workdir, checkpoints })?;
+    let take = |kind, payload: &[u8]| {
+        let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
+        report.map(Step::Last).ok_or(WireError::Unexpected(kind))
+    };
+    match exchange(sandbox, message, OPEN_TIMEOUT, None, take).await? {
+        RunnerReport::Done(opened) => Ok(opened),
+        RunnerReport::Failed(Failed { cause: FailedCause::Packages, message }) => {
             if let Some(set) = &request.packages {
                 sandbox.engine.missed(set);
             }
-            let why = format!("it did not get its packages: {}", said(&failed.message));
-            Err(SessionError::Ended(EndReason::Lost(why)))
+            Err(SessionError::Ended(EndReason::lost(LossError::NotBound(said(&message)))))
         }
-        Ok(Err(failed)) => Err(SessionError::Command(said(&failed.message))),
-        Err(broken) => Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
+        RunnerReport::Failed(failed) => Err(SessionError::Command(said(&failed.message))),
     }
 }
 

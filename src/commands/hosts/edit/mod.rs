@@ -11,7 +11,7 @@ mod yaml;
 use serde_json::{Map, Value};
 
 use super::entry::Entry;
-use super::{Format, Profile};
+use super::{Format, Host};
 
 /// Some editors on Windows put it at the beginning of a file.
 const BYTE_ORDER_MARK: char = '\u{feff}';
@@ -108,12 +108,12 @@ fn parse(text: &str, format: Format) -> Result<Box<dyn Document>, EditError> {
 /// See [`EditError`].
 pub(crate) fn add(
     text: &str,
-    profile: &Profile,
+    host: &Host,
     name: &str,
     entry: &Entry,
     other: Other,
 ) -> Result<Option<String>, EditError> {
-    let mut edit = Edit::begin(text, profile, name)?;
+    let mut edit = Edit::begin(text, host, name)?;
     if let Some(found) = edit.document.find(edit.keys, name)? {
         if entry.starts_as(&found) {
             return Ok(None);
@@ -133,12 +133,12 @@ pub(crate) fn add(
 /// See [`EditError`].
 pub(crate) fn remove(
     text: &str,
-    profile: &Profile,
+    host: &Host,
     name: &str,
     entry: &Entry,
     other: Other,
 ) -> Result<Option<String>, EditError> {
-    let mut edit = Edit::begin(text, profile, name)?;
+    let mut edit = Edit::begin(text, host, name)?;
     let Some(found) = edit.document.find(edit.keys, name)? else { return Ok(None) };
     if other == Other::Refuse && !entry.is_of_same_server(&found) {
         return Err(EditError::NotOurs { name: name.to_owned(), found });
@@ -159,19 +159,19 @@ struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    fn begin(text: &str, profile: &Profile, name: &'a str) -> Result<Self, EditError> {
+    fn begin(text: &str, host: &Host, name: &'a str) -> Result<Self, EditError> {
         let (mark, text) = match text.strip_prefix(BYTE_ORDER_MARK) {
             Some(text) => ("\u{feff}", text),
             None => ("", text),
         };
-        if matches!(profile.format, Format::Toml | Format::Yaml) && text.contains('\r') {
+        if matches!(host.format, Format::Toml | Format::Yaml) && text.contains('\r') {
             // All lines would end as on Linux afterwards.
             return Err(EditError::Unsafe);
         }
-        let document = parse(text, profile.format)?;
+        let document = parse(text, host.format)?;
         let before = document.value();
-        let keys = keys(profile, &before, name);
-        Ok(Self { mark, format: profile.format, keys, name, document, before })
+        let keys = keys(host, &before, name);
+        Ok(Self { mark, format: host.format, keys, name, document, before })
     }
 
     /// The new text, after checking that nothing but the one entry has changed.
@@ -196,7 +196,7 @@ impl<'a> Edit<'a> {
 }
 
 /// Where the servers are in this file: where the name is, or else in the last of the places that the file has.
-fn keys(profile: &Profile, document: &Value, name: &str) -> Keys {
+fn keys(host: &Host, document: &Value, name: &str) -> Keys {
     let servers = |keys: Keys| {
         let found = keys.iter().try_fold(document, |value, key| value.get(key))?.as_object()?;
         // A server whose name is a key.
@@ -204,8 +204,8 @@ fn keys(profile: &Profile, document: &Value, name: &str) -> Keys {
         (!is_server).then_some(found)
     };
     let has_name = |keys: &&Keys| servers(keys).is_some_and(|servers| servers.contains_key(name));
-    let there = || profile.keys.iter().filter(|keys| servers(keys).is_some());
-    there().find(has_name).or(there().next_back()).or(profile.keys.first()).copied().unwrap_or(&[])
+    let there = || host.keys.iter().filter(|keys| servers(keys).is_some());
+    there().find(has_name).or(there().next_back()).or(host.keys.first()).copied().unwrap_or(&[])
 }
 
 /// The server with a name, if there is one.

@@ -1,18 +1,18 @@
 use super::*;
-use crate::commands::hosts::Host;
+use crate::commands::hosts::{Host, host};
 
 fn entry() -> Entry {
-    Entry::new(Host::Cursor.profile(), "/opt/isolator".to_owned(), vec!["serve".to_owned()])
+    Entry::new(host("cursor"), "/opt/isolator".to_owned(), vec!["serve".to_owned()])
 }
 
 fn added(text: &str) -> String {
-    add(text, Host::Cursor.profile(), "isolator", &entry(), Other::Refuse)
+    add(text, host("cursor"), "isolator", &entry(), Other::Refuse)
         .unwrap_or_else(|error| panic!("{error}: {text}"))
         .unwrap_or_else(|| panic!("nothing changed: {text}"))
 }
 
 fn removed(text: &str) -> String {
-    remove(text, Host::Cursor.profile(), "isolator", &entry(), Other::Refuse)
+    remove(text, host("cursor"), "isolator", &entry(), Other::Refuse)
         .unwrap_or_else(|error| panic!("{error}: {text}"))
         .unwrap_or_else(|| panic!("nothing changed: {text}"))
 }
@@ -86,7 +86,7 @@ fn styles_are_kept() {
 
 #[test]
 fn an_entry_that_is_there_is_not_changed() {
-    let add = |text: &str, other| add(text, Host::Cursor.profile(), "isolator", &entry(), other);
+    let add = |text: &str, other| add(text, host("cursor"), "isolator", &entry(), other);
     let twice = added("{}");
     assert!(add(&twice, Other::Refuse).unwrap().is_none());
     assert!(add(&twice, Other::Replace).unwrap().is_none());
@@ -103,8 +103,7 @@ fn an_entry_that_is_there_is_not_changed() {
 
 #[test]
 fn only_this_server_is_taken_out() {
-    let remove =
-        |text: &str, other| remove(text, Host::Cursor.profile(), "isolator", &entry(), other);
+    let remove = |text: &str, other| remove(text, host("cursor"), "isolator", &entry(), other);
     for without in ["", "{}", r#"{ "mcpServers": { "other": {} } }"#] {
         assert!(remove(without, Other::Refuse).unwrap().is_none(), "{without}");
     }
@@ -117,8 +116,8 @@ fn only_this_server_is_taken_out() {
 
 #[test]
 fn unparsable_configurations_are_rejected() {
-    let add = |text: &str, host: Host| {
-        let changed = add(text, host.profile(), "isolator", &entry(), Other::Replace);
+    let add = |text: &str, host: &Host| {
+        let changed = add(text, host, "isolator", &entry(), Other::Replace);
         changed.expect_err(text).to_string()
     };
     for (text, hint) in [
@@ -134,12 +133,12 @@ fn unparsable_configurations_are_rejected() {
         (r#"{ "mcpServers": { "isolator": {}, "isolator": {} } }"#, "\"isolator\" is there twice"),
         (&"[".repeat(100_000), "can't be read"),
     ] {
-        let message = add(text, Host::Cursor);
+        let message = add(text, host("cursor"));
         assert!(message.contains(hint), "{text:.80}: {message}");
     }
     for text in ["{ \"a\": 1, }", "{} // mine", "/* mine */ {}"] {
         assert!(
-            add(text, Host::ClaudeDesktop).contains("no comments and no trailing commas"),
+            add(text, host("claude-desktop")).contains("no comments and no trailing commas"),
             "{text}"
         );
     }
@@ -147,30 +146,29 @@ fn unparsable_configurations_are_rejected() {
 
 #[test]
 fn a_host_that_reads_comments_but_no_extra_commas_gets_none() {
-    let profile = Host::GeminiCli.profile();
-    let entry = Entry::new(profile, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
-    let add = |text: &str| add(text, profile, "isolator", &entry, Other::Refuse);
+    let host = host("gemini-cli");
+    let entry = Entry::new(host, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
+    let add = |text: &str| add(text, host, "isolator", &entry, Other::Refuse);
     let after = add("// mine\n{\n  \"a\": 1 // one\n}\n").unwrap().unwrap();
     assert!(after.starts_with("// mine\n{\n  \"a\": 1, // one\n  \"mcpServers\": {"), "{after}");
     assert!(matches!(add("{ \"a\": 1, }"), Err(EditError::Syntax(_))));
 }
 
 /// Adds to a text of a host and removes again, and returns what it was in between.
-fn there_and_back(host: Host, before: &str) -> String {
-    let profile = host.profile();
-    let entry = Entry::new(profile, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
+fn there_and_back(host: &Host, before: &str) -> String {
+    let entry = Entry::new(host, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
     let changed = |changed: Result<Option<String>, EditError>| {
         changed.unwrap_or_else(|error| panic!("{error}: {before}")).expect("a change")
     };
-    let after = changed(add(before, profile, "isolator", &entry, Other::Refuse));
-    assert!(add(&after, profile, "isolator", &entry, Other::Replace).unwrap().is_none(), "{after}");
-    let moved = Entry::new(profile, "/usr/bin/isolator".to_owned(), Vec::new());
-    let other = add(&after, profile, "isolator", &moved, Other::Refuse).unwrap_err().to_string();
+    let after = changed(add(before, host, "isolator", &entry, Other::Refuse));
+    assert!(add(&after, host, "isolator", &entry, Other::Replace).unwrap().is_none(), "{after}");
+    let moved = Entry::new(host, "/usr/bin/isolator".to_owned(), Vec::new());
+    let other = add(&after, host, "isolator", &moved, Other::Refuse).unwrap_err().to_string();
     assert!(other.contains("/opt/isolator") && other.contains("--force"), "{other}");
-    let replaced = changed(add(&after, profile, "isolator", &moved, Other::Replace));
+    let replaced = changed(add(&after, host, "isolator", &moved, Other::Replace));
     assert_eq!(replaced, after.replace("/opt/", "/usr/bin/").replace("[\"serve\"]", "[]"));
-    assert_eq!(changed(remove(&after, profile, "isolator", &moved, Other::Refuse)), before);
-    assert!(remove(before, profile, "isolator", &entry, Other::Refuse).unwrap().is_none());
+    assert_eq!(changed(remove(&after, host, "isolator", &moved, Other::Refuse)), before);
+    assert!(remove(before, host, "isolator", &entry, Other::Refuse).unwrap().is_none());
     after
 }
 
@@ -178,12 +176,12 @@ fn there_and_back(host: Host, before: &str) -> String {
 fn open_code_s_servers_are_where_the_file_has_them() {
     let old = "{\n  \"mcp\": {\n    \"a\": {}\n  }\n}\n";
     let entry = "\"isolator\": {\n      \"type\": \"local\",\n      \"command\": [\"/opt/isolator\", \"serve\"]\n    }";
-    let profile = Host::OpenCode.profile();
-    let ours = Entry::new(profile, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
-    let added = |text| add(text, profile, "isolator", &ours, Other::Refuse).unwrap().unwrap();
+    let host = host("opencode");
+    let ours = Entry::new(host, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
+    let added = |text| add(text, host, "isolator", &ours, Other::Refuse).unwrap().unwrap();
     let after = added(old);
     assert_eq!(after, old.replace("{}", &format!("{{}},\n    {entry}")));
-    assert_eq!(remove(&after, profile, "isolator", &ours, Other::Refuse).unwrap().unwrap(), old);
+    assert_eq!(remove(&after, host, "isolator", &ours, Other::Refuse).unwrap().unwrap(), old);
     // Of a file in the newer form, the name in the older one still counts.
     for (before, place) in [
         (r#"{"mcp":{"servers":{"a":{"type":"local"}}}}"#, "/mcp/servers/isolator"),
@@ -194,7 +192,7 @@ fn open_code_s_servers_are_where_the_file_has_them() {
         assert!(after.pointer(place).is_some(), "{after}");
     }
     let both = r#"{"mcp":{"isolator":{"type":"local","command":["/old/isolator"]},"servers":{}}}"#;
-    let removed = remove(both, profile, "isolator", &ours, Other::Refuse).unwrap().unwrap();
+    let removed = remove(both, host, "isolator", &ours, Other::Refuse).unwrap().unwrap();
     assert!(!removed.contains("isolator"), "{removed}");
 }
 
@@ -205,14 +203,14 @@ const IN_TOML: &str = "\n[mcp_servers.isolator]\ncommand = \"/opt/isolator\"\nar
 fn toml_is_kept_as_it_is() {
     let before = "# all mine\nmodel = \"o3\" # the best\n\n[mcp_servers.files]  # of two\n\
         command = 'files'\nargs = [ \"a\",  \"b\" ]\n\n[mcp_servers.files.env]\nKEY = \"secret\"\n";
-    assert_eq!(there_and_back(Host::Codex, before), format!("{before}{IN_TOML}"));
+    assert_eq!(there_and_back(host("codex"), before), format!("{before}{IN_TOML}"));
     // Other tables can be in between and after.
     let between = "[mcp_servers.a]\ncommand = \"a\"\n\n[tui]\nanimations = false # no\n# the end\n";
-    let after = there_and_back(Host::Codex, between);
+    let after = there_and_back(host("codex"), between);
     assert!(after.contains(IN_TOML) && after.ends_with("# the end\n"), "{after}");
-    assert_eq!(there_and_back(Host::Codex, ""), IN_TOML.trim_start());
+    assert_eq!(there_and_back(host("codex"), ""), IN_TOML.trim_start());
     let inline = "mcp_servers = { a = { command = \"a\" } }\n";
-    let after = there_and_back(Host::Codex, inline);
+    let after = there_and_back(host("codex"), inline);
     assert!(after.contains("isolator = { command = \"/opt/isolator\""), "{after}");
 }
 
@@ -224,24 +222,24 @@ fn yaml_is_kept_as_it_is() {
     let before = "# all mine\nGOOSE_MODE: auto # careful\nextensions:\n  # the first\n  developer:\n    \
         enabled: true   # on\n    type: builtin\n\n    name: developer\n\n# the rest\nGOOSE_TEMPERATURE: 0.70\n";
     let rest = before.find("\n# the rest").unwrap();
-    let after = there_and_back(Host::Goose, before);
+    let after = there_and_back(host("goose"), before);
     assert_eq!(after, format!("{}{IN_YAML}{}", &before[..rest], &before[rest..]));
     // Other widths, and a block at the end.
     let wide = "extensions:\n    \"web\":\n        enabled: false\n        cmd: |\n            one
             two
 ";
-    let after = there_and_back(Host::Goose, wide);
+    let after = there_and_back(host("goose"), wide);
     assert!(after.starts_with(wide) && after.contains("\n    isolator:\n      name:"), "{after}");
     for empty in ["extensions: {}\n", "a: 1\nextensions: {}\nb: 2\n"] {
-        let after = there_and_back(Host::Goose, empty);
+        let after = there_and_back(host("goose"), empty);
         assert!(after.contains(&format!("extensions:\n{IN_YAML}")), "{after}");
     }
-    let profile = Host::Goose.profile();
-    let entry = Entry::new(profile, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
+    let host = host("goose");
+    let entry = Entry::new(host, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
     for none in ["", "extensions:\n", "extensions: null\n", "extensions: ~\n"] {
-        let after = add(none, profile, "isolator", &entry, Other::Refuse).unwrap().unwrap();
+        let after = add(none, host, "isolator", &entry, Other::Refuse).unwrap().unwrap();
         assert_eq!(after, format!("extensions:\n{IN_YAML}"), "{none:?}");
-        let removed = remove(&after, profile, "isolator", &entry, Other::Refuse).unwrap().unwrap();
+        let removed = remove(&after, host, "isolator", &entry, Other::Refuse).unwrap().unwrap();
         assert_eq!(removed, "extensions: {}\n");
     }
 }
@@ -249,28 +247,27 @@ fn yaml_is_kept_as_it_is() {
 #[test]
 fn what_is_not_plain_enough_to_change_is_left_alone() {
     for (host, text, hint) in [
-        (Host::Codex, "a = [", "line 1"),
-        (Host::Codex, "\n\na = 1\na = 2\n", "line 4: duplicate"),
-        (Host::Codex, "mcp_servers = 1\n", "\"mcp_servers\" is not an object"),
-        (Host::Codex, "[[mcp_servers]]\na = 1\n", "\"mcp_servers\" is not an object"),
-        (Host::Goose, "a: [", "can't be read"),
-        (Host::Goose, "a: 1\na: 2\n", "can't be read"),
-        (Host::Goose, "- a\n", "the whole file is not an object"),
-        (Host::Goose, "extensions:\n  - a\n", "\"extensions\" is not an object"),
-        (Host::Goose, "extensions: 1\n", "\"extensions\" is not an object"),
+        (host("codex"), "a = [", "line 1"),
+        (host("codex"), "\n\na = 1\na = 2\n", "line 4: duplicate"),
+        (host("codex"), "mcp_servers = 1\n", "\"mcp_servers\" is not an object"),
+        (host("codex"), "[[mcp_servers]]\na = 1\n", "\"mcp_servers\" is not an object"),
+        (host("goose"), "a: [", "can't be read"),
+        (host("goose"), "a: 1\na: 2\n", "can't be read"),
+        (host("goose"), "- a\n", "the whole file is not an object"),
+        (host("goose"), "extensions:\n  - a\n", "\"extensions\" is not an object"),
+        (host("goose"), "extensions: 1\n", "\"extensions\" is not an object"),
         // These are valid, but not in the form that hosts write.
-        (Host::Goose, "extensions: { a: { enabled: true } }\n", "by hand"),
-        (Host::Goose, "{ extensions: { a: { enabled: true } } }\n", "by hand"),
-        (Host::Goose, "extensions: &x\n  a: 1\nmore: *x\n", "by hand"),
-        (Host::Goose, "a: 1\r\n", "by hand"),
-        (Host::Codex, "a = 1\r\n", "by hand"),
-        (Host::Goose, "? extensions\n: a: 1\n", "by hand"),
-        (Host::Goose, "a: 1\n...\n", "by hand"),
-        (Host::Goose, "extensions:\n  a:\n    cmd: |\n      one\n      # two\n", "by hand"),
+        (host("goose"), "extensions: { a: { enabled: true } }\n", "by hand"),
+        (host("goose"), "{ extensions: { a: { enabled: true } } }\n", "by hand"),
+        (host("goose"), "extensions: &x\n  a: 1\nmore: *x\n", "by hand"),
+        (host("goose"), "a: 1\r\n", "by hand"),
+        (host("codex"), "a = 1\r\n", "by hand"),
+        (host("goose"), "? extensions\n: a: 1\n", "by hand"),
+        (host("goose"), "a: 1\n...\n", "by hand"),
+        (host("goose"), "extensions:\n  a:\n    cmd: |\n      one\n      # two\n", "by hand"),
     ] {
-        let profile = host.profile();
-        let entry = Entry::new(profile, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
-        let refused = add(text, profile, "isolator", &entry, Other::Replace);
+        let entry = Entry::new(host, "/opt/isolator".to_owned(), vec!["serve".to_owned()]);
+        let refused = add(text, host, "isolator", &entry, Other::Replace);
         let message = refused.expect_err(text).to_string();
         assert!(message.contains(hint), "{text:?}: {message}");
     }

@@ -14,7 +14,7 @@ use super::{Engine, Kind, Limits, Sandbox, State};
 use crate::common::process::{self, Mount, Process};
 
 /// How long what was killed may take to be gone, and how often it is looked for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(crate) struct Bystander {

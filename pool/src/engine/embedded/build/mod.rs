@@ -4,7 +4,6 @@
 //! too: with users of its own, of which one is root there, with a sandbox's system calls and with limits. Unlike
 //! a program it can write to the root, and it has a network.
 
-pub(super) mod limits;
 mod network;
 mod output;
 
@@ -14,14 +13,14 @@ use std::io;
 use tokio::io::AsyncWriteExt;
 
 use self::network::BuildNetwork;
+use super::build_limits;
 use super::cgroups::{Cgroup, Hierarchies};
 use super::host::{Host, Ids};
-use super::launcher_client::{Created, LauncherClient};
+use super::labels::{self, BUILDS};
+use super::launcher_client::{LauncherClient, SandboxHandles};
 use super::layout::{CONTEXT, NETWORK};
-use super::protocol::{Building, Devices, Kind, LauncherPaths};
+use super::protocol::{Building, Devices, LauncherPaths, SandboxKind};
 use super::shared::write;
-use super::tools::TOOLS;
-use super::zygotes::TEMPLATES;
 use super::{EmbeddedEngine, live, refused, spec, store_refused};
 use crate::engine::store::{self, Description, StoreError, Stored};
 use crate::engine::{Call, EngineError, Progress};
@@ -39,14 +38,6 @@ pub struct ImageBuild<'a> {
     pub context: Vec<u8>,
     /// The description of the new image.
     pub description: Description,
-}
-
-/// The end of the instance name for the control groups of builds.
-const BUILDING: &str = "+build";
-
-/// Whether control groups are those of builds, tools or templates. They must not be mistaken for forgotten sandboxes.
-pub(super) fn is_leased_by_nobody(instance: &str) -> bool {
-    [BUILDING, TOOLS, TEMPLATES].iter().any(|end| instance.ends_with(end))
 }
 
 impl EmbeddedEngine {
@@ -95,7 +86,7 @@ impl EmbeddedEngine {
         let ids = Self::ids_of_build(host)?;
         let store = self.settings.images.as_path();
         let store_failed = |error: StoreError| {
-            let error = error.with_room(store, || limits::NEEDED.to_owned());
+            let error = error.with_room(store, || build_limits::NEEDED.to_owned());
             store_refused(Call::FetchImage, error)
         };
         let resolv_conf = network::resolv_conf().map_err(|error| failed(&error))?;
@@ -141,7 +132,7 @@ impl EmbeddedEngine {
              /build/install.sh && rm -rf /build && echo '{DONE}'"
         );
         let spec = spec::build(&script, host, group.as_ref(), ids);
-        let created = launcher.create(&sandbox, spec, Kind::Build, None).await;
+        let created = launcher.create(&sandbox, spec, SandboxKind::Build, None).await;
         let ended = match created {
             Ok(created) => self.follow(created, group, progress).await,
             Err(message) => Err(io::Error::other(message)),
@@ -162,7 +153,7 @@ impl EmbeddedEngine {
 
     /// The instance name for the control groups of builds.
     pub(super) fn building(&self) -> String {
-        format!("{}{BUILDING}", self.instance)
+        format!("{}{BUILDS}", self.instance)
     }
 
     /// Removes what builds have left whose future was dropped, and builds, tools and templates whose server has ended: their
@@ -173,7 +164,7 @@ impl EmbeddedEngine {
         is_dead: impl Fn(&str) -> bool,
     ) -> io::Result<()> {
         let mut left = groups.list()?;
-        left.retain(|(instance, _)| is_leased_by_nobody(instance) && is_dead(instance));
+        left.retain(|(instance, _)| labels::is_auxiliary(instance) && is_dead(instance));
         let left: Vec<_> =
             left.iter().map(|(instance, name)| Cgroup::new(groups, instance, name)).collect();
         let removed = self.tasks.spawn_blocking(move || left.iter().try_for_each(Cgroup::remove));
@@ -183,11 +174,11 @@ impl EmbeddedEngine {
     /// Starts the script, passes on its output until it ends or reaches a limit, and removes its sandbox.
     async fn follow(
         &self,
-        created: Created,
+        created: SandboxHandles,
         group: Option<Cgroup>,
         progress: Progress<'_>,
     ) -> io::Result<()> {
-        let Created { stream, log: _, process } = created;
+        let SandboxHandles { stream, log: _, process } = created;
         let run = async {
             let mut stream = output::stream(stream)?;
             let _network = BuildNetwork::connect(&process).await?;
@@ -196,7 +187,7 @@ impl EmbeddedEngine {
         };
         let last = tokio::select! {
             last = run => last,
-            limit = limits::reached(self.settings.images.clone(), group.clone()) => Err(limit),
+            limit = build_limits::reached(self.settings.images.clone(), group.clone()) => Err(limit),
         };
         // The script may have ended because of it.
         let reached = group.as_ref().and_then(Cgroup::reached);
@@ -207,7 +198,7 @@ impl EmbeddedEngine {
             groups.remove_instance(&self.building())?;
         }
         if let Some(kind) = reached {
-            return Err(io::Error::other(limits::of_group(kind)));
+            return Err(io::Error::other(build_limits::of_group(kind)));
         }
         match last?.as_str() {
             DONE => Ok(()),

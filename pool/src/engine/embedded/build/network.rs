@@ -6,13 +6,14 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
+use crate::engine::embedded::pidfd;
 use crate::engine::embedded::rootless::is_on_path;
 
 const PROGRAM: &str = "slirp4netns";
@@ -39,7 +40,7 @@ impl BuildNetwork {
     ///
     /// If the program is not installed, or what it says.
     pub(super) async fn connect(process: &OwnedFd) -> io::Result<Self> {
-        let namespaces = format!("/proc/{}/ns", pid_of(process)?);
+        let namespaces = pidfd::directory(process)?.join("ns").display().to_string();
         let mut process = Command::new(PROGRAM)
             .args(["--configure", "--mtu=65520", "--disable-host-loopback"])
             // Its own name server leads to the machine's, even if that is on loopback.
@@ -96,13 +97,6 @@ async fn is_ready(process: &mut Child) -> io::Result<()> {
     let mut said = String::new();
     errors.read_to_string(&mut said).await?;
     Err(io::Error::other(said.trim().replace('\n', "; ")))
-}
-
-/// The number of a process in this process's namespace.
-fn pid_of(process: &OwnedFd) -> io::Result<u32> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
-    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-    pid.ok_or_else(|| io::Error::other("the build's process is gone"))
 }
 
 /// The list of name servers for a build: the machine's, as far as a build can reach them.

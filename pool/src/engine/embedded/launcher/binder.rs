@@ -23,7 +23,7 @@ use rustix::thread::{
 use isolator_runner::paths;
 
 use crate::engine::embedded::layout::{EMPTY, PACKAGES};
-use crate::engine::embedded::protocol::{self, Bind, Bound};
+use crate::engine::embedded::protocol::{self, BindReply, BindRequest};
 
 /// Binds sets until the server is gone.
 ///
@@ -32,31 +32,44 @@ use crate::engine::embedded::protocol::{self, Bind, Bound};
 /// When the binder can't go on: the server sent something else, or it can't return from a sandbox.
 pub(super) fn serve(server: &OwnedFd) -> io::Result<()> {
     let home = File::open("/proc/self/ns/mnt")?;
-    while let Some((Bind { set }, descriptors)) = protocol::receive(server)? {
+    while let Some((BindRequest { set }, descriptors)) = protocol::receive(server)? {
         let bound = match descriptors.first() {
-            Some(process) => bind(&set, process, &home)?,
-            None => Err(io::Error::other("the server sent no sandbox")),
+            Some(process) => bind(&set, process, &home),
+            None => Err(BindError::NoSandbox),
         };
-        let error = bound.err().map(|error| error.to_string());
-        protocol::send(server, &Bound { error }, &[])?;
+        let error = match bound {
+            Err(BindError::NotReturned(error)) => return Err(error),
+            bound => bound.err().map(|error| error.to_string()),
+        };
+        protocol::send(server, &BindReply { error }, &[])?;
     }
     Ok(())
 }
 
-/// The outer error is that this process is still among the mounts of a sandbox.
-fn bind(set: &Path, process: &OwnedFd, home: &File) -> io::Result<io::Result<()>> {
-    let what = |what: &'static str| move |error| io::Error::other(format!("{what}: {error}"));
-    let mounted = match mount(set) {
-        Ok(mounted) => mounted,
-        Err(error) => return Ok(Err(what("the set can't be mounted")(error))),
-    };
-    let entered = move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::MOUNT);
-    if let Err(error) = entered {
-        return Ok(Err(what("the sandbox's mounts can't be entered")(error.into())));
-    }
-    let placed = place(&mounted).map_err(what("the set can't be mounted in the sandbox"));
-    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount))?;
-    Ok(placed)
+/// Why a set was not mounted in a sandbox.
+#[derive(Debug, thiserror::Error)]
+enum BindError {
+    #[error("the server sent no sandbox")]
+    NoSandbox,
+    #[error("the set can't be mounted: {0}")]
+    NotMounted(#[source] io::Error),
+    #[error("the sandbox's mounts can't be entered: {0}")]
+    NotEntered(#[source] io::Error),
+    #[error("the set can't be mounted in the sandbox: {0}")]
+    NotPlaced(#[source] io::Error),
+    /// This process is still among the mounts of the sandbox, and must end.
+    #[error("the binder can't return from a sandbox: {0}")]
+    NotReturned(#[source] io::Error),
+}
+
+fn bind(set: &Path, process: &OwnedFd, home: &File) -> Result<(), BindError> {
+    let mounted = mount(set).map_err(BindError::NotMounted)?;
+    move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::MOUNT)
+        .map_err(|error| BindError::NotEntered(error.into()))?;
+    let placed = place(&mounted);
+    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount))
+        .map_err(|error| BindError::NotReturned(error.into()))?;
+    placed.map_err(BindError::NotPlaced)
 }
 
 /// Mounts a set, nowhere yet.

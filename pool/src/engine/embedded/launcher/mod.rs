@@ -27,6 +27,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 
 use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::error::LibcontainerError;
 use libcontainer::syscall::syscall::SyscallType;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
@@ -45,10 +46,12 @@ use serde_json::Value;
 pub(super) use self::binder::layers;
 use self::exec::Exec;
 use self::joined_group::JoinedGroup;
-use self::root::Mounted;
+use self::root::SandboxMounts;
 use super::cgroups::{self, CGROUP_MOUNT};
 use super::layout::{BUILDING, EMPTY, FIRST_PID, IMAGES, PACKAGES, ROOTS, SHARED};
-use super::protocol::{self, Answer, Devices, Kind, LauncherPaths, Part, ReceiveError, Request};
+use super::protocol::{
+    self, Devices, LauncherPaths, LauncherReply, LauncherRequest, ReceiveError, Role, SandboxKind,
+};
 use crate::engine::seccomp::{self, Filtered};
 use crate::error_chain::error_chain;
 use crate::folders;
@@ -137,10 +140,10 @@ fn outer() -> io::Result<()> {
 fn become_root_of_a_namespace() -> io::Result<()> {
     let server = io::stdin().as_fd().try_clone_to_owned()?;
     unshare(UnshareFlags::NEWUSER)?;
-    protocol::send(&server, &Answer::Entered, &[])?;
+    protocol::send(&server, &LauncherReply::Entered, &[])?;
     match protocol::receive(&server)? {
         // It can only return from a sandbox's network namespace to one that it owns.
-        Some((Request::Mapped, _)) => unshare(UnshareFlags::NEWNET),
+        Some((LauncherRequest::Mapped, _)) => unshare(UnshareFlags::NEWNET),
         _ => Err(io::Error::other("the server sent no mapping of users")),
     }
 }
@@ -166,7 +169,9 @@ fn inner() -> io::Result<()> {
     let server = io::stdin().as_fd().try_clone_to_owned()?;
     // Sandboxes inherit the standard streams that they are not given.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    let Some((Request::Begin(paths), binder)) = protocol::receive(&server)? else { return Ok(()) };
+    let Some((LauncherRequest::Begin(paths), binder)) = protocol::receive(&server)? else {
+        return Ok(());
+    };
     mount_paths(&paths)?;
     unmount_the_rest()?;
     set_apart_from_sandboxes();
@@ -180,7 +185,7 @@ fn inner() -> io::Result<()> {
         |for_whom| seccomp::kernel_programs(for_whom).map(Rc::from).map_err(io::Error::other);
     let filters =
         Filters { program: programs(Filtered::Program)?, template: programs(Filtered::Template)? };
-    protocol::send(&server, &Answer::Ready, &[])?;
+    protocol::send(&server, &LauncherReply::Ready, &[])?;
     let devices = paths.devices;
     Launcher { server, filters, devices, sandboxes: BTreeMap::new() }.serve()
 }
@@ -270,6 +275,27 @@ struct Filters {
     template: Rc<[BpfProgram]>,
 }
 
+/// Why a sandbox was not made. The server gets the message.
+#[derive(Debug, thiserror::Error)]
+enum CreateError {
+    #[error("{0}")]
+    Group(#[source] io::Error),
+    #[error("the sandbox's users can't be mapped: {0}")]
+    Users(#[source] io::Error),
+    #[error("the sandbox's files can't be mounted: {0}")]
+    Files(#[source] io::Error),
+    #[error("the sandbox's loopback interface can't be brought up: {0}")]
+    Loopback(#[source] io::Error),
+    #[error("{} ({log})", error_chain(source))]
+    Container { source: Box<LibcontainerError>, log: String },
+    #[error("the sandbox has no process")]
+    NoProcess,
+    #[error(transparent)]
+    Library(#[from] LibcontainerError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 struct Launcher {
     server: OwnedFd,
     filters: Filters,
@@ -291,15 +317,15 @@ impl Launcher {
             }
             match protocol::receive(&self.server) {
                 Ok(None) => return Ok(()),
-                Ok(Some((Request::Begin(_) | Request::Mapped, _))) => {
+                Ok(Some((LauncherRequest::Begin(_) | LauncherRequest::Mapped, _))) => {
                     return Err(io::Error::other("the server sent its first message twice"));
                 }
-                Ok(Some((Request::Create { name, spec, kind, group }, _))) => {
+                Ok(Some((LauncherRequest::Create { name, spec, kind, group }, _))) => {
                     self.create(name, spec, kind, group.as_deref())?;
                 }
                 // The sandboxes of other requests must not end with this one.
                 Err(ReceiveError::Unreadable { name: Some(name), message }) => {
-                    protocol::send(&self.server, &Answer::failed(name, message), &[])?;
+                    protocol::send(&self.server, &LauncherReply::failed(name, message), &[])?;
                 }
                 Err(error @ ReceiveError::Unreadable { name: None, .. }) => {
                     complain(&format!("isolator {SUBCOMMAND}: {error}"));
@@ -327,7 +353,7 @@ impl Launcher {
         &mut self,
         name: String,
         spec: Value,
-        kind: Kind,
+        kind: SandboxKind,
         group: Option<&Path>,
     ) -> io::Result<()> {
         let created = match group.map(JoinedGroup::join).transpose() {
@@ -336,17 +362,17 @@ impl Launcher {
                 joined_group.map_or(Ok(()), JoinedGroup::leave)?;
                 created
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(CreateError::Group(error)),
         };
         let (answer, descriptors) = match created {
             Ok((pid, descriptors)) => {
                 let process = descriptors[protocol::DESCRIPTORS - 1].try_clone()?;
                 self.sandboxes.insert(name.clone(), (pid, process));
-                (Answer::Created { name, error: None }, descriptors)
+                (LauncherReply::Created { name, error: None }, descriptors)
             }
             Err(error) => {
                 remove_files(&name);
-                (Answer::failed(name, error), Vec::new())
+                (LauncherReply::failed(name, error_chain(&error)), Vec::new())
             }
         };
         protocol::send(&self.server, &answer, &descriptors)
@@ -356,24 +382,23 @@ impl Launcher {
         &self,
         name: &str,
         spec: Value,
-        kind: Kind,
-    ) -> Result<(Pid, Vec<OwnedFd>), String> {
-        let Kind::Image { image, layer, part } = kind else {
+        kind: SandboxKind,
+    ) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
+        let SandboxKind::Image { image, layer, role } = kind else {
             return self.try_create(name, &spec, false);
         };
         let mut spec = spec;
-        let users = match &part {
-            Part::Program { entered_by: Some((owner, ids)) } => {
-                let users = user_namespace::make(*owner, *ids)
-                    .map_err(|error| format!("the sandbox's users can't be mapped: {error}"))?;
+        let users = match &role {
+            Role::Program { entered_by: Some((owner, ids)) } => {
+                let users = user_namespace::make(*owner, *ids).map_err(CreateError::Users)?;
                 user_namespace::join(&mut spec, &users);
                 Some(users)
             }
-            Part::Program { entered_by: None } | Part::Template { .. } => None,
+            Role::Program { entered_by: None } | Role::Template { .. } => None,
         };
-        let is_template = matches!(part, Part::Template { .. });
-        let files = Mounted::new(name, &image, layer).and_then(|files| {
-            if let Part::Template { program } = &part {
+        let is_template = matches!(role, Role::Template { .. });
+        let files = SandboxMounts::new(name, &image, layer).and_then(|files| {
+            if let Role::Template { program } = &role {
                 files.hide_program(program)?;
             }
             Ok(files)
@@ -382,8 +407,7 @@ impl Launcher {
             Devices::Own => files.with_devices(),
             Devices::Host => Ok(files),
         });
-        let files =
-            files.map_err(|error| format!("the sandbox's files can't be mounted: {error}"))?;
+        let files = files.map_err(CreateError::Files)?;
         let created = self.try_create(name, &spec, is_template);
         // The sandbox's own namespaces have them now.
         drop((files, users));
@@ -397,7 +421,7 @@ impl Launcher {
         name: &str,
         spec: &Value,
         is_template: bool,
-    ) -> Result<(Pid, Vec<OwnedFd>), String> {
+    ) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
         let bundle = Path::new(BUNDLES).join(name);
         let prepare = || -> io::Result<_> {
             fs::create_dir(&bundle)?;
@@ -406,15 +430,14 @@ impl Launcher {
             let stream = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
             Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
         };
-        let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| error_chain(&error))?;
+        let ((ours, theirs), (log, their_log)) = prepare()?;
         // What a template prints is no message.
         let their_output = if is_template { &their_log } else { &theirs };
-        let their_output = their_output.try_clone().map_err(|error| error_chain(&error))?;
+        let their_output = their_output.try_clone()?;
         let programs = if is_template { &self.filters.template } else { &self.filters.program };
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
             .with_executor(Exec { programs: Rc::clone(programs) })
-            .with_root_path(STATE)
-            .map_err(|error| error_chain(&error))?
+            .with_root_path(STATE)?
             .with_stdin(theirs)
             .with_stdout(their_output)
             .with_stderr(their_log)
@@ -422,19 +445,17 @@ impl Launcher {
             .with_systemd(false)
             .with_detach(true)
             .build();
-        let mut container = built.map_err(|error| {
+        let mut container = built.map_err(|source| {
             // The failure was in another process, whose log says more than its error.
-            format!("{} ({})", error_chain(&error), read_log(&log))
+            CreateError::Container { source: Box::new(source), log: read_log(&log) }
         })?;
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
-        let pid = pid.ok_or("the sandbox has no process")?;
+        let pid = pid.ok_or(CreateError::NoProcess)?;
         let loopback = if is_template { Ok(()) } else { loopback::bring_up(pid) };
         let started = loopback
-            .map_err(|error| {
-                format!("the sandbox's loopback interface can't be brought up: {error}")
-            })
-            .and_then(|()| container.start().map_err(|error| error_chain(&error)));
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
+            .map_err(CreateError::Loopback)
+            .and_then(|()| container.start().map_err(CreateError::from));
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
         if let Err(error) = started {
             let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
             let _ = waitpid(Some(pid), WaitOptions::empty());

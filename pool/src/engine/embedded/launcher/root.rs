@@ -16,26 +16,26 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::engine::embedded::layout::{self, SHARED};
-use crate::engine::embedded::protocol::Layer;
+use crate::engine::embedded::protocol::WritableLayer;
 
 /// The launcher's device nodes. `libcontainer` uses them for sandboxes.
 const DEVICES: &str = "/dev";
 
 /// The mounts of a sandbox that is being made. The sandbox's own namespace keeps them; dropping this unmounts
 /// them in the launcher's.
-pub(super) struct Mounted {
+pub(super) struct SandboxMounts {
     /// Mount points, the innermost first.
     points: Vec<PathBuf>,
     folder: PathBuf,
 }
 
-impl Mounted {
+impl SandboxMounts {
     /// Mounts an image for a sandbox, with a writable layer if it has one.
     ///
     /// # Errors
     ///
     /// The kernel's, with what could not be mounted.
-    pub(super) fn new(name: &str, image: &Path, layer: Option<Layer>) -> io::Result<Self> {
+    pub(super) fn new(name: &str, image: &Path, layer: Option<WritableLayer>) -> io::Result<Self> {
         let root = layout::root_of(name);
         let folder = root.parent().unwrap_or(&root).to_owned();
         fs::create_dir(&folder)?;
@@ -43,7 +43,7 @@ impl Mounted {
         let folder = &mounted.folder;
         let flags = MountFlags::NODEV | MountFlags::NOSUID;
         let lower = format!("lowerdir={SHARED}:{}", image.display());
-        let Some(Layer { size, inodes }) = layer else {
+        let Some(WritableLayer { size, inodes }) = layer else {
             fs::create_dir(&root)?;
             overlay(&root, flags | MountFlags::RDONLY, &lower)?;
             mounted.points.push(root);
@@ -100,7 +100,7 @@ fn overlay(target: &Path, flags: MountFlags, options: &str) -> io::Result<()> {
     })
 }
 
-impl Drop for Mounted {
+impl Drop for SandboxMounts {
     fn drop(&mut self) {
         for point in &self.points {
             // A mount that stays is removed with this process.

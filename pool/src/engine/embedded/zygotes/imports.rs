@@ -90,16 +90,16 @@ impl<'a> Ready<'a> {
     }
 
     /// What the next programs need to know of it.
-    pub(super) fn known(&self) -> Known {
+    pub(super) fn known(&self) -> TemplateModules {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let (places, endings) = (owned(&self.places), owned(&self.endings));
-        Known { loaded: owned(&self.loaded).into_iter().collect(), places, endings }
+        TemplateModules { loaded: owned(&self.loaded).into_iter().collect(), places, endings }
     }
 }
 
 /// What is known of a template.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct TemplateModules {
     /// All modules that it has.
     pub(super) loaded: HashSet<String>,
     /// The folders in which modules are, and the ends of their files.
@@ -107,7 +107,7 @@ pub(super) struct Known {
     pub(super) endings: Vec<String>,
 }
 
-impl Known {
+impl TemplateModules {
     /// Whether it has a module, or what is imported from one as a module.
     pub(super) fn has(&self, module: &str) -> bool {
         self.loaded.contains(module) || self.loaded.contains(&module.replace(':', "."))

@@ -1,9 +1,9 @@
 //! The templates of all launchers.
 
-mod asked;
+mod import_counts;
 mod imports;
-mod parts;
 mod slots;
+mod submodules;
 mod template;
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,24 +16,22 @@ use isolator_runner::wire::Interpreter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use self::asked::Asked;
-use self::imports::{Cost, Costs, Known, Ready, WORTH_A_FORK};
-use self::parts::Parts;
-use self::slots::{Found, Key, Slot, make_room};
-use self::template::{Bounds, ForkError, Template};
+use self::import_counts::ImportCounts;
+use self::imports::{Cost, Costs, Ready, TemplateModules, WORTH_A_FORK};
+use self::slots::{Availability, Slot, TemplateKey, make_room};
+use self::submodules::Submodules;
+use self::template::{Bounds, ForkError, Template, TemplateError};
 use super::cgroups::Cgroup;
 use super::host::Host;
+use super::labels::TEMPLATES;
 use super::launcher_client::LauncherClient;
 use super::layout::{self, IMAGES};
 use super::live::Live;
-use super::protocol::{Kind, Layer, Part};
+use super::protocol::{Role, SandboxKind, WritableLayer};
 use super::{EmbeddedEngine, refused, spec};
 use crate::engine::preload::{AwaitedFork, Fork, Forked, Imported, Imports};
 use crate::engine::{Call, EngineError, Image, SandboxName, SandboxSpec};
 use crate::lock::lock;
-
-/// The end of the instance name for the control groups of templates. Nobody leases them.
-pub(super) const TEMPLATES: &str = "+template";
 
 /// How long one of them is kept that nobody uses.
 const KEPT_UNUSED: Duration = Duration::from_secs(30 * 60);
@@ -44,12 +42,12 @@ pub(super) struct Templates {
     users: Mutex<HashMap<String, u32>>,
     /// The digest of the image that now has a name.
     images: Mutex<HashMap<String, String>>,
-    slots: Mutex<Vec<(Key, Arc<Slot>)>>,
+    slots: Mutex<Vec<(TemplateKey, Arc<Slot>)>>,
     /// The sandboxes that are made. When the last pool and the last sandbox of a kind are gone, its templates end.
     specs: Mutex<Vec<Weak<SandboxSpec>>>,
-    asked: Arc<Mutex<Asked>>,
+    counts: Arc<Mutex<ImportCounts>>,
     costs: Arc<Mutex<Costs>>,
-    parts: Mutex<Parts>,
+    submodules: Mutex<Submodules>,
     /// Held while a template is made for what programs have imported: one at a time.
     learning: Arc<Semaphore>,
 }
@@ -61,9 +59,9 @@ impl Default for Templates {
             images: Mutex::default(),
             slots: Mutex::default(),
             specs: Mutex::default(),
-            asked: Arc::default(),
+            counts: Arc::default(),
             costs: Arc::default(),
-            parts: Mutex::default(),
+            submodules: Mutex::default(),
             learning: Arc::new(Semaphore::new(1)),
         }
     }
@@ -85,9 +83,9 @@ impl Templates {
         Some(user)
     }
 
-    fn slot(&self, key: &Key) -> Arc<Slot> {
+    fn slot(&self, key: &TemplateKey) -> Arc<Slot> {
         let specs = self.specs_with(&key.spec);
-        let is_made = |key: &Key| specs.iter().any(|spec| key.is_for(spec));
+        let is_made = |key: &TemplateKey| specs.iter().any(|spec| key.is_for(spec));
         let mut slots = lock(&self.slots);
         slots.retain(|(key, _)| !key.is_gone() && is_made(key));
         if let Some((_, slot)) = slots.iter().find(|(found, _)| found.is_like(key)) {
@@ -115,7 +113,7 @@ impl Templates {
     }
 
     /// What is known of the plain template. There is none with packages, so it is the same for all sets.
-    fn known(&self, plain: &Key) -> Arc<Known> {
+    fn known(&self, plain: &TemplateKey) -> Arc<TemplateModules> {
         let plain = plain.without_packages();
         let slots = lock(&self.slots);
         let slot = slots.iter().find(|(key, _)| key.is_like(&plain));
@@ -123,14 +121,19 @@ impl Templates {
     }
 
     /// The modules that a program imports, sorted, also those that it imports from others.
-    fn named(&self, plain: &Key, known: &Known, imports: &Imports) -> Vec<String> {
+    fn named(
+        &self,
+        plain: &TemplateKey,
+        known: &TemplateModules,
+        imports: &Imports,
+    ) -> Vec<String> {
         let content = plain.content();
         let set = plain.packages.as_ref().and_then(|bound| bound.set.upgrade());
-        let places = set.filter(|_| !imports.parts.is_empty()).map(|set| parts::places(&set));
+        let places = set.filter(|_| !imports.parts.is_empty()).map(|set| submodules::places(&set));
         let places = places.unwrap_or_default();
-        let mut parts = lock(&self.parts);
+        let mut submodules = lock(&self.submodules);
         let is_module =
-            |part: &&String| parts.is_module(&content, &plain.root, &places, known, part);
+            |part: &&String| submodules.is_module(&content, &plain.root, &places, known, part);
         let parts = imports.parts.iter().filter(is_module);
         imports.modules.iter().chain(parts).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -139,8 +142,8 @@ impl Templates {
     /// fork.
     fn costly<'n>(
         &self,
-        plain: &Key,
-        known: &Known,
+        plain: &TemplateKey,
+        known: &TemplateModules,
         named: &'n [String],
     ) -> HashMap<&'n str, Cost> {
         let digest = &plain.spec.image.digest;
@@ -154,13 +157,14 @@ impl Templates {
 
     /// The best that is ready for a program: the one made for programs with these imports that saves most, if that is worth a
     /// fork.
-    fn best(&self, plain: &Key, fork: &AwaitedFork) -> Option<(Key, Arc<Slot>)> {
+    fn best(&self, plain: &TemplateKey, fork: &AwaitedFork) -> Option<(TemplateKey, Arc<Slot>)> {
         let known = self.known(plain);
         let named = self.named(plain, &known, &fork.imports);
         let costly = self.costly(plain, &known, &named);
-        let saves =
-            |key: &Key| sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())));
-        let is_fit = |key: &Key| {
+        let saves = |key: &TemplateKey| {
+            sum(key.modules.iter().filter_map(|module| costly.get(module.as_str())))
+        };
+        let is_fit = |key: &TemplateKey| {
             key.is_learned()
                 && key.is_beside(plain)
                 && key.modules.iter().all(|module| named.contains(module))
@@ -174,23 +178,23 @@ impl Templates {
         let (key, slot) = learned.or(bare.filter(|_| !fork.is_there))?;
         // Whoever made it has let go of its set, and the request has that, so the next one can be made from it.
         let packages = key.packages.as_ref().and(plain.packages.clone());
-        Some((Key { packages, ..key.clone() }, Arc::clone(slot)))
+        Some((TemplateKey { packages, ..key.clone() }, Arc::clone(slot)))
     }
 
     /// Counts what a program has imported. Returns the place of a template that must now be made for it, and the permit to make
     /// it.
     fn learn(
         &self,
-        plain: &Key,
+        plain: &TemplateKey,
         imported: Imported<'_>,
-    ) -> Option<(Key, Arc<Slot>, OwnedSemaphorePermit)> {
+    ) -> Option<(TemplateKey, Arc<Slot>, OwnedSemaphorePermit)> {
         let Imported { client, imports, cpu, .. } = imported;
         let known = self.known(plain);
         let named = &self.named(plain, &known, imports);
         if self.costly(plain, &known, named).is_empty() {
             return None;
         }
-        let is_wanted = lock(&self.asked).count(&plain.content(), named, client, cpu);
+        let is_wanted = lock(&self.counts).count(&plain.content(), named, client, cpu);
         let permit = Arc::clone(&self.learning).try_acquire_owned().ok().filter(|_| is_wanted)?;
         let key = plain.learned(named, client);
         let mut slots = lock(&self.slots);
@@ -211,9 +215,9 @@ impl Templates {
     }
 
     /// Gives up those with just these modules.
-    fn give_up(&self, plain: &Key, modules: &[String], why: &str) {
+    fn give_up(&self, plain: &TemplateKey, modules: &[String], why: &str) {
         let slots = lock(&self.slots);
-        let with_them = |key: &Key| key.is_beside(plain) && key.modules == modules;
+        let with_them = |key: &TemplateKey| key.is_beside(plain) && key.modules == modules;
         for (_, slot) in slots.iter().filter(|(key, _)| with_them(key)) {
             slot.give_up_running(why);
         }
@@ -237,7 +241,8 @@ impl Templates {
 
     /// Ends those with a set of packages.
     pub(super) fn end_those_with(&self, hash: &str) {
-        let has_it = |key: &Key| key.packages.as_ref().is_some_and(|bound| bound.hash == hash);
+        let has_it =
+            |key: &TemplateKey| key.packages.as_ref().is_some_and(|bound| bound.hash == hash);
         lock(&self.slots).retain(|(key, _)| !has_it(key));
     }
 
@@ -263,7 +268,7 @@ impl EmbeddedEngine {
         name: &SandboxName,
         spec: &Arc<SandboxSpec>,
         with_modules: bool,
-    ) -> Option<(Key, Arc<LauncherClient>)> {
+    ) -> Option<(TemplateKey, Arc<LauncherClient>)> {
         let user = self.templates.user(self.host().ok()?, spec)?;
         if self.templates.is_replaced(&spec.image) {
             return None;
@@ -277,7 +282,10 @@ impl EmbeddedEngine {
         let modules = if with_modules { preload.modules.clone() } else { Vec::new() };
         let (spec, weak) = (Arc::clone(spec), Arc::downgrade(&launcher));
         let learned_from = None;
-        Some((Key { launcher: weak, spec, root, packages, modules, learned_from, user }, launcher))
+        Some((
+            TemplateKey { launcher: weak, spec, root, packages, modules, learned_from, user },
+            launcher,
+        ))
     }
 
     /// Begins to make the template that a program asks for and that is not there.
@@ -347,18 +355,18 @@ impl EmbeddedEngine {
         };
         let mut made = slot.made.subscribe();
         let mut found = slot.look();
-        if !matches!(found, Found::Running(_)) && slot.begins() {
+        if !matches!(found, Availability::Running(_)) && slot.begins() {
             self.make_template(&launcher, &key, &slot, None);
         }
-        if matches!(found, Found::BeingMade) && !is_awaited {
+        if matches!(found, Availability::BeingMade) && !is_awaited {
             // The sender is in the slot.
             let _ = made.changed().await;
             found = slot.look();
         }
         let template = match found {
-            Found::Running(template) => template,
-            Found::BeingMade => return Ok(Forked::No(None)),
-            Found::Failed(why) => return Ok(Forked::No(Some(why))),
+            Availability::Running(template) => template,
+            Availability::BeingMade => return Ok(Forked::No(None)),
+            Availability::Failed(why) => return Ok(Forked::No(Some(why))),
         };
         let mut running = template.lock().await;
         if running.is_old() && slot.begins() {
@@ -377,7 +385,7 @@ impl EmbeddedEngine {
         slot.give_up(&template, &error.to_string());
         match error {
             ForkError::NotForked(_) => Ok(Forked::No(None)),
-            ForkError::Lost(message) => Err(refused(Call::Preload, message)),
+            ForkError::Lost(error) => Err(refused(Call::Preload, error)),
         }
     }
 
@@ -400,31 +408,31 @@ impl EmbeddedEngine {
     fn make_template(
         &self,
         launcher: &Arc<LauncherClient>,
-        key: &Key,
+        key: &TemplateKey,
         slot: &Arc<Slot>,
         permit: Option<OwnedSemaphorePermit>,
     ) {
         if let Err(error) = self.begin_template(launcher, key, slot, permit) {
-            slot.put(Err(error.to_string()));
+            slot.put(Err(error.into()));
         }
     }
 
     fn begin_template(
         &self,
         launcher: &Arc<LauncherClient>,
-        key: &Key,
+        key: &TemplateKey,
         slot: &Arc<Slot>,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<(), EngineError> {
         let host = self.host()?;
-        let Key { spec, packages, modules, learned_from, user, .. } = key;
+        let TemplateKey { spec, packages, modules, learned_from, user, .. } = key;
         let Some(preload) = &spec.preload else { return Ok(()) };
         let held = self.hold(&spec.image)?;
         let mut set = None;
         let name = format!("isolator-template-{}", uuid::Uuid::new_v4().simple());
         let instance = self.templates_instance();
         let cgroup = host.groups.as_ref().map(|groups| Cgroup::new(groups, &instance, &name));
-        let parts = spec::Parts {
+        let parts = spec::SpecParts {
             root: &layout::root_of(&name),
             host,
             cgroup: cgroup.as_ref(),
@@ -444,11 +452,11 @@ impl EmbeddedEngine {
         if learned_from.is_some() {
             spec::give_way(&mut oci);
         }
-        let layer = Layer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
-        let kind = Kind::Image {
+        let layer = WritableLayer { size: spec.limits.tmp.as_bytes(), inodes: spec.limits.inodes };
+        let kind = SandboxKind::Image {
             image: Path::new(IMAGES).join(held.image().relative_root()),
             layer: Some(layer),
-            part: Part::Template { program: spec::programs(preload, parts.env) },
+            role: Role::Template { program: spec::programs(preload, parts.env) },
         };
         if let Some(groups) = &host.groups {
             groups.make_instance(&instance).map_err(|error| refused(Call::Preload, error))?;
@@ -459,7 +467,7 @@ impl EmbeddedEngine {
         };
         let (launcher, slot, tasks) = (Arc::clone(launcher), Arc::clone(slot), self.tasks.clone());
         let (costs, digest) = (Arc::clone(&self.templates.costs), spec.image.digest.clone());
-        let (asked, client) = (Arc::clone(&self.templates.asked), learned_from.clone());
+        let (counts, client) = (Arc::clone(&self.templates.counts), learned_from.clone());
         self.tasks.spawn(async move {
             let _held = (permit, set);
             let began = Instant::now();
@@ -474,10 +482,12 @@ impl EmbeddedEngine {
             let made = match created {
                 Ok(created) => Template::new(created, cgroup, held, bounds, &tasks, learn).await,
                 // Every template has another name, and the same cause is told once.
-                Err(error) => Err(error.replace(&name, "template")),
+                Err(error) => {
+                    Err(TemplateError::NotMade(error.to_string().replace(&name, "template")))
+                }
             };
             if let Some(client) = client {
-                lock(&asked).charge(&client, cpu.unwrap_or_else(|| began.elapsed()));
+                lock(&counts).charge(&client, cpu.unwrap_or_else(|| began.elapsed()));
             }
             slot.put(made);
         });

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::imports::Known;
-use super::template::Template;
+use super::imports::TemplateModules;
+use super::template::{Template, TemplateError};
 use crate::engine::SandboxSpec;
 use crate::engine::embedded::launcher_client::LauncherClient;
-use crate::engine::embedded::live::Bound;
+use crate::engine::embedded::live::BoundSet;
 use crate::lock::lock;
 
 /// How long to wait after a template failed before the next try. It doubles with each failure, up to the second.
@@ -28,21 +28,21 @@ const MOST_FAILED: usize = 32;
 
 /// What a template is made from.
 #[derive(Clone)]
-pub(super) struct Key {
+pub(super) struct TemplateKey {
     pub(super) launcher: Weak<LauncherClient>,
     pub(super) spec: Arc<SandboxSpec>,
     /// Where the files of its image are.
     pub(super) root: PathBuf,
     /// The set of packages that it has, if any. Between two requests nobody has the set: the template is kept until the set is
     /// withdrawn, and goes for whatever has the same hash.
-    pub(super) packages: Option<Bound>,
+    pub(super) packages: Option<BoundSet>,
     pub(super) modules: Vec<String>,
     /// The client whose programs have imported just these; `None` if the configuration names them.
     pub(super) learned_from: Option<Arc<str>>,
     pub(super) user: u32,
 }
 
-impl Key {
+impl TemplateKey {
     /// Whether both are for the same sandboxes with the same packages.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         let set = |key: &Self| key.packages.as_ref().map(|bound| bound.hash.clone());
@@ -103,20 +103,20 @@ impl Key {
 
 /// The place of a template.
 pub(super) struct Slot {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<SlotState>,
     /// Wakes those who wait for the first one.
     pub(super) made: watch::Sender<()>,
 }
 
 /// A running template; whoever holds the lock forks it.
-pub(super) type Running = Arc<tokio::sync::Mutex<Template>>;
+pub(super) type SharedTemplate = Arc<tokio::sync::Mutex<Template>>;
 
-pub(super) struct State {
-    pub(super) running: Option<Running>,
+pub(super) struct SlotState {
+    pub(super) running: Option<SharedTemplate>,
     /// When it was made.
     born: Instant,
     /// What is known of the last one.
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<TemplateModules>,
     pub(super) used: Option<Instant>,
     pub(super) is_being_made: bool,
     pub(super) failed: Option<Failure>,
@@ -131,15 +131,15 @@ pub(super) struct Failure {
 }
 
 /// What a slot has for a request.
-pub(super) enum Found {
-    Running(Running),
+pub(super) enum Availability {
+    Running(SharedTemplate),
     BeingMade,
     Failed(String),
 }
 
 impl Slot {
     pub(super) fn new() -> Self {
-        let state = State {
+        let state = SlotState {
             running: None,
             born: Instant::now(),
             known: Arc::default(),
@@ -151,13 +151,13 @@ impl Slot {
         Self { state: Mutex::new(state), made: watch::Sender::new(()) }
     }
 
-    pub(super) fn look(&self) -> Found {
+    pub(super) fn look(&self) -> Availability {
         let mut state = lock(&self.state);
         state.used = Some(Instant::now());
         match (&state.running, &state.failed) {
-            (Some(running), _) => Found::Running(Arc::clone(running)),
-            (None, Some(failure)) => Found::Failed(failure.why.clone()),
-            (None, None) => Found::BeingMade,
+            (Some(running), _) => Availability::Running(Arc::clone(running)),
+            (None, Some(failure)) => Availability::Failed(failure.why.clone()),
+            (None, None) => Availability::BeingMade,
         }
     }
 
@@ -175,7 +175,7 @@ impl Slot {
     }
 
     /// Takes the new one, with what is known of it. The last one ends with the requests that use it.
-    pub(super) fn put(&self, made: Result<(Template, Known), String>) {
+    pub(super) fn put(&self, made: Result<(Template, TemplateModules), TemplateError>) {
         let mut state = lock(&self.state);
         state.is_being_made = false;
         match made {
@@ -185,10 +185,10 @@ impl Slot {
                 state.born = Instant::now();
                 state.failed = None;
             }
-            Err(why) => {
-                // Whoever wanted to fork it tells of it.
-                tracing::debug!(error = %why, "a template could not be made");
-                state.fail(why);
+            Err(error) => {
+                // The requests that would have forked it report it.
+                tracing::debug!(%error, "a template could not be made");
+                state.fail(error.to_string());
             }
         }
         drop(state);
@@ -196,7 +196,7 @@ impl Slot {
     }
 
     /// Gives up one that could not be forked.
-    pub(super) fn give_up(&self, template: &Running, why: &str) {
+    pub(super) fn give_up(&self, template: &SharedTemplate, why: &str) {
         let mut state = lock(&self.state);
         if state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, template)) {
             state.give_up(why);
@@ -209,7 +209,7 @@ impl Slot {
     }
 }
 
-impl State {
+impl SlotState {
     /// When it was used last, or began to be made; never if it failed.
     pub(super) fn last_use(&self) -> Option<Instant> {
         self.used.filter(|_| self.running.is_some() || self.is_being_made)
@@ -236,7 +236,10 @@ impl State {
 /// Makes room for a template that programs of a client have asked for. `None` if all that are there were used a moment ago: they are
 /// as good. A client with fewer than others has a place all the same. What failed takes no room, but is remembered, so that
 /// it is not tried all the time.
-pub(super) fn make_room(slots: &mut Vec<(Key, Arc<Slot>)>, key: &Key) -> Option<()> {
+pub(super) fn make_room(
+    slots: &mut Vec<(TemplateKey, Arc<Slot>)>,
+    key: &TemplateKey,
+) -> Option<()> {
     let beside =
         slots.iter().enumerate().filter(|(_, (it, _))| it.is_learned() && it.shares_room(key));
     let (there, failed): (Vec<_>, Vec<_>) = beside

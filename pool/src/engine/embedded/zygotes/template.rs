@@ -5,29 +5,31 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use isolator_runner::fork::{LONGEST_READY, REQUEST_DESCRIPTORS, STEPS};
 use rustix::io::ioctl_fionbio;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-    sockopt,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
 };
 use rustix::process::Pid;
 use tokio::io::Interest;
-use tokio::net::UnixDatagram;
+
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::imports::{Known, Ready};
+use super::imports::{Ready, TemplateModules};
+use crate::engine::EngineError;
 use crate::engine::embedded::cgroups::Cgroup;
-use crate::engine::embedded::launcher_client::Created;
+use crate::engine::embedded::launcher_client::SandboxHandles;
 use crate::engine::embedded::live;
+use crate::engine::embedded::packet_socket::PacketSocket;
+use crate::engine::embedded::pidfd;
 use crate::engine::store::Held;
 
 /// How long a template may take to import its modules.
@@ -51,7 +53,7 @@ pub(super) struct Bounds {
 
 /// A running template.
 pub(super) struct Template {
-    socket: UnixDatagram,
+    socket: PacketSocket,
     log: OwnedFd,
     process: Arc<OwnedFd>,
     cgroup: Option<Cgroup>,
@@ -63,15 +65,53 @@ pub(super) struct Template {
     _image: Arc<Held>,
 }
 
+/// Why a template was not made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TemplateError {
+    /// The launcher's message.
+    #[error("{0}")]
+    NotMade(String),
+    /// The engine's error.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// An error of the connection to it, or of its control groups.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Its imports took too long.
+    #[error("it was not ready within {READY_TIMEOUT:?}")]
+    Late,
+    /// The last line that it printed.
+    #[error("it ended: {0}")]
+    Ended(String),
+    /// The last line that it printed.
+    #[error("it printed {0:?}")]
+    Printed(String),
+    /// Its forks have its program as their own.
+    #[error("its program can be read, so its forks could lock or watch it")]
+    ReadableProgram,
+    /// A resource that forks don't copy.
+    #[error("it {0}, which its forks would share")]
+    Shared(&'static str),
+    /// Memory over the limit, in MiB.
+    #[error("it takes {0} MiB more than preload.memoryMB allows")]
+    TooMuchMemory(u64),
+    /// The modules that the image does not have.
+    #[error("the image has no module {0}")]
+    NoModules(String),
+    /// A new interpreter is as quick.
+    #[error("importing its modules takes less time than forking it")]
+    NotWorthIt,
+}
+
 /// Why there is no fork.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ForkError {
     /// Nothing has come into the sandbox.
     #[error("{0}")]
-    NotForked(String),
+    NotForked(#[source] io::Error),
     /// It is not known what is in the sandbox.
     #[error("{0}")]
-    Lost(String),
+    Lost(#[source] io::Error),
 }
 
 impl Template {
@@ -82,23 +122,22 @@ impl Template {
     ///
     /// What went wrong, with what it printed.
     pub(super) async fn new(
-        created: Created,
+        created: SandboxHandles,
         cgroup: Option<Cgroup>,
         image: Arc<Held>,
         bounds: Bounds,
         tasks: &TaskTracker,
         learn: impl FnOnce(&Ready<'_>),
-    ) -> Result<(Self, Known), String> {
-        let Created { stream, log, process } = created;
-        let socket = std::os::unix::net::UnixDatagram::from(stream);
-        let prepared = socket.set_nonblocking(true).and_then(|()| Ok(ioctl_fionbio(&log, true)?));
-        let socket = prepared.and_then(|()| UnixDatagram::from_std(socket));
+    ) -> Result<(Self, TemplateModules), TemplateError> {
+        let SandboxHandles { stream, log, process } = created;
+        let prepared = ioctl_fionbio(&log, true).map_err(io::Error::from);
+        let socket = prepared.and_then(|()| PacketSocket::new(stream));
         let process = Arc::new(process);
         let socket = match socket {
             Ok(socket) => socket,
             Err(error) => {
                 end(tasks, process, cgroup);
-                return Err(error.to_string());
+                return Err(error.into());
             }
         };
         let born = Instant::now();
@@ -107,41 +146,36 @@ impl Template {
             Self { socket, log, process, cgroup, born, forks, owes_answer, tasks, _image: image };
         let mut line = vec![0; LONGEST_READY];
         let said = tokio::time::timeout(READY_TIMEOUT, template.receive(&mut line)).await;
-        let said = match said {
-            Err(_) => return Err(format!("it was not ready within {READY_TIMEOUT:?}")),
-            Ok(Err(error)) => return Err(error.to_string()),
-            Ok(Ok(length)) => String::from_utf8_lossy(&line[..length]).into_owned(),
-        };
+        let length = said.map_err(|_| TemplateError::Late)??;
+        let said = String::from_utf8_lossy(&line[..length]).into_owned();
         let Some(ready) = Ready::parse(&said) else {
-            return Err(format!("it ended: {}", template.printed().unwrap_or_default()));
+            return Err(TemplateError::Ended(template.printed().unwrap_or_default()));
         };
         learn(&ready);
         if let Some(printed) = template.printed() {
-            return Err(format!("it printed {printed:?}"));
+            return Err(TemplateError::Printed(printed));
         }
         if template.can_read_its_program() {
-            return Err("its program can be read, so its forks could lock or watch it".to_owned());
+            return Err(TemplateError::ReadableProgram);
         }
         if let Some(shared) = template.shared_with_forks() {
-            return Err(format!("it {shared}, which its forks would share"));
+            return Err(TemplateError::Shared(shared));
         }
         if let Some(more @ 1..) =
             template.memory().and_then(|memory| memory.checked_sub(bounds.memory))
         {
-            let more = more.div_ceil(1 << 20);
-            return Err(format!("it takes {more} MiB more than preload.memoryMB allows"));
+            return Err(TemplateError::TooMuchMemory(more.div_ceil(1 << 20)));
         }
         if bounds.is_learned {
             let missing = ready.missing();
             if !missing.is_empty() {
-                return Err(format!("the image has no module {}", missing.join(" ")));
+                return Err(TemplateError::NoModules(missing.join(" ")));
             }
             if !ready.is_worth_it() {
-                return Err("importing its modules takes less time than forking it".to_owned());
+                return Err(TemplateError::NotWorthIt);
             }
         }
-        let shared = template.cgroup.as_ref().map_or(Ok(()), Cgroup::share_equally);
-        shared.map_err(|error| error.to_string())?;
+        template.cgroup.as_ref().map_or(Ok(()), Cgroup::share_equally)?;
         Ok((template, ready.known()))
     }
 
@@ -150,12 +184,9 @@ impl Template {
         self.born.elapsed() > MAX_AGE || self.forks >= MAX_FORKS
     }
 
-    /// What the kernel tells of it in `/proc`.
+    /// Its directory in `/proc`, if it has not ended.
     fn directory(&self) -> Option<PathBuf> {
-        let number = self.process.as_raw_fd();
-        let about = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
-        let pid = about.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
-        Some(Path::new("/proc").join(pid))
+        pidfd::directory(&self.process).ok()
     }
 
     fn can_read_its_program(&self) -> bool {
@@ -198,19 +229,18 @@ impl Template {
         user: (u32, u32),
         process: BorrowedFd<'_>,
     ) -> Result<Arriving, ForkError> {
-        let not_forked = |error: io::Error| ForkError::NotForked(error.to_string());
         if self.owes_answer {
             // Nobody waited for its answer to the last request.
-            self.answer().await.map_err(not_forked)?;
+            self.answer().await.map_err(ForkError::NotForked)?;
         }
         self.forks += 1;
-        let (arriving, theirs) = Arriving::new().map_err(not_forked)?;
+        let (arriving, theirs) = Arriving::new().map_err(ForkError::NotForked)?;
         let request = [user.0.to_ne_bytes(), user.1.to_ne_bytes()].concat();
         let sent = self.send(&request, &[process, theirs.as_fd()]).await;
         drop(theirs);
-        sent.map_err(not_forked)?;
+        sent.map_err(ForkError::NotForked)?;
         self.owes_answer = true;
-        let answer = self.answer().await.map_err(|error| ForkError::Lost(error.to_string()))?;
+        let answer = self.answer().await.map_err(ForkError::Lost)?;
         let [step, errno] = [0, 4].map(|at| {
             u32::from_ne_bytes([answer[at], answer[at + 1], answer[at + 2], answer[at + 3]])
         });
@@ -219,7 +249,7 @@ impl Template {
             step => STEPS.get(step as usize - 1).unwrap_or(&"do what it was asked"),
         };
         let error = io::Error::from_raw_os_error(errno as i32);
-        Err(ForkError::NotForked(format!("it could not {step}: {error}")))
+        Err(ForkError::NotForked(io::Error::other(format!("it could not {step}: {error}"))))
     }
 
     /// Waits for the answer to a request.
@@ -245,18 +275,12 @@ impl Template {
             return Err(io::Error::other("the descriptors don't fit into a message"));
         }
         let parts = [io::IoSlice::new(bytes)];
-        let mut send = || Ok(sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?);
-        loop {
-            self.socket.writable().await?;
-            match self.socket.try_io(Interest::WRITABLE, &mut send) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                sent => return sent.map(|_| ()),
-            }
-        }
+        let send = || Ok(sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?);
+        self.socket.when(Interest::WRITABLE, send).await.map(|_| ())
     }
 
     async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.socket.recv(buffer).await
+        self.socket.socket().recv(buffer).await
     }
 
     /// The last line that it printed.
@@ -272,17 +296,14 @@ impl Template {
 ///
 /// Nothing by which groups can be joined is ever in a template: it holds code of an image. The fork says that it is there, and
 /// the kernel vouches for its number.
-pub(super) struct Arriving(UnixDatagram);
+pub(super) struct Arriving(PacketSocket);
 
 impl Arriving {
     /// Also returns the end for the fork.
     fn new() -> io::Result<(Self, OwnedFd)> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        // The fork waits in a read.
-        ioctl_fionbio(&theirs, false)?;
+        let (ours, theirs) = PacketSocket::pair()?;
         sockopt::set_socket_passcred(&ours, true)?;
-        Ok((Self(UnixDatagram::from_std(ours.into())?), theirs))
+        Ok((Self(ours), theirs))
     }
 
     /// Moves it into the groups of its sandbox, and lets it go on.
@@ -295,7 +316,7 @@ impl Arriving {
         let placed = placed.unwrap_or_else(|_| {
             Err(io::Error::other(format!("it was not in the sandbox within {FORK_TIMEOUT:?}")))
         });
-        placed.map_err(|error| ForkError::Lost(error.to_string()))
+        placed.map_err(ForkError::Lost)
     }
 
     async fn try_place(self, cgroup: Option<Cgroup>) -> io::Result<()> {
@@ -305,7 +326,7 @@ impl Arriving {
             let taken = tokio::task::spawn_blocking(move || cgroup.take_in(pid)).await;
             taken.map_err(io::Error::other)??;
         }
-        self.0.send(b".").await.map(|_| ())
+        self.0.socket().send(b".").await.map(|_| ())
     }
 
     /// Its number here.
@@ -326,13 +347,7 @@ impl Arriving {
                 _ => Err(io::Error::other("it ended in the sandbox")),
             }
         };
-        loop {
-            self.0.readable().await?;
-            match self.0.try_io(Interest::READABLE, receive) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                received => return received,
-            }
-        }
+        self.0.when(Interest::READABLE, receive).await
     }
 }
 

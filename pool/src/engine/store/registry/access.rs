@@ -8,6 +8,7 @@ use reqwest::{Response, Url};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
+use super::error::RegistryError;
 use super::http::{Http, place};
 use crate::engine::store::credentials::Login;
 
@@ -53,7 +54,7 @@ impl Access {
         http: &Http,
         sent: Option<&HeaderValue>,
         refusal: &Response,
-    ) -> Result<Option<HeaderValue>, String> {
+    ) -> Result<Option<HeaderValue>, RegistryError> {
         let mut current = self.current.lock().await;
         if current.as_ref() != sent {
             // Another request has done so meanwhile.
@@ -79,19 +80,20 @@ impl Access {
         http: &Http,
         realm: &str,
         service: Option<&str>,
-    ) -> Result<String, String> {
-        let mut url = Url::parse(realm).map_err(|_| "its token server has no address")?;
+    ) -> Result<String, RegistryError> {
+        let mut url = Url::parse(realm).map_err(|_| RegistryError::NoTokenServer)?;
         url.query_pairs_mut().append_pair("scope", &self.scope);
         url.query_pairs_mut().extend_pairs(service.map(|service| ("service", service)));
         let login = self.login.as_ref().map(|login| secret(&basic(login))).transpose()?;
         let answer = http.send(&url, "application/json", login.as_ref()).await?;
         if !answer.status().is_success() {
-            return Err(format!("{} gives no token: {}", place(&url), answer.status()));
+            let (place, status) = (place(&url), answer.status());
+            return Err(RegistryError::NoToken { place, status });
         }
         let answer = http.body(answer, MAX_TOKEN_ANSWER).all().await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&answer).ok();
         let token = answer.and_then(|answer| answer.token.or(answer.access_token));
-        token.ok_or_else(|| format!("{} answers without a token", place(&url)))
+        token.ok_or_else(|| RegistryError::AnswerWithoutToken(place(&url)))
     }
 }
 
@@ -116,9 +118,9 @@ fn basic(login: &Login) -> String {
 }
 
 /// A header that is not logged.
-fn secret(text: &str) -> Result<HeaderValue, String> {
+fn secret(text: &str) -> Result<HeaderValue, RegistryError> {
     let value = HeaderValue::from_str(text);
-    let mut value = value.map_err(|_| "its token has characters that can't be sent")?;
+    let mut value = value.map_err(|_| RegistryError::UnsendableToken)?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -3,6 +3,7 @@
 //! `http` bounds answers, `guard` says which addresses are asked, and `access` holds what opens a repository.
 
 mod access;
+mod error;
 mod guard;
 mod http;
 
@@ -16,6 +17,7 @@ use serde::de::IgnoredAny;
 use tokio::io::AsyncWriteExt;
 
 use self::access::Access;
+use self::error::RegistryError;
 use self::http::{Http, place};
 use super::blobs::blob;
 use super::credentials;
@@ -53,12 +55,12 @@ struct Outline {
 }
 
 #[derive(Deserialize)]
-struct Errors {
-    errors: Vec<RegistryError>,
+struct ErrorReply {
+    errors: Vec<ErrorDetail>,
 }
 
 #[derive(Deserialize)]
-struct RegistryError {
+struct ErrorDetail {
     code: String,
     message: Option<String>,
 }
@@ -70,16 +72,16 @@ impl<'a> Registry<'a> {
         let protocol = if is_local(registry) { "http" } else { "https" };
         let path = reference.repository();
         let repository = Url::parse(&format!("{protocol}://{registry}/v2/{path}/"));
-        let unusable = |message: String| StoreError::Registry { name: reference.whole(), message };
-        let repository = repository.map_err(|error| unusable(error.to_string()))?;
-        let http = Http::new(&repository, limits.patience).map_err(unusable)?;
+        let failed = |error| StoreError::registry(reference.whole(), error);
+        let repository = repository.map_err(|error| failed(RegistryError::Address(error)))?;
+        let http = Http::new(&repository, limits.patience).map_err(failed)?;
         let login = credentials::find(credentials::directory().as_deref(), reference.registry());
         let access = Access::new(login, path);
         Ok(Self { reference, limits, repository, access, http })
     }
 
-    fn error(&self, message: String) -> StoreError {
-        StoreError::Registry { name: self.reference.whole(), message }
+    fn error(&self, error: RegistryError) -> StoreError {
+        StoreError::registry(self.reference.whole(), error)
     }
 
     /// The manifest of the image for this machine.
@@ -113,7 +115,7 @@ impl<'a> Registry<'a> {
         let name = digest.map_or_else(|| self.reference.tag().unwrap_or("latest"), Digest::as_str);
         let answer = self.get(&format!("manifests/{name}"), MANIFESTS).await?;
         let read = self.http.body(answer, self.limits.description).all().await;
-        let json = read.map_err(|message| self.error(message))?;
+        let json = read.map_err(|error| self.error(error))?;
         if let Some(digest) = digest {
             Digest::of(&json).expect(&format!("manifest {name}"), digest)?;
         }
@@ -150,7 +152,7 @@ impl<'a> Registry<'a> {
         let path = directory.join(blob(&digest));
         let mut file = tokio::fs::File::create_new(&path).await.at("make", &path)?;
         let mut hash = Digest::start();
-        while let Some(part) = body.next().await.map_err(|message| self.error(message))? {
+        while let Some(part) = body.next().await.map_err(|error| self.error(error))? {
             hash.add(&part);
             file.write_all(&part).await.at("write", &path)?;
         }
@@ -160,15 +162,18 @@ impl<'a> Registry<'a> {
 
     /// Asks for something of the repository.
     async fn get(&self, path: &str, accept: &'static str) -> Result<Response, StoreError> {
-        let url = self.repository.join(path).map_err(|error| self.error(error.to_string()))?;
-        let answer = self.ask(&url, accept).await.map_err(|message| self.error(message))?;
+        let url = self
+            .repository
+            .join(path)
+            .map_err(|error| self.error(RegistryError::Address(error)))?;
+        let answer = self.ask(&url, accept).await.map_err(|error| self.error(error))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
         let (place, status) = (place(answer.url()), answer.status());
         let mut message = format!("{place} answers {status}");
         if let Ok(content) = self.http.body(answer, MAX_ERROR).all().await
-            && let Ok(Errors { errors }) = serde_json::from_slice(&content)
+            && let Ok(ErrorReply { errors }) = serde_json::from_slice(&content)
             && let Some(first) = errors.first()
         {
             let said = quoted(first.message.as_deref().unwrap_or(&first.code));
@@ -177,10 +182,10 @@ impl<'a> Registry<'a> {
         if status == StatusCode::UNAUTHORIZED {
             message.push_str(". If the image is private, log in with `docker login` first");
         }
-        Err(self.error(message))
+        Err(self.error(RegistryError::Refused(message)))
     }
 
-    async fn ask(&self, url: &Url, accept: &'static str) -> Result<Response, String> {
+    async fn ask(&self, url: &Url, accept: &'static str) -> Result<Response, RegistryError> {
         let sent = self.access.current().await;
         let (answer, is_own) = self.http.follow(url, accept, sent.as_ref()).await?;
         // A stranger to whom the registry leads is told nothing about who asks.

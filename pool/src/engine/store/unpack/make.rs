@@ -13,7 +13,7 @@ use rustix::fs::{
 use super::{DirectoryAttributes, EntryError, Unpacker};
 use crate::engine::store::check::{ALLOWED_MODE, times};
 use crate::engine::store::path;
-use crate::engine::store::tar_reader::{Header, Kind};
+use crate::engine::store::tar_reader::{EntryKind, Header};
 use crate::engine::store::tree::{self, OpenDirectory};
 use crate::folders;
 
@@ -27,7 +27,7 @@ impl Unpacker<'_> {
         content: &mut dyn Read,
     ) -> Result<bool, EntryError> {
         match header.kind {
-            Kind::Directory => {
+            EntryKind::Directory => {
                 let existing = tree::stat(&place.fd, name)?;
                 let is_directory = |found| tree::kind(&found) == FileType::Directory;
                 let keep = existing.is_some_and(is_directory) || clear(place, name)?;
@@ -38,12 +38,12 @@ impl Unpacker<'_> {
                 self.change_directory(&fd, header)?;
                 Ok(keep)
             }
-            Kind::File => {
+            EntryKind::File => {
                 let keep = clear(place, name)?;
                 self.write(place, name, header, content)?;
                 Ok(keep)
             }
-            Kind::SymbolicLink => {
+            EntryKind::SymbolicLink => {
                 let depth = place.path.iter().count();
                 path::target(&header.link, depth, self.limits.path)?;
                 let keep = clear(place, name)?;
@@ -55,8 +55,8 @@ impl Unpacker<'_> {
                 utimensat(&place.fd, name, &times(header.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
                 Ok(keep)
             }
-            Kind::HardLink => self.link(place, name, header),
-            Kind::Other(what) => {
+            EntryKind::HardLink => self.link(place, name, header),
+            EntryKind::Other(what) => {
                 Err(format!("it is {what}, which is not allowed in an image").as_str().into())
             }
         }
@@ -91,7 +91,7 @@ impl Unpacker<'_> {
             }
             file.write_all(&buffer[..read])?;
             written += read as u64;
-            self.job.check_canceled().map_err(EntryError::Store)?;
+            self.job.check_canceled()?;
         }
         if written != header.size {
             return Err("the archive ends in the middle of the file".into());

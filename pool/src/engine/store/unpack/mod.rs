@@ -18,12 +18,12 @@ use rustix::fs::{FileType, Mode, RawMode, fchmod, futimens};
 use super::blocking_job::BlockingJob;
 use super::check::{check, times};
 use super::description::Description;
-use super::error::{StoreError, is_full};
+use super::error::{Canceled, StoreError, is_full};
 use super::limits::Limits;
 use super::mountpoints;
 use super::path::{self, Meaning};
-use super::tar_reader::{self, Header, Kind};
-use super::tree::{self, DIRECTORY_MODE, Missing, OpenDirectory, Root};
+use super::tar_reader::{self, EntryKind, Header};
+use super::tree::{self, DIRECTORY_MODE, IfMissing, OpenDirectory, Root};
 use crate::folders;
 
 /// The mode and times that a directory gets when its contents are complete. Until then this process must be
@@ -49,7 +49,7 @@ pub(super) struct Unpacker<'a> {
 
 /// The state while one layer is unpacked.
 #[derive(Default)]
-struct Layer {
+struct LayerState {
     /// Hashes of the paths that this layer created or used, which its whiteouts must not hide. Hashes, because
     /// there may be millions of long paths.
     own: HashSet<u64>,
@@ -58,16 +58,14 @@ struct Layer {
 }
 
 /// Why an entry was not unpacked.
+#[derive(Debug, thiserror::Error)]
 enum EntryError {
+    #[error("{0}")]
     Refused(String),
-    Io(io::Error),
-    Store(StoreError),
-}
-
-impl From<io::Error> for EntryError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Canceled(#[from] Canceled),
 }
 
 impl From<rustix::io::Errno> for EntryError {
@@ -100,33 +98,30 @@ impl<'a> Unpacker<'a> {
     /// Unpacks a layer over those before it and reads its archive to the end. Returns whether the archive
     /// has an end-of-archive mark.
     pub(super) fn layer(&mut self, label: &str, archive: impl Read) -> Result<bool, StoreError> {
-        let mut layer = Layer::default();
+        let mut layer = LayerState::default();
         let mut entry = String::new();
         let unpacked = tar_reader::for_each(archive, |header, content| {
             entry = header.path.escape_ascii().to_string();
             self.entry(&mut layer, header, content)
         });
-        unpacked.map_err(|fault| match fault {
-            EntryError::Store(error) => error,
+        unpacked.map_err(|error| match error {
+            EntryError::Canceled(canceled) => canceled.into(),
             EntryError::Io(source) if is_full(&source) => {
                 StoreError::Io { what: format!("can't unpack {label}"), source }
             }
-            EntryError::Io(error) => {
+            error => {
                 StoreError::Entry { layer: label.to_owned(), entry, reason: error.to_string() }
-            }
-            EntryError::Refused(reason) => {
-                StoreError::Entry { layer: label.to_owned(), entry, reason }
             }
         })
     }
 
     fn entry(
         &mut self,
-        layer: &mut Layer,
+        layer: &mut LayerState,
         header: &Header,
         content: &mut dyn Read,
     ) -> Result<(), EntryError> {
-        self.job.check_canceled().map_err(EntryError::Store)?;
+        self.job.check_canceled()?;
         self.count(1)?;
         match path::meaning(&header.path, self.limits.path)? {
             Meaning::Root => self.change_root(header),
@@ -163,20 +158,20 @@ impl<'a> Unpacker<'a> {
     }
 
     fn change_root(&mut self, header: &Header) -> Result<(), EntryError> {
-        if header.kind != Kind::Directory {
+        if header.kind != EntryKind::Directory {
             return Err("the root must be a directory".into());
         }
         self.change_directory(self.root.fd(), header)
     }
 
     /// The directory of an entry, which is created if it is missing.
-    fn parent(&mut self, layer: &mut Layer, path: &Path) -> Result<OpenDirectory, EntryError> {
+    fn parent(&mut self, layer: &mut LayerState, path: &Path) -> Result<OpenDirectory, EntryError> {
         if let Some((last, place)) = layer.last.take()
             && last == path
         {
             return Ok(place);
         }
-        let place = self.root.directory(path, Missing::Make)?;
+        let place = self.root.directory(path, IfMissing::Make)?;
         self.count(place.made.len())?;
         self.add_directories(&place.made);
         for ancestor in place.path.ancestors() {
@@ -187,14 +182,14 @@ impl<'a> Unpacker<'a> {
 
     /// The directory of a whiteout; `None` if there is none and so nothing to hide.
     fn find(&self, path: &Path) -> Result<Option<OpenDirectory>, EntryError> {
-        match self.root.directory(path, Missing::Fail) {
+        match self.root.directory(path, IfMissing::Fail) {
             Ok(place) => Ok(Some(place)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn hide_all(&mut self, layer: &Layer, place: &OpenDirectory) -> Result<(), EntryError> {
+    fn hide_all(&mut self, layer: &LayerState, place: &OpenDirectory) -> Result<(), EntryError> {
         let names = tree::names(&place.fd)?;
         self.count(names.len())?;
         names.iter().try_for_each(|name| self.hide(layer, place, name))
@@ -203,7 +198,7 @@ impl<'a> Unpacker<'a> {
     /// Removes what earlier layers have at a name; what this layer created stays.
     fn hide(
         &mut self,
-        layer: &Layer,
+        layer: &LayerState,
         place: &OpenDirectory,
         name: &OsStr,
     ) -> Result<(), EntryError> {

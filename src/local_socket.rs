@@ -1,0 +1,247 @@
+//! The Unix socket at which a server answers commands of its own user: its folder, its name, and the check of both ends.
+//!
+//! The folder belongs to the user alone, and each end also asks the kernel for the user of the other.
+
+use std::env;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::app::{data_directory, user_runtime};
+use crate::config::Config;
+use crate::hex::hex;
+
+/// The header in which a command says under which configuration it wants to run. A server with another one refuses the request.
+pub(crate) const CONFIGURATION: &str = "isolator-configuration";
+
+/// The extension of sockets in the folder.
+const EXTENSION: &str = "sock";
+
+/// Most names that a server tries. Servers in several containers can have the same process number.
+const MAX_NAMES: usize = 16;
+
+/// A socket with its file, which is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct LocalSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl LocalSocket {
+    /// Listens in the folder of this user.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such folder, another user can change it, or its path is too long.
+    pub(crate) fn bind() -> io::Result<Self> {
+        let folder = folder().ok_or_else(|| {
+            io::Error::new(
+                ErrorKind::NotFound,
+                "no folder for it is known: set XDG_RUNTIME_DIR to one",
+            )
+        })?;
+        Self::bind_in(&folder)
+    }
+
+    fn bind_in(folder: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        if fs::symlink_metadata(folder)?.uid() == geteuid().as_raw() {
+            fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+        }
+        check_folder(folder)?;
+        // Two servers that start at the same time must not take each other's socket for a stale one.
+        let lock = File::open(folder)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            remove_stale(folder);
+        }
+        let process = std::process::id();
+        let mut names = (1..=MAX_NAMES).map(|number| match number {
+            1 => format!("{process}.{EXTENSION}"),
+            number => format!("{process}-{number}.{EXTENSION}"),
+        });
+        loop {
+            let Some(name) = names.next() else { return Err(ErrorKind::AddrInUse.into()) };
+            let path = folder.join(name);
+            match UnixListener::bind(&path) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                bound => {
+                    let socket = Self { listener: bound?, path };
+                    fs::set_permissions(&socket.path, Permissions::from_mode(0o600))?;
+                    return Ok(socket);
+                }
+            }
+        }
+    }
+
+    /// Its file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Accepts the next connection of a process of this user. Others are closed.
+    ///
+    /// # Errors
+    ///
+    /// When none can be accepted now, most likely because there are no file descriptors.
+    pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            match check_peer(&stream) {
+                Ok(()) => return Ok(stream),
+                Err(error) => tracing::warn!(%error, "a connection to the local socket is refused"),
+            }
+        }
+    }
+}
+
+impl Drop for LocalSocket {
+    fn drop(&mut self) {
+        // If it can't be removed, the next server does it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The sockets of servers of this user, the newest first.
+pub(crate) fn sockets() -> Vec<PathBuf> {
+    let Some(folder) = folder().filter(|folder| check_folder(folder).is_ok()) else {
+        return Vec::new();
+    };
+    let mut found: Vec<_> = sockets_in(&folder)
+        .filter_map(|path| Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))
+        .collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Connects to a socket, and checks that its server belongs to this user.
+///
+/// # Errors
+///
+/// When there is no server, or it is another user's.
+pub(crate) async fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(path).await?;
+    check_peer(&stream)?;
+    Ok(stream)
+}
+
+/// The value of [`CONFIGURATION`]: equal where a command in its own process would do the same as a server with this
+/// configuration.
+pub(crate) fn fingerprint(config: &Config) -> String {
+    let file = config.file.as_ref().map(|file| fs::canonicalize(file).unwrap_or(file.clone()));
+    let variables = ["DOCKER_HOST", "DOCKER_CONTEXT", "XDG_STATE_HOME"].map(env::var_os);
+    let parts = json!([
+        env!("CARGO_PKG_VERSION"),
+        file,
+        config.settings.document,
+        config.engine.kind,
+        std::path::absolute(&config.prompts).ok(),
+        data_directory(),
+        variables.map(|value| value.map(|value| value.to_string_lossy().into_owned())),
+    ]);
+    hex(&Sha256::digest(parts.to_string()))
+}
+
+fn folder() -> Option<PathBuf> {
+    user_runtime()
+}
+
+fn sockets_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|it| it == EXTENSION))
+}
+
+/// Removes the sockets of servers that have died.
+fn remove_stale(folder: &Path) {
+    for path in sockets_in(folder) {
+        if StdUnixStream::connect(&path).is_err_and(|it| it.kind() == ErrorKind::ConnectionRefused)
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Fails unless the folder is this user's, and only this user's.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(folder)?;
+    let is_private =
+        found.is_dir() && found.mode() & 0o077 == 0 && found.uid() == geteuid().as_raw();
+    is_private.then_some(()).ok_or_else(|| {
+        let text = format!("{} is not a folder of this user alone", folder.display());
+        io::Error::new(ErrorKind::PermissionDenied, text)
+    })
+}
+
+/// Fails unless the process at the other end is this user's.
+fn check_peer(stream: &UnixStream) -> io::Result<()> {
+    let user = stream.peer_cred()?.uid();
+    (user == geteuid().as_raw()).then_some(()).ok_or_else(|| {
+        let text = format!("the process at the other end belongs to user {user}");
+        io::Error::new(ErrorKind::PermissionDenied, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn only_this_user_can_reach_the_socket() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("isolator");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        let socket = LocalSocket::bind_in(&folder).unwrap();
+        assert_eq!((mode(&folder), mode(socket.path())), (0o700, 0o600));
+        let (connected, accepted) = tokio::join!(connect(socket.path()), socket.accept());
+        assert!(connected.is_ok() && accepted.is_ok());
+
+        fs::set_permissions(&folder, Permissions::from_mode(0o750)).unwrap();
+        let error = check_folder(&folder).unwrap_err().to_string();
+        assert!(error.contains("not a folder of this user alone"), "{error}");
+        let link = home.path().join("link");
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        assert!(check_folder(&link).is_err());
+    }
+
+    #[tokio::test]
+    async fn stale_sockets_are_removed_and_each_server_has_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path();
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+        let stale = folder.join("1.sock");
+        drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+        assert!(stale.exists());
+        let [first, second] = [(); 2].map(|()| LocalSocket::bind_in(folder).unwrap());
+        assert!(!stale.exists());
+        assert_ne!(first.path(), second.path());
+        assert!(connect(first.path()).await.is_ok() && connect(second.path()).await.is_ok());
+        let path = first.path().to_owned();
+        drop(first);
+        assert!(!path.exists() && second.path().exists());
+    }
+
+    #[test]
+    fn other_settings_have_another_fingerprint() {
+        let config = |text: &str| Config::parse(text, None, Path::new("/")).unwrap();
+        let [first, same] = [(); 2].map(|()| fingerprint(&config("{}")));
+        assert_eq!(first, same);
+        assert_ne!(first, fingerprint(&config(r#"{ "defaultCpus": 2 }"#)));
+        let mut chosen = config("{}");
+        chosen.choose_engine(Some(crate::config::EngineKind::Embedded));
+        assert_ne!(first, fingerprint(&chosen));
+    }
+}

@@ -1,0 +1,189 @@
+//! The structure that ARCHITECTURE.md describes: which folder may use which library, and that the folders depend on
+//! each other in one direction only.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Who may name a library. Everything else is written in our own types.
+const LIBRARIES: [(&str, &[&str]); 13] = [
+    ("rmcp", &["src/mcp/", "src/transport/", "src/commands/serve/"]),
+    ("axum", &["src/transport/http/"]),
+    ("tower_http", &["src/transport/http/"]),
+    ("toml_edit", &["src/commands/hosts/edit/"]),
+    ("bollard", &["pool/src/engine/docker/", "bench/src/"]),
+    ("libcontainer", &["pool/src/engine/embedded/"]),
+    ("plotters", &["bench/src/"]),
+    ("prometheus_client", &["src/metrics/"]),
+    ("rustyline", &["src/commands/session/prompt.rs"]),
+    ("reqwest", &["pool/src/engine/store/registry/", "src/traces/", "src/commands/operators.rs"]),
+    ("opentelemetry", &["src/traces/"]),
+    ("opentelemetry_sdk", &["src/traces/"]),
+    ("opentelemetry_otlp", &["src/traces/"]),
+];
+
+/// The rooms of each crate from the top down: a room may use those after it, and none before it.
+const ROOMS: [(&str, &[&str]); 2] = [
+    (
+        "src",
+        &[
+            "commands",
+            "transport",
+            "mcp",
+            "calls",
+            "metrics",
+            "traces",
+            "audit",
+            "result",
+            "request",
+            "sessions",
+            "local_socket",
+            "app",
+            "packages",
+            "images",
+            "descriptors",
+            "config",
+            "requirement",
+            "policy",
+            "address",
+            "current",
+            "duration",
+            "reread",
+            "hex",
+            "log",
+        ],
+    ),
+    (
+        "pool/src",
+        &[
+            "pool",
+            "run",
+            "sandbox",
+            "engine",
+            "packages",
+            "counts",
+            "error_chain",
+            "quote",
+            "folders",
+            "lock",
+        ],
+    ),
+];
+
+/// The folders with code of our own.
+pub(crate) const CRATES: [&str; 5] = ["src", "pool/src", "runner/src", "bench/src", "template/src"];
+
+/// Lines of a source file at most, before it wants to be two.
+const MAX_LINES: usize = 500;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The source files below a folder, by their paths from the root.
+pub(crate) fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut folders: Vec<PathBuf> = vec![root().join(folder)];
+    let mut sources = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+                sources.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(!sources.is_empty(), "{folder} has no source files");
+    sources
+}
+
+/// A line without its comment and its texts, in which anything may be named.
+pub(crate) fn code(line: &str) -> String {
+    let line = line.split("//").next().unwrap_or_default();
+    line.split('"').step_by(2).collect()
+}
+
+/// The first segments of the paths in a line that begin with `start::`.
+fn segments<'a>(line: &'a str, start: &str) -> Vec<&'a str> {
+    let start = format!("{start}::");
+    let follows = |at: usize| {
+        let before = line[..at].chars().next_back();
+        let is_path = before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':');
+        let rest = &line[at + start.len()..];
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        is_path.then_some(&rest[..end])
+    };
+    line.match_indices(&start).filter_map(|(at, _)| follows(at)).collect()
+}
+
+#[test]
+fn libraries_are_used_only_where_they_belong() {
+    for (name, source) in CRATES.into_iter().flat_map(sources) {
+        for (library, allowed) in LIBRARIES {
+            let is_named = source.lines().any(|line| !segments(&code(line), library).is_empty());
+            let is_allowed = allowed.iter().any(|place| name.starts_with(place));
+            assert!(is_allowed || !is_named, "{name} names {library}, which is for {allowed:?}");
+        }
+    }
+}
+
+/// What would start threads in a process that forks without an exec, or take memory in one that belongs to an interpreter.
+const FORBIDDEN: [(&str, &[&str]); 2] = [
+    ("pool/src/engine/embedded/launcher/", &["tokio", "tokio_util", "std::thread"]),
+    ("template/src/", &["std", "alloc"]),
+];
+
+#[test]
+fn processes_that_fork_have_one_thread() {
+    for (folder, forbidden) in FORBIDDEN {
+        for (name, source) in sources(folder) {
+            for line in source.split("#[cfg(test)]").next().unwrap().lines() {
+                let line = code(line);
+                for library in forbidden {
+                    let is_named = !segments(&line, library).is_empty();
+                    assert!(!is_named, "{name} names {library}, which does not fit its process");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn folders_depend_on_each_other_in_one_direction() {
+    for (folder, rooms) in ROOMS {
+        let place = |room: &str| rooms.iter().position(|it| *it == room);
+        let mut seen = BTreeSet::new();
+        for (name, source) in sources(folder) {
+            let inside = name.strip_prefix(folder).unwrap().trim_start_matches('/');
+            let room = inside.split('/').next().unwrap().trim_end_matches(".rs");
+            if ["lib", "main", "fuzzing"].contains(&room) {
+                continue;
+            }
+            let from = place(room).unwrap_or_else(|| panic!("{name}: {room} is not in ROOMS"));
+            seen.insert(room.to_owned());
+            // Tests at the end of a file may put together what they like.
+            let own = source.split("#[cfg(test)]").next().unwrap();
+            if name.ends_with("tests.rs") {
+                continue;
+            }
+            for line in own.lines() {
+                for used in segments(&code(line), "crate") {
+                    let to = place(used);
+                    let to = to.unwrap_or_else(|| panic!("{name}: {used} is not in ROOMS"));
+                    assert!(to >= from, "{name}: an arrow points up, to {used}:\n{line}");
+                }
+            }
+        }
+        assert_eq!(seen.len(), rooms.len(), "a room of {folder} is empty: {seen:?}");
+    }
+}
+
+#[test]
+fn source_files_are_short_enough_to_read() {
+    for (name, source) in CRATES.into_iter().flat_map(sources) {
+        let lines = source.lines().count();
+        assert!(lines <= MAX_LINES, "{name} has {lines} lines: split it along its concepts");
+    }
+}
