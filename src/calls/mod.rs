@@ -51,6 +51,7 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::output::Watch;
 
 use self::budget::Budget;
+use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
 use crate::packages::Packages;
@@ -209,8 +210,11 @@ impl Calls {
         call: &Call,
         note: &mut Note,
     ) -> Result<Served, CallError> {
-        let mut share = self.in_flight.share(&call.client);
-        let served = match self.understand(tool, arguments, &call.client, &mut share, note) {
+        let client = &call.client;
+        let mut share = self.in_flight.share(client);
+        let understanding =
+            Understanding { calls: self, client, share: &mut share, note: &mut *note };
+        let served = match understanding.job(tool, arguments) {
             Ok(job) => self.serve(job, call, note).await,
             Err(error) => Err(error),
         };

@@ -20,7 +20,7 @@ pub(super) struct Entrypoint {
     pub(super) code: String,
     /// The argument that named the file.
     pub(super) field: &'static str,
-    /// Whether it is the operator's own.
+    /// Whether it is a snippet, which is the operator's.
     pub(super) is_snippet: bool,
 }
 

@@ -17,18 +17,32 @@ use serde_json::{Value, json};
 
 use crate::calls::served::{Ran, RunEnd};
 use crate::calls::{CallError, Calls, Served, ToolName};
-use crate::mcp::answers::Answer;
 use crate::mcp::tools::Tested;
 use crate::request::arguments::InvalidArgument;
-use crate::result::files::Attachment;
 use crate::result::kept::Results;
 use crate::result::receipt::ReceiptReport;
 use crate::result::report::Report;
+use crate::result::returned::Attachment;
 use crate::result::so_far::SoFar;
 use crate::sessions::OpenFailure;
 
 /// The place of the receipt in an answer's `_meta`. Models don't read it there.
 const RECEIPT: &str = "isolator/receipt";
+
+/// The answer to a call, with what metrics and traces need of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    /// The answer in the protocol's form.
+    pub result: CallToolResult,
+    /// Whether it says that the tool failed.
+    pub is_failure: bool,
+    /// The status of the call.
+    pub status: &'static str,
+    /// How its program was served, if one ran.
+    pub receipt: Option<ReceiptReport>,
+    /// Bytes of the answer.
+    pub weight: usize,
+}
 
 /// Renders the results of one client's calls.
 pub(super) struct Renderer<'a> {
