@@ -112,7 +112,7 @@ impl AuditFile {
         let (file, identity) = open(path)?;
         // A file system without locks is an error now, and not at the first line.
         drop(Lock::take_now(&file)?);
-        Ok(Self { path: path.clone(), max: *max, keep: *keep, file, identity })
+        Ok(Self { path: path.clone(), max: max.as_bytes(), keep: *keep, file, identity })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -24,7 +24,7 @@ pub(crate) use self::note::Note;
 
 use self::file::AuditFile;
 use self::writer::Writer;
-use crate::config::AuditConfig;
+use crate::config::{AuditConfig, OnFullDisk};
 
 /// Lines that can wait to be written, and their bytes. A disk that writes ten lines a millisecond leaves none waiting.
 const MAX_WAITING: usize = 4096;
@@ -89,6 +89,9 @@ pub(crate) struct AuditCounts {
 
 /// The problem with a file for an audit log, as far as it shows without creating the file.
 pub(crate) fn problem(config: &AuditConfig) -> Option<String> {
+    if !config.is_on() {
+        return None;
+    }
     let shown = config.path.display();
     match fs::metadata(&config.path) {
         Ok(found) => file::unsuitable(&found).map(|why| format!("{shown} can't be used: {why}")),
@@ -106,20 +109,23 @@ impl Audit {
     /// # Errors
     ///
     /// When its file can't be written.
-    pub(crate) fn open(config: Option<&AuditConfig>) -> anyhow::Result<Self> {
-        let Some(config) = config else { return Ok(Self(None)) };
+    pub(crate) fn open(config: &AuditConfig) -> anyhow::Result<Self> {
+        if !config.is_on() {
+            return Ok(Self(None));
+        }
         let shown = config.path.display();
         let file = AuditFile::open(config)
             .with_context(|| format!("audit.path: {shown} can't be written"))?;
         let (messages, received) = sync_channel(MAX_WAITING);
         let state = Arc::new(State::default());
-        let writer = Writer::new(file, Arc::clone(&state), config.refuses);
+        let refuses = config.on_full_disk == OnFullDisk::Refuse;
+        let writer = Writer::new(file, Arc::clone(&state), refuses);
         // It ends with the last sender, or at the message `End`.
         std::thread::Builder::new()
             .name("audit".to_owned())
             .spawn(move || writer.run(&received))
             .context("can't start the thread of the audit log")?;
-        let (has_code, refuses) = (config.code, config.refuses);
+        let has_code = config.code;
         Ok(Self(Some(Arc::new(Log { messages, state, has_code, refuses }))))
     }
 

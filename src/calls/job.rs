@@ -212,7 +212,9 @@ impl Understanding<'_> {
     fn admit(&mut self, bytes: usize) -> Result<(), CallError> {
         match self.share.grow(bytes) {
             true => Ok(()),
-            false => Err(CallError::TooMuchAtOnce(self.calls.config.limits.in_flight)),
+            false => {
+                Err(CallError::TooMuchAtOnce(self.calls.config.requests.max_in_flight.as_usize()))
+            }
         }
     }
 }

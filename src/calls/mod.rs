@@ -129,7 +129,7 @@ impl Calls {
     /// For one client or for several.
     pub(crate) fn new(setup: &Setup, snippets: Arc<Snippets>, clients: Clients) -> Self {
         let Setup { config, pools, packages, .. } = setup;
-        let in_flight = config.limits.in_flight;
+        let in_flight = config.requests.max_in_flight.as_usize();
         let sessions = Sessions::new(config.sessions, clients == Clients::One, Arc::clone(pools));
         Self {
             config: Arc::clone(config),
@@ -145,7 +145,8 @@ impl Calls {
     /// For calls that begin under another configuration. All sessions stay.
     pub(crate) fn reconfigured(&self, setup: &Setup, snippets: Arc<Snippets>) -> Self {
         let Setup { config, pools, packages, .. } = setup;
-        let (has_one, in_flight) = (self.clients == Clients::One, config.limits.in_flight);
+        let (has_one, in_flight) =
+            (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
         self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
         Self {
             config: Arc::clone(config),

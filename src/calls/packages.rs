@@ -11,10 +11,10 @@ use pep440_rs::{Version, VersionSpecifiers};
 use super::{Call, CallError, Calls};
 use crate::audit::Note;
 use crate::config::Language;
-use crate::packages::requirement::{self, Requirement};
-use crate::packages::{Asked, MOST_TOLD, Refusal, shown};
+use crate::packages::{Asked, Refusal};
 use crate::request::arguments::InvalidArgument;
 use crate::request::packages::{PackageRequest, WantedPackages};
+use crate::requirement::{self, MOST_SHOWN, Requirement, shown};
 use crate::result::receipt::UsedPackages;
 use crate::sessions::BoundSet;
 
@@ -265,7 +265,7 @@ impl Calls {
                 return Ok(vec![name]);
             }
         }
-        if self.config.packages.on_demand.is_none() {
+        if self.config.packages.on_demand().is_none() {
             return Err(self.no_set_has_them(language));
         }
         let asked = Asked { names_or_requirements: texts.to_vec() };
@@ -292,7 +292,7 @@ impl Calls {
 
 /// How to get a session that has these.
 fn open_with(names: &[String]) -> String {
-    let names: Vec<_> = names.iter().take(MOST_TOLD).map(|name| quoted(name)).collect();
+    let names: Vec<_> = names.iter().take(MOST_SHOWN).map(|name| quoted(name)).collect();
     format!("open a session with them (open_session with packages [{}])", names.join(", "))
 }
 

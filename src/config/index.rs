@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use isolator_pool::engine::preload::Interpreter;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// Where packages come from. Whatever shows it leaves out the credentials.
+/// Where packages come from. It is always shown without its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Index {
     /// An address, with the credentials that are in it.
@@ -20,7 +21,7 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, without the text, which may hold a password.
+    /// The error, without the text, which may hold a password.
     pub(super) fn parse(
         interpreter: Interpreter,
         text: &str,
@@ -57,8 +58,8 @@ impl Index {
         }
     }
 
-    /// The address with its credentials. Nobody but the tool that uses them may see them: not its command line, which
-    /// all users of the machine can read.
+    /// The address with its credentials. Only the tool that uses them may see them; its command line must not have them,
+    /// because all users of the machine can read it.
     pub fn with_credentials(&self) -> Option<&str> {
         match self {
             Self::Url(url) => Some(url),
@@ -66,7 +67,7 @@ impl Index {
         }
     }
 
-    /// Whether others between it and this machine can read and change what it says.
+    /// Whether machines on the way to it can read and change its answers.
     pub(super) fn is_open(&self) -> bool {
         let Self::Url(url) = self else { return false };
         let Some(host) = authority(url).filter(|_| url.to_ascii_lowercase().starts_with("http:"))
@@ -96,6 +97,19 @@ impl fmt::Display for Index {
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Index {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Reads the text as it is. [`Index::parse`] checks it, and finds folders.
+impl<'de> Deserialize<'de> for Index {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::Url)
     }
 }
 

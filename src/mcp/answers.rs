@@ -46,10 +46,10 @@ struct Bounds {
 
 impl Bounds {
     fn of(config: &Config, clients: Clients) -> Self {
-        let ResultsConfig { files, output, keep_for, .. } = config.results;
+        let ResultsConfig { files, output, keep_for, .. } = config.results.clone();
         // The results of any run fit, for every client.
-        let of_run = usize::try_from(files).unwrap_or(usize::MAX);
-        let of_run = of_run.saturating_add(2 * output + kept::MAX_NAMES);
+        let of_run = files.as_usize();
+        let of_run = of_run.saturating_add(2 * output.as_usize() + kept::MAX_NAMES);
         let all = MAX_KEPT.max(of_run.saturating_mul(2));
         let kept = Capacity { all, of_one: clients.share_of(all) };
         // An answer has its output twice, as text and as data, and its pictures in base64.
@@ -206,7 +206,7 @@ impl Answers {
                 Arc::new(Answer::running(handle, config.results.keep_for, &so_far))
             }
             RunState::Gone { so_far } => {
-                Arc::new(Answer::without_result(&so_far, config.limits.output))
+                Arc::new(Answer::without_result(&so_far, config.limits.output()))
             }
         }
     }
@@ -226,7 +226,7 @@ fn followed(so_far: &Arc<SoFar>, caller: Option<Watch>) -> Watch {
     Watch::new(move |stream, bytes| {
         so_far.add(stream, bytes);
         if let Some(caller) = &caller {
-            caller.tell(stream, bytes);
+            caller.call(stream, bytes);
         }
     })
 }

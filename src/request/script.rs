@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_a_comment() {
+    fn invalid_blocks_are_comments() {
         for code in [
             "",
             "# dependencies = ['a']\n",

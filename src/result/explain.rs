@@ -58,7 +58,7 @@ fn end(outcome: &Outcome, context: &Context<'_>) -> Option<String> {
             where_output_is(context)
         ),
         Status::OutputLimit => {
-            let limit = context.config.limits.output.kill >> 20;
+            let limit = context.config.limits.output().kill >> 20;
             format!(
                 "it printed more than {limit} MiB and was killed; print less, or write to a file"
             )
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_network_is_told_in_every_language() {
+    fn a_missing_network_is_explained_in_every_language() {
         for (language, stderr) in [
             ("python", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
             ("python", "OSError: [Errno 101] Network is unreachable"),

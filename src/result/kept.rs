@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_told_from_a_range_that_is_wrong() {
+    async fn an_unknown_result_and_an_invalid_range_are_different_errors() {
         let (results, client, address) = results("stdout", b"0123456789");
         let stranger = Client::named("two");
         let unknown = ["isolator://pool", PREFIX, "isolator://runs/0/stdout", "file:///etc/passwd"];

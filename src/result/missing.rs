@@ -98,7 +98,7 @@ impl PackagesAdvice<'_> {
     pub(super) fn help(&self, printed: &str, context: &Context<'_>) -> Option<String> {
         let Context { language, config, caller, .. } = context;
         let interpreter = language.kernel?;
-        let on_demand = config.packages.on_demand.as_ref();
+        let on_demand = config.packages.on_demand();
         if INSTALLER.as_ref().is_some_and(|pattern| pattern.is_match(printed)) {
             return self.instead_of_installing(context);
         }
@@ -147,7 +147,7 @@ impl PackagesAdvice<'_> {
 
     /// Advice for a program that wants to install something, if it could have packages.
     pub(super) fn instead_of_installing(&self, context: &Context<'_>) -> Option<String> {
-        let on_demand = context.config.packages.on_demand.is_some();
+        let on_demand = context.config.packages.on_demand().is_some();
         let sets = self.packages.names(&context.language.name);
         let argument = match context.caller {
             Caller::Call | Caller::Cell | Caller::ShellCommand => "the argument packages",

@@ -155,7 +155,7 @@ impl Sessions {
             resources,
             session,
             config: Arc::clone(config),
-            journal: Mutex::new(Journal::new(self.config.journal).with_packages(asked)),
+            journal: Mutex::new(Journal::new(self.config.journal.as_usize()).with_packages(asked)),
             packages,
             idle_timeout: idle_timeout
                 .unwrap_or(self.config.idle_timeout)

@@ -54,7 +54,7 @@ pub(super) fn arguments(
 ) -> anyhow::Result<(Arguments, Names)> {
     let (mut additional_files, mut names) = (Vec::new(), Names::of(&command));
     for argument in &command.files {
-        let files = sent_files::read(argument, config.limits.files)
+        let files = sent_files::read(argument, config.limits.files())
             .with_context(|| format!("--file {argument}"))?;
         names.files.extend(files.iter().map(|_| argument.clone()));
         additional_files.extend(files.into_iter().map(additional_file));
@@ -129,7 +129,7 @@ pub(super) fn standard_input(config: &Config, command: &RunArguments) -> anyhow:
     if command.file.as_deref() == Some(Path::new("-")) || std::io::stdin().is_terminal() {
         return Ok(Vec::new());
     }
-    let most = config.limits.files.total;
+    let most = config.limits.files().total;
     let is_read = Arc::new(AtomicBool::new(command.quiet));
     let still_reading = Arc::clone(&is_read);
     // Whoever left a pipe open has to know what is waited for. The thread ends with the process at the latest.

@@ -78,7 +78,7 @@ impl Output {
             Some(_) => WantedFiles {
                 globs: vec!["**".to_owned()],
                 pictures: true,
-                most: config.results.files,
+                most: config.results.files.as_bytes(),
             },
             None => WantedFiles::default(),
         }
@@ -145,7 +145,7 @@ impl Output {
                     "isolator: {} was not kept: it has {size} bytes, and all files together can have {} \
                      (results.maxFilesKB)",
                     quoted(path),
-                    config.results.files
+                    config.results.files.as_bytes()
                 ));
                 continue;
             };

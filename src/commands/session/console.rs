@@ -292,7 +292,7 @@ impl<'a> Console<'a> {
             input,
             timeout: self.setup.timeout,
             output: self.config.output_with_kept(),
-            shown: self.config.results.files,
+            shown: self.config.results.files.as_bytes(),
             files: None,
             watch,
         };

@@ -102,7 +102,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(config: &Config) -> Self {
-        let files = WorkspaceBuilder::new(config.limits.files);
+        let files = WorkspaceBuilder::new(config.limits.files());
         Self { files, unchecked: Vec::new(), names: Vec::new() }
     }
 
@@ -118,7 +118,7 @@ impl Pending {
         language: &Language,
     ) -> anyhow::Result<()> {
         let is_checked = config.policies.apply_to(&language.name);
-        for (name, content) in sent_files::read(argument, config.limits.files)? {
+        for (name, content) in sent_files::read(argument, config.limits.files())? {
             let copy = is_checked.then(|| content.clone());
             let name = self.files.add(&name, content)?;
             self.names.push(name.clone());

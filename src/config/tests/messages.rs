@@ -56,8 +56,11 @@ fn broken_json_is_reported_with_its_position() {
 #[test]
 fn a_wrong_value_or_key_is_reported_with_a_correction() {
     for (text, message) in [
-        (r#"{"pool": {"size": -1}}"#, "pool.size: expected a whole number of at least 0, not -1"),
-        (r#"{"pool": {"size": 1.5}}"#, "pool.size: expected a whole number of at least 0, not 1.5"),
+        (r#"{"pool": {"size": -1}}"#, "pool.size: expected a whole number from 0 to 1000, not -1"),
+        (
+            r#"{"pool": {"size": 1.5}}"#,
+            "pool.size: expected a whole number from 0 to 1000, not 1.5",
+        ),
         (r#"{"pool": {"hot": "1"}}"#, "pool.hot: expected a whole number of at least 0, not \"1\""),
         (
             r#"{"defaultPidsLimit": 5000000000}"#,
@@ -67,7 +70,10 @@ fn a_wrong_value_or_key_is_reported_with_a_correction() {
             r#"{"requests": {"refills": 0}}"#,
             "requests.refills: expected a whole number from 1 to 64, not 0",
         ),
-        (r#"{"defaultCpus": "half"}"#, "defaultCpus: expected a number, not \"half\""),
+        (
+            r#"{"defaultCpus": "half"}"#,
+            "defaultCpus: expected a number from 0.01 to 1024, not \"half\"",
+        ),
         (
             r#"{"defaultReadOnlyRootfs": "true"}"#,
             "defaultReadOnlyRootfs: expected true or false, not \"true\"",
@@ -134,7 +140,7 @@ fn a_wrong_value_or_key_is_reported_with_a_correction() {
         ),
         (
             r#"{"pool": {"size": 100000}}"#,
-            "pool.size: expected a number from 0 to 1000, not 100000",
+            "pool.size: expected a whole number from 0 to 1000, not 100000",
         ),
     ] {
         assert_eq!(told(text, &[]), message, "{text}");
@@ -147,7 +153,7 @@ fn all_errors_of_the_file_and_the_environment_are_reported_together() {
     assert_eq!(
         told(text, &[("ISOLATOR_POOL__HOT", "x"), ("ISOLATOR_ENGINE__KIND", "docker")]),
         "defaultMemoryMB: expected a whole number from 16 to 1048576, not \"1\"\n\
-         languageSettings.go.cpus: expected a number, not a list\n\
+         languageSettings.go.cpus: expected a number from 0.01 to 1024, not a list\n\
          pool.sise: there is no such key; did you mean `size`?\n\
          ISOLATOR_POOL__HOT: expected a whole number of at least 0, not \"x\""
     );
@@ -208,7 +214,7 @@ fn every_key_is_shown_with_what_holds_and_where_it_comes_from() {
     let file = Path::new("/conf/file.json");
     let mut config = assemble(text, Some(file.to_owned()), Path::new("/conf"), variables).unwrap();
     config.choose_engine(Some(EngineKind::Embedded));
-    let all = config.effective().unwrap();
+    let all = config.effective();
     let shown = |key: &str| {
         let found = all.iter().find(|it| it.key == key).unwrap_or_else(|| panic!("{key}"));
         format!("{} from {}", found.value, found.origin)

@@ -2,7 +2,10 @@ mod messages;
 mod packages;
 
 use std::path::Path;
+use std::time::Duration;
 
+use isolator_pool::engine::SandboxSpec;
+use isolator_pool::engine::limits::{ByteSize, CpuShare};
 use isolator_pool::pool::sizing::Size;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -74,6 +77,7 @@ fn the_shipped_file_is_valid_and_changes_nothing() {
     let mut shipped = parse(include_str!("../../../isolator_config.json")).unwrap();
     let default = parse("{}").unwrap();
     shipped.settings = default.settings.clone();
+    shipped.policy_settings = default.policy_settings.clone();
     assert_eq!(format!("{shipped:?}"), format!("{default:?}"));
 }
 
@@ -367,9 +371,9 @@ proptest! {
         let limits = &config.limits;
         prop_assert!(!limits.default_timeout.is_zero());
         prop_assert!(limits.default_timeout <= limits.max_timeout);
-        let admission = config.pools.admission;
+        let admission = config.pools_limits().admission;
         prop_assert!((1..=admission.running).contains(&admission.running_of_one));
-        prop_assert!(config.pools.refills >= 1);
+        prop_assert!(config.requests.refills >= 1);
         for language in config.languages.values() {
             let SandboxSpec { resources, workdir, .. } = &language.sandbox;
             prop_assert!(resources.memory >= ByteSize::mib(16));

@@ -75,7 +75,8 @@ fn sets_of_a_disabled_language_are_ignored() {
 #[test]
 fn what_calls_can_ask_for_follows_the_names_of_each_ecosystem() {
     let text = r#"{"packages": {"onDemand": {"enabled": true, "allow": ["Humanize", "types_*", "@scope/*"], "maxSets": 3}}}"#;
-    let config = parse(text).unwrap().packages.on_demand.unwrap();
+    let config = parse(text).unwrap().packages;
+    let config = config.on_demand().unwrap();
     assert_eq!(config.max_sets, 3);
     for (interpreter, name, expected) in [
         (Interpreter::Python, "humanize", true),
@@ -88,9 +89,9 @@ fn what_calls_can_ask_for_follows_the_names_of_each_ecosystem() {
     ] {
         assert_eq!(config.allows(interpreter, name), expected, "{name}");
     }
-    assert!(parse("{}").unwrap().packages.on_demand.is_none());
+    assert!(parse("{}").unwrap().packages.on_demand().is_none());
     let all = parse(r#"{"packages": {"onDemand": {"enabled": true}}}"#).unwrap();
-    assert!(all.packages.on_demand.unwrap().allows(Interpreter::Node, "@any/thing"));
+    assert!(all.packages.on_demand().unwrap().allows(Interpreter::Node, "@any/thing"));
     for (wrong, path) in [
         (r#"{"enabled": true, "allow": []}"#, "packages.onDemand.allow"),
         (r#"{"enabled": true, "allow": ["a", "[b"]}"#, "packages.onDemand.allow[1]"),
@@ -125,7 +126,7 @@ fn credentials_are_in_nothing_that_is_shown() {
     let variable = ("ISOLATOR_PACKAGES__INDEX__PYTHON".into(), SECRET.into());
     let config = assemble(&text, None, Path::new("/conf"), [variable]).unwrap();
     assert!(!format!("{config:?}").contains("geheim"));
-    let effective = config.effective().unwrap();
+    let effective = config.effective();
     let shown = |key: &str| {
         let found = effective.iter().find(|entry| entry.key == key).unwrap();
         (found.value.clone(), found.origin.to_string())
@@ -134,7 +135,7 @@ fn credentials_are_in_nothing_that_is_shown() {
     let origin = "ISOLATOR_PACKAGES__INDEX__PYTHON".to_owned();
     assert_eq!(shown("packages.index.python"), (hidden.clone(), origin));
     assert_eq!(shown("packages.index.javascript").0, hidden);
-    let index = &config.packages.index[&Interpreter::Python];
+    let index = &config.packages.index(Interpreter::Python).unwrap();
     assert_eq!(index.with_credentials(), Some(SECRET));
 }
 

@@ -32,7 +32,7 @@ impl Renderer<'_> {
         }
         let Shown { reports, pictures, items: mut kept, room } = take_shown(ran).await;
         let not_shown: Vec<_> = kept.keys().cloned().collect();
-        let output = self.calls.config().limits.output;
+        let output = self.calls.config().limits.output();
         let wanted = ran.wanted.clone();
         let outcome = ran.outcome_mut();
         let [has_long_stdout, has_long_stderr] =

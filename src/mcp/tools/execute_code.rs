@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shipped_snippet_is_told_with_its_arguments_in_whole_sentences() {
+    fn shipped_snippets_are_described_with_arguments_in_whole_sentences() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let config = Config::parse("{}", None, root).unwrap();
         let all = Snippets::new(&config).list();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn many_snippets_are_told_in_fewer_words() {
+    fn many_snippets_are_described_in_fewer_words() {
         let listed = |name: String| Listed {
             language: "python".to_owned(),
             file_name: format!("{name}.py"),

@@ -61,7 +61,7 @@ fn offer_packages(schema: &mut Value, config: &Config, only: Option<&str>) {
     let Some(properties) = schema["properties"].as_object_mut() else { return };
     let sets = config.packages.sets.values();
     let sets: Vec<_> = sets.filter(|set| only.is_none_or(|only| set.language == only)).collect();
-    let on_demand = config.packages.on_demand.is_some();
+    let on_demand = config.packages.on_demand().is_some();
     if sets.is_empty() && !on_demand {
         properties.remove("packages");
     } else if let Some(packages) = properties.get_mut("packages")
@@ -78,14 +78,14 @@ fn describe_packages(config: &Config) -> String {
     for set in config.packages.sets.values() {
         of_languages.entry(&set.language).or_default().push(&set.name);
     }
-    let mut text = match &config.packages.on_demand {
+    let mut text = match config.packages.on_demand() {
         None => "Sets of packages that the program can import from.".to_owned(),
         Some(_) => "Packages that the program can import from in addition to the image's, such as \"humanize==4.*\" or \
                     \"lodash@4\"; also names of sets."
             .to_owned(),
     };
-    if let Some(on_demand) = &config.packages.on_demand {
-        let patterns: Vec<_> = on_demand.allow.iter().map(globset::Glob::glob).collect();
+    if let Some(on_demand) = config.packages.on_demand() {
+        let patterns: Vec<_> = on_demand.allow.iter().map(String::as_str).collect();
         if !patterns.contains(&"*") {
             text.push_str(&format!(" Only: {}.", list(&patterns)));
         }

@@ -105,11 +105,11 @@ impl SyntaxJob {
             Checker::Command(_) => (code.as_bytes().to_vec(), Vec::new()),
         };
         let wrong = |message: String| InvalidArgument::new("code", message);
-        if code.len() as u64 > config.limits.files.total {
-            let message = format!("is longer than {} bytes", config.limits.files.total);
+        if code.len() as u64 > config.limits.files().total {
+            let message = format!("is longer than {} bytes", config.limits.files().total);
             return Err(wrong(message));
         }
-        let mut limits = config.limits.files;
+        let mut limits = config.limits.files();
         limits.total = limits.total.max(file.len() as u64);
         let mut workspace = WorkspaceBuilder::new(limits);
         let name = workspace

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_is_an_error() {
+    fn invalid_json_is_an_error() {
         let deep = format!("{}{}", "[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1));
         for text in ["", "[1,]", "{\"a\"}", "01", "NaN", "\"\\ud800\"", "[1] 2", "\"\t\"", &deep] {
             assert!(Given::parse(text).is_err(), "{text}");

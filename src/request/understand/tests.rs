@@ -216,7 +216,7 @@ fn the_block_that_must_be_the_program_is_taken_out_of_markdown() {
 }
 
 #[test]
-fn what_is_not_surely_the_program_stays_in_markdown() {
+fn ambiguous_markdown_is_left_as_it_is() {
     for same in [
         "```",
         "```\n```",
@@ -294,7 +294,7 @@ fn a_source_that_is_no_program_gets_advice() {
 }
 
 #[test]
-fn what_is_noted_of_many_items_is_noted_once() {
+fn a_note_on_many_items_is_added_once() {
     let files: Vec<_> = (0..200).map(|n| json!({ "path": n.to_string(), "text": n })).collect();
     let args: Vec<_> = (0..200).collect();
     let (read, notes) =
