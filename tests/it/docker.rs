@@ -126,7 +126,7 @@ async fn containers_are_created_with_every_restriction() {
     let filter = format!("seccomp={}", docker_profile());
     let options = take("SecurityOpt");
     assert!(options == json!(["no-new-privileges", filter]), "another filter, or more options");
-    // Nobody asks for one, and versions have two names for that.
+    // None is requested, and versions have two names for that.
     let restart = take("RestartPolicy");
     assert!(["", "no"].map(|name| json!(name)).contains(&restart["Name"]), "{restart}");
     let masked = take("MaskedPaths");

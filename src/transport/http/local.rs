@@ -80,7 +80,7 @@ impl Local {
             rules.clone(),
             Arc::new(Sessions::new(config.limits.max_timeout)),
             Budget::new(in_flight, in_flight),
-            Limits::new(config.limits.files().files),
+            Limits::new(config.limits.max_files),
             TaskTracker::new(),
             KEEP_ALIVE,
         );
