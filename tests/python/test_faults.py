@@ -159,7 +159,7 @@ async def test_dockerd_hangs_for_a_moment(tmp_path, dockerd, dice, moment):
 
 @pytest.mark.release
 @on_docker
-async def test_dockerd_hangs_for_longer_than_anybody_waits(tmp_path, dockerd):
+async def test_dockerd_hangs_for_longer_than_any_caller_waits(tmp_path, dockerd):
     folders = [tmp_path / "serving", tmp_path / "stopping"]
     for folder in folders:
         folder.mkdir()
