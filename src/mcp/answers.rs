@@ -226,7 +226,7 @@ fn followed(so_far: &Arc<SoFar>, caller: Option<Watch>) -> Watch {
     Watch::new(move |stream, bytes| {
         so_far.add(stream, bytes);
         if let Some(caller) = &caller {
-            caller.call(stream, bytes);
+            caller.tell(stream, bytes);
         }
     })
 }
