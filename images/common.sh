@@ -1,9 +1,9 @@
-# What the install scripts of all languages share. Each script reads this file
+# Functions that the install scripts of all languages share. Each script reads this file
 # from its own folder; it is plain POSIX shell and needs no container engine.
 # shellcheck shell=sh
 
 # These scripts strip the system they run in. Asking for this one place keeps a
-# host from harm on which somebody starts them by mistake.
+# host from harm if they are started there by mistake.
 if [ "$here" != /build ]; then
     echo "install.sh: this has to run as /build/install.sh in a fresh Debian root" >&2
     exit 1
@@ -60,7 +60,7 @@ pip() {
 }
 
 # Every package comes from the lock requirements.txt of this folder: a file is
-# taken only if its hash is in there, whoever serves it. Only finished wheels are
+# taken only if its hash is in there, whatever server it comes from. Only finished wheels are
 # taken, because a source package runs its own code while it is being built.
 pip_locked() {
     command=$1
@@ -119,7 +119,7 @@ PYTHON
     apt_get autoremove --purge
 
     # apt does nothing more in a system where dependencies are missing. dpkg goes
-    # on, and what it installs is known to whoever lists the image's packages.
+    # on, and its packages are in the list of the image's packages.
     for package in "$here"/alone/*.deb; do
         [ -e "$package" ] || continue
         (
@@ -140,8 +140,8 @@ PYTHON
     # owner root.
     chmod 1777 /workspace
 
-    # These are a package manager and parts of a system that boots or logs
-    # somebody in. There is no network and no root, so none of it can be used.
+    # These are a package manager and parts of a system that boots or has
+    # logins. There is no network and no root, so none of it can be used.
     # Not every release has all of them, which is no reason to stop.
     dpkg --purge --force-depends apt sqv debian-archive-keyring login login.defs \
         libapt-pkg7.0 libapt-pkg6.0 \

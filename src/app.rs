@@ -130,10 +130,11 @@ impl App {
                 (EngineKind::Embedded, Arc::new(EmbeddedEngine::new(settings, &instance)))
             }
         };
-        let builder = Arc::new(LanguageImages::new(Arc::clone(&engine), config.base_image.clone()));
+        let builder =
+            Arc::new(LanguageImages::new(Arc::clone(&engine), config.images.base.clone()));
         let store: Arc<dyn ImageStore> = Arc::clone(&engine) as _;
         let engine: Arc<dyn Engine> = engine;
-        let images = ImageProvider::new(Arc::clone(&engine), builder, config.pull_policy);
+        let images = ImageProvider::new(Arc::clone(&engine), builder, config.images.policy);
         Ok(Self { instance: Arc::new(instance), kind, engine, images, store })
     }
 
@@ -188,7 +189,7 @@ impl App {
             Arc::clone(&self.engine),
             self.images.clone(),
             Arc::clone(&self.instance),
-            config.pools,
+            config.pools_limits(),
             specs,
         )
     }

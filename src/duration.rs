@@ -1,9 +1,9 @@
-//! Durations as people write them, such as `1h 30m`: the one place in which such texts are read.
+//! Durations in words, such as `1h 30m`: the only place that reads such texts.
 
 use std::time::Duration;
 
 /// Every unit that can follow a number. The [page about the configuration](../docs/configuration.md) lists them. There is
-/// no unit for a month, which `M` would be: whoever writes it means minutes.
+/// no unit for months, because `M` is usually meant as minutes.
 pub(crate) const UNITS: [&str; 30] = [
     "ns", "us", "ms", "millis", "s", "sec", "secs", "second", "seconds", "m", "min", "mins",
     "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days", "w", "week",
@@ -13,7 +13,7 @@ pub(crate) const UNITS: [&str; 30] = [
 /// The longest duration, 10,000 years of 365.25 days. It can be added to any time of a clock.
 const MAX: Duration = Duration::from_secs(10_000 * 31_557_600);
 
-/// Why a text is no duration. It completes a sentence such as `"5M" is not a duration`.
+/// The error of a text that is no duration. It completes a sentence such as `"5M" is not a duration`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DurationError {
     /// It has a unit that may mean months.
@@ -47,7 +47,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
     if duration > MAX { Err(DurationError::TooLong) } else { Ok(duration) }
 }
 
-/// A duration in a form that can be read again. Others show long ones in months.
+/// A duration in a form that can be read again. `humantime` shows long ones in months.
 pub(crate) fn shown(duration: Duration) -> String {
     const DAY: u64 = 24 * 3600;
     const MONTH_IN_DAYS: u64 = 30;
@@ -60,28 +60,6 @@ pub(crate) fn shown(duration: Duration) -> String {
         format!("{days}d")
     } else {
         format!("{days}d {}", humantime::format_duration(rest))
-    }
-}
-
-/// A duration of the configuration, which may be left out.
-pub(crate) mod optional {
-    use std::time::Duration;
-
-    use serde::de::Error as _;
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(
-        duration: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        duration.map(super::shown).serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let text = Option::<String>::deserialize(deserializer)?;
-        text.map(|text| super::parse(&text).map_err(D::Error::custom)).transpose()
     }
 }
 
@@ -115,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_be_read_again() {
+    fn durations_that_are_shown_can_be_read_again() {
         let days = |days: u64| Duration::from_secs(days * 24 * 3600);
         for (time, expected) in [
             (Duration::from_nanos(1), "1ns"),

@@ -10,13 +10,14 @@
 //! - `images` builds the language images.
 //! - `local_socket` is where a server answers commands of its own user.
 //! - [`log`] writes the log.
-//! - `mcp` is what MCP clients see: the server, its tools and resources, progress and change notifications.
-//! - `metrics` counts calls, and tells operators what there is and what has happened.
-//! - `packages` resolves, builds and keeps sets of packages; `requirement` reads what can be asked for.
-//! - `policy` finds what the operator forbids in a program, before it runs.
-//! - `descriptors` plans how many files the process can have open; `reread` notices changes of files.
+//! - `calls` serves calls of tools and commands: from their arguments to a result.
+//! - `mcp` serves MCP clients: the server, its tools and resources, progress and change notifications.
+//! - `metrics` counts calls, and shows operators metrics and the status of the server.
+//! - `packages` resolves, builds and stores sets of packages; `requirement` parses requirements.
+//! - `policy` checks programs against the rules of the operator, before they run.
+//! - `descriptors` plans how many files the process can have open; `reread` reads files again when they change.
 //! - `request` turns the arguments of a call into a request that can run in a sandbox.
-//! - `result` turns the outcome of a run into an answer, and keeps what callers read later.
+//! - `result` turns the outcome of a run into an answer, and keeps results that callers read later.
 //! - `sessions` keeps the sandboxes that live on between the calls of a client.
 //! - `transport` carries MCP messages: standard input and output, or HTTP.
 //!

@@ -86,7 +86,7 @@ fn request(config: &Config) -> RunRequest {
         WorkspaceBuilder::new(WorkspaceLimits { files: 0, total: 0 }).build(),
         config.limits.default_timeout,
         language.sandbox.resources,
-        config.limits.output,
+        config.limits.output(),
     )
 }
 

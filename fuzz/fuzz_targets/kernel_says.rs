@@ -13,6 +13,9 @@ mod channel;
 #[path = "../../runner/src/frame_writer.rs"]
 mod frame_writer;
 #[allow(dead_code)]
+#[path = "../../runner/src/poll.rs"]
+mod poll;
+#[allow(dead_code)]
 #[path = "../../runner/src/session/shown.rs"]
 mod shown;
 

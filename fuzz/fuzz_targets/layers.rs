@@ -58,7 +58,7 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     fuzzer::mutate(data, size, max_size, seed, |mutator, stream| mutator.stream(stream))
 });
 
-/// What was found in a directory.
+/// The content of a directory.
 struct Seen {
     things: u64,
     bytes: u64,

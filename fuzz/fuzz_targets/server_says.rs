@@ -44,7 +44,7 @@ fuzz_target!(|stream: &[u8]| {
         if let Ok(mut request) = receive(job, &mut rest) {
             assert!(request.stdin.len() <= stream.len());
             let wanted = files.unwrap_or_default();
-            assert_eq!(sent(&workdir, &mut request.given, &wanted), 0, "nobody changed a file");
+            assert_eq!(sent(&workdir, &mut request.given, &wanted), 0, "no file was changed");
         }
         let bytes = look(&workdir);
         assert!(bytes <= stream.len() as u64, "there are {bytes} bytes of {}", stream.len());

@@ -40,7 +40,7 @@ const READ: u64 = 100;
 const MAX_BACKGROUND: usize = 16 * 1024;
 const POOL: &str = "pool";
 
-/// What a server registers itself with.
+/// The values with which a server registers itself.
 static INSTANCE: LazyLock<(TempDir, Arc<Instance>)> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let instance = Instance::register(folder.path()).expect("an instance can be registered");

@@ -32,7 +32,7 @@ const (
 	goCommand = root + "/ahead/go"
 )
 
-// What install.sh leaves here: the image's settings of the go command, the words with which it
+// The files that install.sh leaves here: the image's settings of the go command, the words with which it
 // starts the compiler and the linker, and the packages that a program may import.
 var (
 	//go:embed settings
@@ -68,7 +68,7 @@ func become(path string, args []string) (status int) {
 
 // silenceTelemetry keeps the go command from starting a second process that counts its uses for a
 // report which could never be sent. Every sandbox has an empty home, so it would be started each
-// time. What somebody has chosen is left alone.
+// time. A value that was set is left alone.
 func silenceTelemetry() {
 	config, err := os.UserConfigDir()
 	if err != nil {
@@ -115,7 +115,7 @@ func run(args []string) (status int, done bool) {
 
 // made is a program, or what the compiler says of one.
 type made struct {
-	// work is the folder that it is in, for somebody to remove.
+	// work is the folder that it is in, so that the caller removes it.
 	work, program, errors string
 }
 
@@ -283,7 +283,7 @@ func onlyStandard(dir string, files []string) bool {
 		len(found.GoFiles) != len(files) || len(found.EmbedPatterns) > 0 {
 		return false
 	}
-	// These change what the linker is told.
+	// These change the linker's flags.
 	if slices.ContainsFunc(found.Directives, func(directive build.Directive) bool {
 		return strings.HasPrefix(directive.Text, "//go:debug")
 	}) {
@@ -298,7 +298,7 @@ func onlyStandard(dir string, files []string) bool {
 	return true
 }
 
-// plain tells whether a name has only characters that mean nothing to anybody.
+// plain tells whether a name has only characters without a special meaning.
 func plain(name, more string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9') &&

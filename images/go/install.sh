@@ -17,7 +17,7 @@ chmod -R u=rwX,go=rX "$root"
 chmod 755 "$root"/bin/*
 find "$root/pkg/tool" -type f -exec chmod 755 {} +
 
-# What is compiled is found again under a hash of the settings, so these have
+# Compiled packages are found again under a hash of the settings, so these have
 # to be those of the image. The cache is only read later: the go command finds
 # everything of the standard library in it and goes on without storing what it
 # makes of the user's code.
@@ -133,7 +133,7 @@ case $2 in
 -V=full) ;;
 *) printf '%s\n' "$@" >"/build/front/$(basename "$1")" ;;
 esac
-# What the program can read about its own build is in the linker's list.
+# The program's information about its own build is in the linker's list.
 [ "${1##*/} $4" != 'link -importcfg' ] || grep '^modinfo ' "$5" >/build/front/modinfo
 exec "$@"
 SH
@@ -250,5 +250,5 @@ echo ')' >>facts.go
 if go-syntax facts.go; then exit 1; fi
 cd /
 rm -rf /tmp/check
-# Finished programs are cached too, each in a folder. Nobody asks for these.
+# Finished programs are cached too, each in a folder. These are never used again.
 find "$GOCACHE" -mindepth 2 -type d -name '*-d' -prune -exec rm -r {} +

@@ -13,7 +13,7 @@ import (
 // program makes the program that a file belongs to, and goes on as it, so that its exit code, its
 // signals and all of its arguments are its own; "go run" has none of these. The first argument is the
 // file. Its program is the package in its folder, of which the go command chooses the files, or the
-// file alone if the package is without it. The status is told only where there is no program.
+// file alone if the package is without it. The status is reported only if there is no program.
 func program(args []string) (status int) {
 	if len(args) == 0 {
 		return refuse("usage: go-program FILE [ARGUMENT...]")

@@ -79,7 +79,7 @@ def font_list():
 
 
 def change(module, *changes):
-    """Changes a module of a package. Each pattern has to be there so many times."""
+    """Changes a module of a package. Each pattern must match exactly that number of times."""
     path = SITE / module
     text = path.read_text()
     for pattern, new, times in changes:
@@ -90,7 +90,7 @@ def change(module, *changes):
 
 
 def changes():
-    # What a program shows becomes a picture, with each backend that has no display.
+    # Figures that a program shows become pictures, with each backend that has no display.
     manager = r"^( +manager_class = .*lambda cls: )FigureManagerBase\)"
     ours = '__import__("isolator_pictures").FigureManager)'
     change("matplotlib/backend_bases.py", (manager, rf"\1{ours}", 1))

@@ -1,10 +1,10 @@
-"""Where the pictures go that a program shows: into the working directory, from where they come back."""
+"""The files of pictures that a program shows. They are in the working directory, from which files come back."""
 
 import os
 from itertools import count
 from pathlib import Path
 
-# They are looked for where programs begin, wherever this one has gone meanwhile.
+# The directory in which programs start, even if this one has changed its own.
 _FOLDER = Path("/workspace" if os.access("/workspace", os.W_OK) else "").absolute()
 
 

@@ -1,4 +1,4 @@
-"""What becomes of matplotlib's figures in a sandbox: each that a program shows is a picture in its working directory.
+"""Matplotlib's figures in a sandbox: each that a program shows becomes a picture in its working directory.
 
 In this image, the managers of all figures without a display are of this class, whichever backend a program chooses. A figure
 that is shown without waiting stays open, as its window would, and its picture gets what it shows last: when the program
@@ -25,15 +25,18 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from numpy import array
 
-# A picture may be drawn again when the program has had so many times as long for itself.
+# A picture is drawn again only when the program has had this many times as long for itself.
 _PATIENCE = 10
 
-# Larger than so many times its figure, a picture would be mostly empty, or need all the memory.
+# A picture that is larger than this many times its figure would be mostly empty, or need all the memory.
 _MOST_TIMES = 3
 _PAD_INCHES = 0.1
 
-# Where figures were saved last, and how.
+# Where figures were saved last as PNG, and how.
 _saved = WeakKeyDictionary()
+
+# Functions that a session adds. Each is called with a figure that was just saved, and the path of its file.
+after_saving = []
 
 
 def _remember(savefig):
@@ -46,6 +49,8 @@ def _remember(savefig):
                 path += "." + (options.get("format") or rcParams["savefig.format"])
             if path.lower().endswith(".png"):
                 _saved[self] = path, arguments, options
+            for call in after_saving:
+                call(self, path)
         return result
 
     return remembering
@@ -103,7 +108,7 @@ class FigureManager(FigureManagerBase):
         self._is_shown = is_interactive() and not _is_session()
         # The file, and how it was left.
         self._file = self._left = None
-        # When it is to be drawn again, and what was shown until then.
+        # When it may be drawn again, and the last picture until then.
         self._due, self._seen = 0, None
 
     @classmethod

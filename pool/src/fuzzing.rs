@@ -1,4 +1,4 @@
-//! What a fuzzer (`fuzz/`) calls of the insides, each from where strangers reach it. Nobody else sees this.
+//! Internal functions for the fuzzers (`fuzz/`), each at a place that untrusted input reaches. Other builds don't have them.
 
 use std::sync::Arc;
 
@@ -34,5 +34,5 @@ pub async fn execute(
         sandbox.preload().await?;
     }
     let sandbox = sandbox.pause().await?.begin_to_resume(&tasks);
-    run(sandbox, request, &Want::only(Wanted::Bare), "", &tasks).await
+    run(sandbox, request, &Want::only(Wanted::Bare), &"", &tasks).await
 }

@@ -14,14 +14,24 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// What a runner, a kernel or an interpreter says, in quotes: in one line, and no more than its beginning and its end. It may be as
-/// long as a frame, and a program can have chosen each character. It goes into answers and logs, and is kept for as long as a session
-/// is remembered.
-pub fn said(text: &str) -> String {
-    format!("{:?}", ends(text))
+/// Words of a runner, a kernel or an interpreter, in quotes: in one line, and no more than their beginning and their end. They may be
+/// as long as a frame, and a program can have chosen each character. They go into answers and logs, and are kept for as long as a
+/// session is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said(String);
+
+/// Quotes words of a runner, a kernel or an interpreter.
+pub fn said(text: &str) -> Said {
+    Said(format!("{:?}", ends(text)))
 }
 
-/// The same without quotes, for what is told by itself.
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The same without quotes, for a message of its own.
 pub fn in_one_line(text: &str) -> String {
     escaped(&ends(text)).into_owned()
 }
@@ -122,7 +132,7 @@ mod tests {
     use super::{escaped, escaped_lines, escaped_output, in_one_line, is_name, quoted, said};
 
     #[test]
-    fn what_is_not_seen_is_escaped_and_what_is_seen_is_not() {
+    fn invisible_characters_are_escaped_and_visible_ones_are_not() {
         for fine in ["", "plain \u{fc} \u{4e2d}\u{6587} \u{5d9} \u{1f600} \\n \"x\""] {
             assert_eq!(escaped(fine), fine);
         }
@@ -136,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_can_choose_stays_in_its_quotes_and_is_short() {
-        assert_eq!(said("a\"\n\u{202e}b"), r#""a\"\n\u{202e}b""#);
+    fn words_of_a_program_stay_in_their_quotes_and_are_short() {
+        assert_eq!(said("a\"\n\u{202e}b").to_string(), r#""a\"\n\u{202e}b""#);
         let long = "\n".repeat(1000);
-        assert_eq!(said(&long).len(), 2 * 300 + "\"…\"".len());
+        assert_eq!(said(&long).to_string().len(), 2 * 300 + "\"…\"".len());
         assert_eq!(in_one_line("a\nb"), r"a\nb");
         assert!(is_name("@scope/name.js") && is_name("google.protobuf") && is_name("ü"));
         for wrong in ["", "a b", "a\nb", "a\u{2028}b", "\u{1b}", &"a".repeat(101)] {

@@ -19,7 +19,7 @@ The kernel sends:
 - ``s`` when a cell begins: 0 if a checkpoint was made now, and otherwise why not, as one of the codes below. The process that runs
   the cell sends it. After a ``P`` that made one, none is made now.
 - ``p`` for ``P``, with the same. The process that will run the next cell sends it.
-- ``d`` for what a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
+- ``d`` for a thing that a cell shows: 1 for the value of the cell, 0 for something else, and its forms. Each is the length of its media
   type (two bytes), the media type, the length of its content (four bytes), the content.
 - ``e`` at the end of a cell: how it ended (0 by itself, 1 by an exception, 2 by an interrupt, 3 because it asked for that), four
   bytes for its exit code (signed), and a line about the exception. Everything that it has printed is in its pipes before.
@@ -51,10 +51,10 @@ _LEAST_CODE, _GREATEST_CODE = -(1 << 31), (1 << 31) - 1
 # When memory runs out, Linux ends a cell that runs before its checkpoints.
 _SCORE_RUNNING, _SCORE_WAITING = b"900", b"500"
 _LONGEST_ERROR = 1024
-# A checkpoint remembers the positions of so many open files.
+# Maximum number of open files whose positions a checkpoint remembers.
 _MOST_FILES = 256
 _REGULAR, _KIND_OF_FILE = 0o100000, 0o170000
-# What is returned in a checkpoint that is the session again.
+# Returned in a checkpoint that is the session again.
 _UNDONE = object()
 
 _channels, _runs = load("channel"), load("runs")
@@ -78,7 +78,7 @@ def serve(socket, main):
             elif kind == b"P":
                 _prepare(channel, *descriptors)
         except BaseException as error:
-            # A signal between two cells, or something that a cell has broken here. The runner must not wait for ever.
+            # A signal between two cells, or something that a cell has broken here. The runner must not wait forever.
             _end(channel, _FAILED, 1, "the kernel failed: %s" % type(error).__name__)
 
 
@@ -175,9 +175,9 @@ def _wait(channel, child):
             kill(child, SIGKILL)
             waitpid(child, 0)
     except ChildProcessError:
-        # The client ignores the ends of its processes, so nobody has to ask for them.
+        # The client ignores the ends of its processes, so the kernel reaps them.
         pass
-    # The client's handler must not hear of a process that is none of its own.
+    # The client's handler must not be called for a process that is not the client's.
     while SIGCHLD in sigpending():
         sigtimedwait([SIGCHLD], 0)
 
@@ -243,7 +243,7 @@ def _score(value):
 
 
 def _keep_standard_descriptors():
-    """What the client closed is open again, or the next cell's descriptors would get these numbers."""
+    """Opens standard streams that the client has closed. Otherwise the next cell's descriptors would get their numbers."""
     for number in range(3):
         try:
             fstat(number)
@@ -259,7 +259,7 @@ def _run(session, number, source):
     failure = _guarded(lambda: session.run(number, source))
     if "matplotlib._pylab_helpers" in sys.modules:
         not_shown = _guarded(session.show_figures)
-        # What ended the cell says more.
+        # The error that ended the cell says more.
         failure = failure or not_shown
     _guarded(session.flush)
     if failure is None:

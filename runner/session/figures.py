@@ -13,6 +13,10 @@ def _box(figure):
     return "tight"
 
 
+def _as_saved(figure):
+    return None
+
+
 def fit(session, pictures):
     """Makes the managers of the image's figures show them in this way. `pictures` is their module."""
 
@@ -24,37 +28,28 @@ def fit(session, pictures):
         manager._seen = None
 
     pictures.FigureManager._draw = draw
-    global _box
+    global _box, _as_saved
     # An image that was built from ours can have an older module.
     _box = getattr(pictures, "box", _box)
-    _watch_saving(session, sys.modules["matplotlib.figure"].Figure)
+    if hasattr(pictures, "after_saving"):
+        pictures.after_saving.append(functools.partial(_remember, session))
+    else:
+        _as_saved = getattr(pictures, "_as_saved", _as_saved)
 
 
-def _watch_saving(session, figure):
-    plain = figure.savefig
-
-    @functools.wraps(plain)
-    def savefig(self, fname, *arguments, **more):
-        self._isolator_saved = None
-        result = plain(self, fname, *arguments, **more)
-        if isinstance(fname, (str, os.PathLike)):
-            path = os.path.abspath(fname)
-            if not os.path.splitext(path)[1]:
-                kind = more.get("format") or sys.modules["matplotlib"].rcParams["savefig.format"]
-                path += "." + kind
-            state = _state(path)
-            if state and path.startswith(session.folder + "/"):
-                try:
-                    if sys._getframe(1).f_globals.get("__name__") != "matplotlib.pyplot":
-                        # As pyplot does after this. From then on the figure knows whether it is changed.
-                        self.canvas.draw()
-                    self._isolator_saved = session.number, path, state
-                except Exception:
-                    # It was saved, so it is no error of the client's. It is drawn again when it is shown.
-                    pass
-        return result
-
-    figure.savefig = savefig
+def _remember(session, figure, path):
+    """Called when a figure was saved."""
+    figure._isolator_saved = None
+    state = _state(path)
+    if state and path.startswith(session.folder + "/"):
+        try:
+            if sys._getframe(2).f_globals.get("__name__") != "matplotlib.pyplot":
+                # As pyplot does after this. From then on the figure knows whether it is changed.
+                figure.canvas.draw()
+            figure._isolator_saved = session.number, path, state
+        except Exception:
+            # It was saved, so it is no error of the client's. It is drawn again when it is shown.
+            pass
 
 
 def _state(path):
@@ -73,6 +68,9 @@ def picture(session, figure):
         if kind and saved[2][1] <= _LONGEST:
             with open(saved[1], "rb") as file:
                 return kind, file.read()
+    content = _as_saved(figure)
+    if content is not None:
+        return "image/png", content
     content = library("io").BytesIO()
     figure.savefig(content, format="png", bbox_inches=_box(figure))
     return "image/png", content.getvalue()

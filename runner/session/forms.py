@@ -5,7 +5,7 @@ import sys
 _LONGEST_TEXT, _LONGEST_HTML, _LONGEST = 64 << 10, 512 << 10, 4 << 20
 # Of HTML without a text, and of drawings.
 _LONGEST_SOURCE = 4 << 10
-# What is asked of an object, in the order of a bundle.
+# The methods of an object that return its forms, in the order of a bundle.
 _METHODS = [
     ("text/html", "_repr_html_"),
     ("text/markdown", "_repr_markdown_"),
@@ -20,7 +20,7 @@ _PICTURES = {"image/png", "image/jpeg"}
 _PLAIN = {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type, type(None)}
 
 _LINE, _NARROWEST = 79, 20
-# The width of what has lines of its own and so fits into none.
+# The width of a text with line breaks, which fits into no line.
 _NEVER = 1 << 20
 _MOST_ENTRIES = 1000
 
@@ -39,7 +39,7 @@ class Raw:
 
 
 class Handle:
-    """What `display` returns for something with a name. There is nothing to replace, so what is new is shown again."""
+    """Returned by `display` for something with a name. Nothing can be replaced here, so an update is shown as another thing."""
 
     def __init__(self, display, name):
         self.display, self.display_id = display, name
@@ -186,7 +186,7 @@ def _width(node):
         return sum(map(_width, node))
     if type(node) is _Group:
         return node.width
-    # What has lines of its own never fits.
+    # A text with line breaks never fits.
     return len(node) if "\n" not in node else _NEVER
 
 

@@ -1,4 +1,4 @@
-"""What notebooks write that is no Python: `!command`, `%magic`, `%%magic` for a whole cell, `name?`, a cell that is indented as a
+"""Syntax of notebooks that is not Python: `!command`, `%magic`, `%%magic` for a whole cell, `name?`, a cell that is indented as a
 whole, and one with the prompts of Python.
 
 Only a cell that Python can't compile is looked at, and in it only the lines where the compiler stops. Each becomes a call of a

@@ -1,4 +1,4 @@
-// What the kernel does with V8's inspector: it evaluates cells, and interrupts what the event loop calls.
+// The kernel's use of V8's inspector: it evaluates cells, and interrupts functions that the event loop calls.
 
 'use strict';
 
@@ -204,7 +204,7 @@ function watch(interrupt) {
   watcher.on('error', () => (watcher = null));
   watcher.on('message', (isForced) => {
     if (!isForced) {
-      // Otherwise this thread is going to be terminated, and told so afterwards.
+      // Otherwise this thread is going to be terminated, and gets a message afterwards.
       if (compareExchange(flags, 1, ASKED, TAKEN) !== ASKED) return;
       notify(flags, 1);
     }

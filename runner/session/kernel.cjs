@@ -6,21 +6,21 @@
 // (`C`), and ends the process by closing its end. The kernel answers with `r` (ready), `s` (started), `d` (something to
 // show) and `e` (the end of a cell).
 //
-// What holds for a cell:
+// Rules of cells:
 // - It is evaluated as V8 evaluates the input of a debugger's console. So variables live on, `let`, `const` and `class`
 //   can be declared again, and `await` works at the top level. What V8 can't do there, source.cjs rewrites.
 // - The value of the last expression is shown, unless it is undefined. If it is a promise, the cell ends when that is
 //   settled, and its value is shown: programs often end with a call of their asynchronous main function.
 // - When the code has ended, the cell waits for the timers, requests and child processes that it has started, for at
 //   most a second, because a program on its own would not end before them either. It does not wait for servers and
-//   watchers, nor after an error. What is still there goes on beside the next cells.
+//   watchers, nor after an error. The rest goes on while the next cells run.
 // - A cell that waits for a promise that nothing can settle anymore fails at once.
 // - process.exit() ends the cell and not the session. Functions for the event `exit` are never called.
 // - An interruption can't take back what the cell waits for: if that is settled later, the code behind it runs.
 // - require() and import keep a file as it was when it was first loaded. For one that was changed, a program deletes
 //   require.cache[require.resolve('./file')], or imports './file.mjs?2'.
 // - A function for SIGINT is called by an interruption between cells or in an await, which ends the cell all the same.
-// - The module `domain`, and `repl`, which needs it, can't be loaded: the kernel takes what nobody catches.
+// - The module `domain`, and `repl`, which needs it, can't be loaded: the kernel takes uncaught errors.
 //
 // A cell may replace what every program can reach, such as Buffer.from. So the kernel takes what it needs beforehand.
 
@@ -126,7 +126,7 @@ function complain(text) {
     try {
       at += writeSync(2, bytes, at);
     } catch (error) {
-      // Closed, or nobody reads it.
+      // It is closed, or has no reader.
       if (error.code !== 'EAGAIN') return;
     }
   }
@@ -371,7 +371,7 @@ function end(mine, kind, code, reason) {
   process.exitCode = undefined;
   guard();
   channel.ref();
-  // What goes on between the cells may loop, too.
+  // Code that runs between the cells may loop, too.
   if (!hasRest(own)) inspector.unwatch();
   const head = alloc(5);
   head[0] = kind;
@@ -407,7 +407,7 @@ function uncaught(error, place) {
   if (cell !== null) cell.failure ??= line;
 }
 
-// --- What a program finds ---
+// --- The program's environment ---
 
 /** Ends the cell as if it were the program. Between cells it ends only the function that calls it. */
 function exit(code) {

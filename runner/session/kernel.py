@@ -6,7 +6,7 @@ of kind, four bytes of length and what belongs to the kind; `cells.py` has the k
 Opening a session takes a few milliseconds, and compiling the kernel would take most of them. So this file makes the interpreter
 look like one that was started without a program, says that it is ready, and loads the rest while the runner prepares a cell.
 
-The files beside this one are no modules. Each gets a namespace with a copy of the builtins, so a cell that redefines `len` or
+The other files of this folder are no modules. Each gets a namespace with a copy of the builtins, so a cell that redefines `len` or
 `print` breaks only what the client runs.
 """
 
@@ -18,12 +18,12 @@ import _socket
 
 
 def _look_like_a_prompt():
-    """Removes what shows that there is a program, and returns the module in which cells run."""
+    """Removes the traces of a program, and returns the module in which cells run."""
     here = os.path.dirname(__file__)
     for place in [here, __file__]:
         # Python has looked whether this file is an archive.
         sys.path_importer_cache.pop(place, None)
-    # An interpreter that waited has not been told of a program, so it has no place for the program's modules yet.
+    # An interpreter that waited knows no program, so it has no path of the program's modules yet.
     if sys.path and sys.path[0] == here:
         sys.path[0] = ""
     elif not getattr(sys.flags, "safe_path", False):

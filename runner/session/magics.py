@@ -1,4 +1,4 @@
-"""What the magics of notebooks, their commands of the shell and their questions do. `idioms.py` has found them."""
+"""The magics of notebooks, their shell commands and their questions. `idioms.py` finds them."""
 
 import builtins
 import os
@@ -15,9 +15,9 @@ _NO_EFFECT = {
 }  # fmt: skip
 _COMMANDS = {"ls": "ls", "ll": "ls -l", "cat": "cat", "less": "cat", "more": "cat"}
 _COMMANDS.update((name, name) for name in ["cp", "mv", "rm", "mkdir", "rmdir"])
-# How they are shown.
+# The media types in which their cells are shown.
 _SHOWN = {"html": "text/html", "svg": "image/svg+xml", "markdown": "text/markdown", "latex": "text/latex"}
-_NOBODY = "Nobody can answer a debugger here. %tb prints the last error again; cells can look at what its functions get and return."
+_NO_DEBUGGER = "No user can answer a debugger here. %tb prints the last error again; cells can look at what its functions get and return."
 _PYLAB = "import numpy, matplotlib, numpy as np, matplotlib.pyplot as plt\nfrom pylab import *"
 # How long `%timeit` measures, in seconds, and how often.
 _TIMEIT_S, _TIMEIT_RUNS = 0.2, 7
@@ -30,7 +30,7 @@ class UsageError(Exception):
 
 
 class Captured:
-    """What a cell with `%%capture` has printed and shown."""
+    """Output of a cell with `%%capture`, and the things that it has shown."""
 
     __module__ = "builtins"
 
@@ -54,7 +54,7 @@ class Magics:
         self._session, self._space = session, session.space
 
     def call(self, kind, text, body=None):
-        """Does what a line, or with a body a cell, asks for."""
+        """Runs a magic of a line, or with a body, of a cell."""
         frame = sys._getframe(1)
         if kind in ("?", "??"):
             return self._help(text, frame, kind == "??")
@@ -170,7 +170,7 @@ class Magics:
     def _cell_shell(self, text, body, frame):
         subprocess = library("subprocess")
         self._session.flush()
-        # What is there already need not be installed again.
+        # Lines that install packages which are there already are left out.
         body = "\n".join(line for line in body.split("\n") if not self._is_about_installing(line))
         done = subprocess.run([_path_of_shell(), "-c", body], stdout=1, stderr=2, stdin=subprocess.DEVNULL)
         if done.returncode:
@@ -364,7 +364,7 @@ class Magics:
         print("Errors are always printed as Python prints them.")
 
     def _debug(self, text, frame):
-        print(_NOBODY)
+        print(_NO_DEBUGGER)
 
     def _last_error(self, text, frame):
         error = getattr(sys, "last_value", None)
@@ -404,7 +404,7 @@ class Magics:
 
 
 def _plain(kind, content):
-    """What was captured, as programs have it: texts, and pictures as bytes."""
+    """Captured content in the type that programs expect: bytes for pictures, and otherwise text."""
     return content if kind in ("image/png", "image/jpeg") else content.decode()
 
 
@@ -470,5 +470,5 @@ _CELL_MAGICS = {
     "javascript": Magics._javascript,
     "js": Magics._javascript,
 }
-# What a whole cell runs in.
+# Magics that run a whole cell and do something around it.
 AROUND = {"time", "capture"}

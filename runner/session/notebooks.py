@@ -6,7 +6,7 @@ _PICTURES = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"<svg": "s
 
 
 def _read(data, url, filename):
-    """What was given, or what is in a file."""
+    """The given data, or the content of a file."""
     if filename is None and isinstance(data, str) and len(data) < 1024 and "\n" not in data and not data.lstrip().startswith("<"):
         try:
             with open(data, "rb") as file:
@@ -99,7 +99,7 @@ class Image(DisplayObject):
 
 
 def clear_output(wait=False):
-    """What a cell has printed stays."""
+    """Does nothing: the output of a cell stays."""
 
 
 def update_display(thing, display_id=None, **more):
@@ -107,7 +107,7 @@ def update_display(thing, display_id=None, **more):
 
 
 def get_ipython():
-    """There is none, and libraries ask for it to find out."""
+    """Returns None: libraries ask whether there is an IPython."""
     return None
 
 

@@ -189,7 +189,7 @@ function cleanStacks() {
   });
 }
 
-/** An error as Node.js prints one that nobody has caught, and in one line. `place` is for one without frames. */
+/** An error as Node.js prints one that is not caught, and in one line. `place` is for one without frames. */
 function describe(error, place) {
   const isError = isNativeError(error);
   let text;

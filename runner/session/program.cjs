@@ -1,4 +1,4 @@
-// What a program in a session finds: the variables of a module, as if all cells were `main.js` in the workspace.
+// The environment of a program in a session: the variables of a module, as if all cells were `main.js` in the workspace.
 
 'use strict';
 

@@ -1,4 +1,4 @@
-"""Runs the code of a cell in the session's module, and shows what it is to show."""
+"""Runs the code of a cell in the session's module, and shows its value."""
 
 import builtins
 import sys
@@ -8,7 +8,7 @@ from posix import getcwd
 from _ast import Expr, Expression
 
 _ONLY_AST, _TOP_LEVEL_AWAIT, _COROUTINE = 0x400, 0x2000, 0x80
-# What `from __future__ import` has changed holds for later cells.
+# The changes of `from __future__ import` last for later cells.
 _FUTURES = 0x1FE0000
 # A cell that calls these, and starts no loop itself, needs one that runs.
 _NEED_LOOP, _START_LOOP = {"create_task", "ensure_future", "get_running_loop", "TaskGroup"}, {"run", "Runner", "run_until_complete"}
@@ -130,7 +130,7 @@ class Session:
                 # The place where it was waiting says more than a place in the loop.
                 failure = failure.with_traceback(ends[0][1] if ends else None)
         elif not task.cancelled():
-            # Asyncio must not complain that nobody has asked for it.
+            # Otherwise asyncio would complain that the exception was never retrieved.
             task.exception()
             if ends and ends[0][0] is failure:
                 # It has come through the loop, which is none of the client's.
@@ -242,7 +242,7 @@ class Session:
                 try:
                     stream.flush()
                 except Exception:
-                    # It is closed, or none, or nobody reads it.
+                    # It is closed, not a stream, or has no reader.
                     pass
 
     @property
@@ -252,7 +252,7 @@ class Session:
 
 
 def _known_lines():
-    """What `linecache` has read, which a cell may have broken."""
+    """The cache of `linecache`, which a cell may have broken."""
     caches = [getattr(module, "cache", None) for module in (sys.modules.get("linecache"), _linecache)]
     return next((cache for cache in caches if isinstance(cache, dict)), {})
 
@@ -317,7 +317,7 @@ def _show_figures_whole(session, pictures):
         pass
 
 
-# What is fitted to sessions, by the names of the modules. The second is the image's own.
+# Functions that adapt modules to sessions, by the names of the modules. The second module is the image's own.
 _FITTED = {"pandas": _widen_tables, "isolator_pictures": _show_figures_whole}
 
 

@@ -1,4 +1,4 @@
-// Rewrites the source of cells: what V8 can't evaluate there becomes something that it can.
+// Rewrites the syntax in the source of cells that V8 can't evaluate there.
 
 'use strict';
 
@@ -82,7 +82,7 @@ function withoutImports(code) {
     return `${source.raw}, { with: { ${pairs.join(', ')} } }`;
   }
 
-  /** What is exported is declared only: nobody imports a cell. */
+  /** Exports become plain declarations: a cell can't be imported. */
   function exporting(node) {
     const { declaration, source } = node;
     if (source) {

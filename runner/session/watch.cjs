@@ -1,5 +1,5 @@
 // A thread that waits for SIGINT, because the kernel's own may be in an endless loop. It asks the kernel to end the
-// cell, and terminates what runs there if there is no answer.
+// cell, and terminates its code if there is no answer.
 
 'use strict';
 

@@ -1,7 +1,7 @@
-//! What the kernel counts for the whole sandbox, read from inside it, on cgroup v1 and v2.
+//! The kernel's counters of the whole sandbox, read from inside it, on cgroup v1 and v2.
 //!
 //! Engines show a container its own cgroup below `/sys/fs/cgroup`, read-only. Where they do not,
-//! the figures are simply absent.
+//! the counters are absent.
 
 use std::fs;
 

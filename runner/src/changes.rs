@@ -1,7 +1,7 @@
 //! Lists and sends the files that a program or a cell created or changed in the workspace.
 //!
 //! The program controls names, links and sizes, and may have left a process that goes on changing them. So no
-//! link is followed, only regular files are opened, and everything is limited.
+//! link is followed, only regular files are opened, and everything has a limit.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs::{File, Metadata};
@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 
 use crate::frame_writer::FrameWriter;
 
-/// Most directory entries that are visited, and the longest time that this may take. The caller waits.
+/// Limits of the search, in directory entries and time. The client waits for it.
 const MAX_ENTRIES: usize = 20_000;
 const MAX_TIME: Duration = Duration::from_secs(1);
 
@@ -27,10 +27,10 @@ const MAX_DEPTH: usize = 64;
 /// Bytes that are read and sent at once.
 const CHUNK: usize = 64 * 1024;
 
-/// Extensions of pictures that hosts show.
+/// Extensions of pictures that hosts can show.
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "gif", "webp"];
 
-/// The files that are not news.
+/// The files that are known, and so are not listed.
 pub(crate) trait Known {
     /// Whether a file is as it was.
     ///
@@ -39,12 +39,30 @@ pub(crate) trait Known {
     /// When the file can't be read.
     fn has(&mut self, path: &Path, metadata: &Metadata, file: &File) -> io::Result<bool>;
 
-    /// Whether files that are as they were are sent, too, if their names are asked for.
+    /// Whether unchanged files are sent, too, if they match a pattern.
     const SENDS_KNOWN: bool = false;
 }
 
+/// Sends the files that are wanted after a program or a cell, which ran for `wall`. Returns whether there are others, and what it left in
+/// `/tmp`.
+///
+/// # Errors
+///
+/// When the server's end of the stream is gone.
+pub(crate) fn report<K: Known>(
+    workdir: &Path,
+    known: &mut K,
+    wanted: Option<&WantedFiles>,
+    wall: Duration,
+    to_server: &mut FrameWriter<File>,
+) -> io::Result<(bool, Vec<String>)> {
+    let Some(wanted) = wanted else { return Ok((false, Vec::new())) };
+    let is_complete = send(workdir, known, wanted, to_server)?;
+    Ok((!is_complete, in_tmp(wall)))
+}
+
 /// Lists the files that were created or changed, in the order of their names, and sends those that
-/// are wanted. Tells whether there are no others.
+/// are wanted. Returns whether the list is complete.
 ///
 /// # Errors
 ///
@@ -72,9 +90,9 @@ pub(crate) fn send<K: Known>(
     Ok(walk.is_complete)
 }
 
-/// The paths in `/tmp` of files that a program has written, which ran until now for a time, also in folders there. They do not come
-/// back, and it may not know that. What it needed only for a while has names by which it can be told.
-pub(crate) fn in_tmp(wall: Duration) -> Vec<String> {
+/// The paths below `/tmp` of files that were written within the last `wall`, also in folders there. They do not come back, and a program
+/// may not know that. Names of temporary files are left out.
+fn in_tmp(wall: Duration) -> Vec<String> {
     // The clock of files goes in steps.
     const STEP: Duration = Duration::from_millis(4);
     const MOST_ENTRIES: usize = 100;
@@ -225,7 +243,7 @@ impl<K: Known> Walk<'_, K> {
                 Ok(0) => return Ok(()),
                 Ok(count) => self.to_server.queue(Kind::Content, &buffer[..count])?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The server sees that there is less than it was told.
+                // The server sees that there is less than the announced size.
                 Err(_) => return Ok(()),
             }
         }
@@ -328,7 +346,7 @@ mod tests {
     use super::*;
     use crate::unpack::unpack;
 
-    /// A workspace with a file "given" and what a program does to it; what is sent then.
+    /// Lets a program change a workspace with a file "given". Returns the files that are sent.
     fn left(wanted: &WantedFiles, program: impl Fn(&Path)) -> (Vec<(ChangedFile, Vec<u8>)>, bool) {
         let workdir = tempfile::tempdir().unwrap();
         let mut tar = tar::Builder::new(Vec::new());
@@ -394,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_leaves_the_time_as_it_was_is_seen() {
+    fn a_change_that_keeps_the_modification_time_is_found() {
         let keeping_the_time = |file: &mut File, new: &[u8]| {
             let time = file.metadata().unwrap().modified().unwrap();
             file.write_all(new).unwrap();
@@ -415,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_sent_with_the_list() {
+    fn wanted_files_are_sent_with_the_list() {
         let globs = WantedFiles { pictures: true, ..wanted(&["*.csv", "out/**"]) };
         let (files, _) = left(&globs, |workdir| {
             fs::create_dir_all(workdir.join("out/deep")).unwrap();
@@ -431,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_may_be_sent_is_listed_only() {
+    fn files_above_the_limit_are_only_listed() {
         let (files, is_complete) = left(&wanted(&["*"]), |workdir| {
             fs::write(workdir.join("a"), vec![1; 600]).unwrap();
             fs::write(workdir.join("b"), vec![2; 600]).unwrap();

@@ -7,9 +7,9 @@
 //! 4. The fork and the runner talk over [`CHANNEL`], as `sitecustomize.py` says.
 //!
 //! The library in `template/` compiles this file, so it needs no `std`.
-#![allow(dead_code, reason = "nobody is on all sides")]
+#![allow(dead_code, reason = "each crate is on one side")]
 
-/// What a template loads.
+/// The library that a template loads.
 pub const LIBRARY: &str = "/.isolator/preload/template.so";
 
 /// Most bytes of what a template says when it is ready. The names of a thousand modules take about 25 KB.
@@ -29,7 +29,7 @@ pub const STEPS: [&str; 4] = [
 /// Where the runner listens for forks, in the abstract namespace of the sandbox's network.
 pub const ADDRESS: &[u8] = b"isolator";
 
-/// What a fork passes to the runner, in this order: the other ends of its standard input, output and error, and of the channel.
+/// Number of descriptors that a fork passes to the runner. In this order: the other ends of its standard input, output and error, and of the channel.
 pub const PASSED_DESCRIPTORS: usize = 4;
 
 /// Number of the channel to the runner in an interpreter that was forked: above those that an interpreter opens itself, below the

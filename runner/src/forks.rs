@@ -3,23 +3,23 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use isolator_runner::fork::{ADDRESS, PASSED_DESCRIPTORS};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept_with, bind, listen, recvmsg, socket_with, sockopt,
 };
 
+use crate::poll;
 use crate::process::Process;
 
-/// How long one may take. It was forked before the runner is told of it.
+/// How long one may take. It was forked before the server's message.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Listens for forks. Nothing else is in the sandbox as long as this is there.
+/// A listening socket for forks. It is closed before a program starts.
 pub(crate) struct Forks(OwnedFd);
 
 impl Forks {
@@ -55,9 +55,9 @@ impl Forks {
 }
 
 fn wait(socket: &OwnedFd) -> io::Result<()> {
-    let mut fds = [PollFd::new(socket, PollFlags::IN)];
-    match poll(&mut fds, TIMEOUT.try_into().ok().as_ref())? {
-        0 => Err(io::Error::other("it did not connect")),
-        _ => Ok(()),
+    if poll::wait(&mut [poll::readable(socket.as_fd())], TIMEOUT)? {
+        Ok(())
+    } else {
+        Err(io::Error::other("it did not connect"))
     }
 }

@@ -1,7 +1,7 @@
 //! Writes frames to the server, small ones together.
 //!
-//! Every write wakes the engine and the server, which on a small machine takes a core from the program.
-//! Most programs print once and end, so their output waits a moment for the report that follows.
+//! Every write wakes the engine and the server, which takes a core from the program on a small machine.
+//! Most programs print once and end, so their output waits a moment for the report.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use isolator_runner::wire::{self, Kind};
 use serde::Serialize;
 
-/// Longest delay of a frame. Nobody who follows the output notices it.
+/// Longest delay of a frame, which is too short to be noticed.
 const MAX_DELAY: Duration = Duration::from_millis(5);
 
 /// Bytes that are written at once, without waiting.
@@ -43,7 +43,7 @@ impl<W: Write> FrameWriter<W> {
         kind: Kind,
         message: &T,
     ) -> io::Result<()> {
-        wire::push_message(&mut self.waiting, kind, message).map_err(io::Error::other)?;
+        wire::push_message(&mut self.waiting, kind, message)?;
         self.since.get_or_insert_with(Instant::now);
         if self.waiting.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
     }
@@ -56,7 +56,7 @@ impl<W: Write> FrameWriter<W> {
 
     /// Sends a message, and everything queued before it.
     pub(crate) fn send<T: Serialize>(&mut self, kind: Kind, message: &T) -> io::Result<()> {
-        wire::push_message(&mut self.waiting, kind, message).map_err(io::Error::other)?;
+        wire::push_message(&mut self.waiting, kind, message)?;
         self.flush()
     }
 

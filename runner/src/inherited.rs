@@ -1,4 +1,4 @@
-//! Blocked and ignored signals, which a process gets from the one that started it, and leaves to those that it starts.
+//! Blocked and ignored signals, which a process inherits and passes on.
 #![allow(unsafe_code)]
 
 /// The highest signal of the kernel.
@@ -11,7 +11,7 @@ type Action = [usize; 4];
 const DEFAULT: usize = 0;
 const IGNORED: usize = 1;
 
-/// Blocks no signal and ignores none, but for those in `kept`. Returns the signals that were ignored. The process
+/// Blocks no signal, and ignores none except those in `kept`. Returns the signals that were ignored. The process
 /// must have a single thread.
 pub fn reset_signals(kept: &[i32]) -> Vec<i32> {
     let none = 0_u64;

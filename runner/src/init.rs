@@ -1,6 +1,6 @@
 //! Process 1 of a sandbox with an engine that can end a container only by killing process 1.
 //!
-//! It starts the runner, waits until that has ended, and offers the program nothing to attack. The runner can't be
+//! It starts the runner, waits until that has ended, and gives the program nothing to attack. The runner can't be
 //! process 1 there: a program can make it wait in the kernel for a pipe that the program has locked, where no signal
 //! reaches it. The kernel kills the program only after process 1.
 

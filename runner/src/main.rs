@@ -1,7 +1,7 @@
 //! The runner: the program that waits in every sandbox.
 //!
 //! `isolator-runner hold` is process 1 of a sandbox. It starts `isolator-runner park`, and ends only after
-//! it. Signals from inside the sandbox can't end it earlier.
+//! it. Signals from inside the sandbox can't end it.
 //! `isolator-runner park` says *ready* on its standard output, waits for one job on its standard
 //! input, runs it, reports, and ends. A sandbox is used once, so its runner is, too: for one job, or for one
 //! session with many cells. With an engine that can kill all processes of a sandbox at once, the runner is
@@ -17,10 +17,10 @@ mod init;
 mod output;
 mod packages;
 mod park;
+mod poll;
 mod preload;
 mod process;
 mod processes;
-mod program;
 mod request;
 mod session;
 mod unpack;
@@ -36,8 +36,8 @@ use isolator_runner::wire::RUNNER_ENDED;
 const NAME: &str = "isolator-runner";
 
 fn main() -> ExitCode {
-    // An engine passes on what it was started with. The runner itself has to ignore this one: it is told of closed pipes
-    // by errors.
+    // An engine passes on the signals that it was started with. The runner itself must ignore this one: a closed pipe is an
+    // error of the write.
     inherited::reset_signals(&[libc::SIGPIPE]);
     match std::env::args().nth(1).as_deref() {
         Some("hold") => match init::hold() {
@@ -75,6 +75,6 @@ fn main() -> ExitCode {
 
 /// Standard error is the runner's log; the engine passes it on to the server's.
 fn complain(message: &str) {
-    // Without the server there is nobody to be told.
+    // An error means that the server is gone.
     let _ = writeln!(std::io::stderr(), "{message}");
 }

@@ -1,8 +1,137 @@
-//! Keeps the head and the tail of a stream that may be endless, and counts what is between them.
+//! The output of a program or a cell. The head and the tail of each stream are kept, and what is between them is counted: a stream
+//! may be endless.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
 
-use isolator_runner::wire::StreamCount;
+use isolator_runner::wire::{Kind, OutputLimits, StreamCount};
+
+use crate::frame_writer::FrameWriter;
+use crate::poll;
+use crate::process::would_block;
+
+/// Read from a pipe at once: what a Linux pipe holds by default.
+pub(crate) const CHUNK: usize = 64 * 1024;
+
+/// Reads what a pipe holds, a chunk at most; nothing if it is empty. `None` once it is closed.
+pub(crate) fn read_chunk<'a>(pipe: &mut File, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    match pipe.read(buffer) {
+        Ok(0) => None,
+        Ok(count) => Some(&buffer[..count]),
+        Err(error) => would_block(&error).then_some(&[]),
+    }
+}
+
+/// The last line with text in what a pipe holds, if there is one.
+pub(crate) fn last_line(pipe: Option<&mut File>) -> Option<String> {
+    let mut buffer = [0; CHUNK];
+    let printed = String::from_utf8_lossy(read_chunk(pipe?, &mut buffer)?);
+    printed.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// Standard output and standard error. The heads are sent as they come.
+pub(crate) struct Output {
+    stdout: Stream,
+    stderr: Stream,
+    /// Bytes of both that are too many.
+    kill: u64,
+}
+
+struct Stream {
+    kind: Kind,
+    /// Gone once it is closed.
+    pipe: Option<File>,
+    keeper: Keeper,
+}
+
+/// The counts of an [`Output`] that has ended, and its pipes.
+pub(crate) struct Finished {
+    pub(crate) stdout: StreamCount,
+    pub(crate) stderr: StreamCount,
+    /// The pipes that other processes still hold.
+    pub(crate) pipes: [Option<File>; 2],
+}
+
+impl Output {
+    pub(crate) fn new(pipes: [Option<File>; 2], limits: &OutputLimits) -> Self {
+        let OutputLimits { head, tail, kill } = *limits;
+        let stream = |kind, pipe| Stream { kind, pipe, keeper: Keeper::new(head, tail) };
+        let [stdout, stderr] = pipes;
+        Self { stdout: stream(Kind::Stdout, stdout), stderr: stream(Kind::Stderr, stderr), kill }
+    }
+
+    /// The pipes that are open, to be polled.
+    pub(crate) fn pipes(&self) -> impl Iterator<Item = &File> {
+        [&self.stdout, &self.stderr].into_iter().filter_map(|stream| stream.pipe.as_ref())
+    }
+
+    /// Reads what each pipe holds, a chunk at most, so that neither stream starves the other.
+    pub(crate) fn read(&mut self, to_server: &mut FrameWriter<File>) -> io::Result<()> {
+        self.stdout.read(to_server)?;
+        self.stderr.read(to_server)
+    }
+
+    /// Reads what still comes, until both pipes are closed or the time is over.
+    pub(crate) fn drain(
+        &mut self,
+        timeout: Duration,
+        to_server: &mut FrameWriter<File>,
+    ) -> io::Result<()> {
+        let until = Instant::now() + timeout;
+        while !self.is_closed() && Instant::now() < until {
+            let mut fds: Vec<_> = self.pipes().map(|pipe| poll::readable(pipe.as_fd())).collect();
+            poll::wait(&mut fds, until.saturating_duration_since(Instant::now()))?;
+            self.read(to_server)?;
+        }
+        Ok(())
+    }
+
+    /// Whether both pipes are closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.pipes().next().is_none()
+    }
+
+    /// Whether more was printed than is allowed.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.stdout.keeper.total + self.stderr.keeper.total > self.kill
+    }
+
+    /// Sends the tails.
+    pub(crate) fn finish(self, to_server: &mut FrameWriter<File>) -> io::Result<Finished> {
+        let Self { stdout, stderr, .. } = self;
+        Ok(Finished {
+            stdout: send_tail(stdout.keeper, Kind::Stdout, to_server)?,
+            stderr: send_tail(stderr.keeper, Kind::Stderr, to_server)?,
+            pipes: [stdout.pipe, stderr.pipe],
+        })
+    }
+}
+
+impl Stream {
+    fn read(&mut self, to_server: &mut FrameWriter<File>) -> io::Result<()> {
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        match read_chunk(pipe, &mut [0; CHUNK]) {
+            Some(bytes) => to_server.queue(self.kind, self.keeper.push(bytes)),
+            None => {
+                self.pipe = None;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn send_tail(
+    keeper: Keeper,
+    kind: Kind,
+    to_server: &mut FrameWriter<File>,
+) -> io::Result<StreamCount> {
+    let (tail, count) = keeper.finish();
+    to_server.queue(kind, &tail)?;
+    Ok(count)
+}
 
 /// Keeps the first `head` and the last `tail` bytes of a stream in bounded memory.
 pub(crate) struct Keeper {
@@ -10,7 +139,7 @@ pub(crate) struct Keeper {
     tail: usize,
     total: u64,
     last: VecDeque<u8>,
-    /// What was kept of the head, for those who do not send it at once.
+    /// The head, if it is not sent as it comes.
     first: Vec<u8>,
 }
 
@@ -46,11 +175,6 @@ impl Keeper {
         self.last.drain(..excess);
         self.last.extend(later);
         now
-    }
-
-    /// Total bytes of the stream so far.
-    pub(crate) fn total(&self) -> u64 {
-        self.total
     }
 
     /// The tail, and the stream's count.

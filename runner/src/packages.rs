@@ -1,8 +1,8 @@
-//! Sets of packages, as the programs of a sandbox find them.
+//! Sets of packages, and how the programs of a sandbox find them.
 //!
-//! Python looks for one by itself, in the folder that a variable names. Node.js looks for packages in the folders
-//! above a program, so the workspace gets links to them, as if they were installed there. What the program brings
-//! itself comes first.
+//! Python looks for a set in the folder that a variable names. Node.js looks for packages in the folders
+//! above a program, so the workspace gets links to them, as if they were installed there. The program's own
+//! packages come first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,15 +19,15 @@ const PYTHON_VARIABLE: &str = "PYTHONUSERBASE";
 /// Where the packages of Node.js are, below a set and below the workspace.
 const NODE_FOLDER: &str = "node_modules";
 
-/// Most links that are made one by one, each of which takes a few microseconds and a file of the workspace.
+/// Maximum number of links that are made one by one. Each takes a few microseconds and an inode of the workspace.
 const MOST_LINKS: usize = 4096;
 
 /// How a workspace gets links to the packages of Node.js.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// One for all of them, if there is nothing in its place.
+    /// One link for all of them, if there is nothing in its place.
     AsFewAsPossible,
-    /// One for each package: the folder is the workspace's own, and more may come into it.
+    /// One link for each package, in a folder of the workspace into which more can be installed.
     OneByOne,
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn make_ready(packages: &Packages, workdir: &Path, links: Links) -> R
     }
 }
 
-/// The variables of a program, with those by which it finds its set. An interpreter that waits makes the same of its own. The
-/// commands of a set come after those of the image.
+/// The variables of a program, with those by which it finds its set. A waiting interpreter changes its own variables in the same way.
+/// The commands of a set come after those of the image.
 pub(crate) fn variables(
     env: &BTreeMap<String, String>,
     packages: Option<&Packages>,
@@ -80,11 +80,11 @@ pub(crate) fn variables(
     env
 }
 
-/// Deletes a set from the folder of all sets. One that is not there is fine.
+/// Deletes a set from the folder of all sets, if it is there.
 ///
 /// # Errors
 ///
-/// When it can't be deleted, or the name is none of a set.
+/// When it can't be deleted, or the name is not that of a set.
 pub(crate) fn remove(set: &str) -> io::Result<()> {
     if set.is_empty() || !set.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no name of a set"));
@@ -112,13 +112,13 @@ fn link(from: &Path, to: &Path, links: Links) -> io::Result<()> {
     link_each(from, to, &mut left)
 }
 
-/// Links what is not there yet. The packages of a scope are in a folder of their own.
+/// Links the packages that are not there yet. Those of a scope are in its folder.
 fn link_each(from: &Path, to: &Path, left: &mut usize) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let name = entry?.file_name();
         let first = name.as_encoded_bytes().first();
         if first == Some(&b'.') {
-            // What npm has noted for itself, and programs for people.
+            // npm's notes, and the folder of commands.
             continue;
         }
         *left = left.checked_sub(1).ok_or_else(|| {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays_and_the_rest_is_linked() {
+    fn packages_of_the_workspace_stay_and_others_are_linked() {
         let (set, place) = (set(), tempfile::tempdir().unwrap());
         for own in ["one", "@scope/one"] {
             fs::create_dir_all(place.path().join(NODE_FOLDER).join(own).join("own")).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_is_not_there_is_told() {
+    fn a_missing_set_is_an_error() {
         let place = tempfile::tempdir().unwrap();
         for interpreter in [Interpreter::Python, Interpreter::Node] {
             let packages = Packages { interpreter, folder: "/nowhere".to_owned() };

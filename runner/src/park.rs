@@ -1,29 +1,22 @@
-//! The runner's main sequence: report ready, preload if asked, take one job, send one report.
+//! The runner's main sequence: report ready, preload if asked, and serve one job or one session.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{Exit, Failed, FailedCause, Kind, Ready, VERSION};
+use isolator_runner::wire::{Kind, Ready, VERSION};
 use rustix::process::{DumpableBehavior, Pid, set_child_subreaper, set_dumpable_behavior};
 
 use crate::forks::Forks;
 use crate::frame_writer::FrameWriter;
-use crate::packages::{self, Links};
-use crate::preload::{Preloads, Taken};
-use crate::process::{OomScore, Process};
-use crate::program::Program;
-use crate::request::{First, NoRequest, Request, receive, receive_first};
-use crate::{NAME, cgroup, changes, program, session};
+use crate::preload::Preloads;
+use crate::process::OomScore;
+use crate::request::{First, NotRun, receive, receive_first};
+use crate::{NAME, cgroup, session};
 
 /// How long to wait until process 1 is ready.
 const INIT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long the runner stays after its report.
-const EXIT_DELAY: Duration = Duration::from_millis(50);
 
 /// Waits for one job and runs it.
 ///
@@ -44,43 +37,53 @@ pub(crate) fn park(forks: bool) -> io::Result<()> {
     // Plain files: writes must not be buffered by line.
     let mut to_server = FrameWriter::new(File::from(io::stdout().as_fd().try_clone_to_owned()?));
     let from_server = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let from_server = BufReader::with_capacity(64 * 1024, from_server);
     to_server.send(Kind::Ready, &Ready { version: VERSION })?;
+    match serve(forks, &oom_score, from_server, &mut to_server) {
+        Ok(()) => Ok(()),
+        Err(NotRun::Failed(failed)) => to_server.send(Kind::Failed, &failed),
+        Err(NotRun::Over(error)) => match error.kind() {
+            // The server does not need the sandbox anymore.
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => Ok(()),
+            _ => Err(error),
+        },
+    }
+}
 
-    let mut from_server = BufReader::with_capacity(64 * 1024, from_server);
+/// Starts interpreters ahead, until a job or a session comes, and serves that.
+fn serve(
+    forks: Option<Forks>,
+    oom_score: &OomScore,
+    mut from_server: BufReader<File>,
+    to_server: &mut FrameWriter<File>,
+) -> Result<(), NotRun> {
     let mut preloads = Preloads::default();
     let mut before = cgroup::Counters::read();
-    let request = loop {
-        match receive_first(&mut from_server) {
-            Ok(First::Preload(preload)) => {
-                preloads.start(preload, &oom_score, forks.as_ref());
+    loop {
+        match receive_first(&mut from_server)? {
+            First::Preload(preload) => {
+                preloads.start(preload, oom_score, forks.as_ref());
                 before = cgroup::Counters::read();
                 to_server.send(Kind::Preloaded, &preloads.report())?;
             }
-            Ok(First::Job(job)) => break receive(job, &mut from_server),
-            Ok(First::Session(session)) => {
+            First::Job(job) => {
                 // The program must not find it.
                 drop(forks);
-                return session::serve(session, preloads, &oom_score, from_server, &mut to_server);
+                let request = receive(job, &mut from_server)?;
+                return session::run_job(
+                    request,
+                    before,
+                    preloads,
+                    oom_score,
+                    from_server,
+                    to_server,
+                );
             }
-            Err(none) => break Err(none),
+            First::Session(session) => {
+                drop(forks);
+                return session::serve(session, preloads, oom_score, from_server, to_server);
+            }
         }
-    };
-    // The program must not find it.
-    drop(forks);
-    match request {
-        Ok(request) => match run(request, &before, preloads, &oom_score, &mut to_server)? {
-            Ok(exit) => {
-                to_server.send(Kind::Exit, &exit)?;
-                // Ending processes now would keep the engine and the kernel busy while the report is on its
-                // way to the caller. Usually the sandbox is removed meanwhile.
-                std::thread::sleep(EXIT_DELAY);
-                program::kill_everything();
-                Ok(())
-            }
-            Err(failed) => to_server.send(Kind::Failed, &failed),
-        },
-        Err(NoRequest::Closed) => Ok(()),
-        Err(NoRequest::Failed(failed)) => to_server.send(Kind::Failed, &failed),
     }
 }
 
@@ -109,72 +112,4 @@ fn refuse_to_run_outside_a_sandbox() -> io::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Runs the program. The outer error is the stream's, the inner one says why nothing ran.
-fn run(
-    request: Request,
-    before: &cgroup::Counters,
-    preloads: Preloads,
-    oom_score: &OomScore,
-    to_server: &mut FrameWriter<File>,
-) -> io::Result<Result<Exit, Failed>> {
-    let Request { job, stdin, mut given, unpack } = request;
-    let preload_memory = preloads.memory();
-    let workdir = Path::new(&job.workdir);
-    if let Some(packages) = &job.packages
-        && let Err(failed) = packages::make_ready(packages, workdir, Links::AsFewAsPossible)
-    {
-        return Ok(Err(failed));
-    }
-    // A program may kill the runner as soon as it starts. Without this frame the server would think that the
-    // sandbox failed, and run the program again.
-    to_server.send_empty(Kind::Started)?;
-    let started = Instant::now();
-    let Taken { program, spares } = preloads.take(&job, &stdin);
-    let preloaded = program.is_some();
-    let (process, ahead) = match program {
-        Some(program) => program,
-        None => {
-            let env = packages::variables(&job.env, job.packages.as_ref());
-            match Process::spawn(&job.argv, &env, workdir, oom_score, Some(&stdin)) {
-                Ok(spawned) => {
-                    // The program runs. It may have taken from the runner what this needs: that is its doing, so the runner ends.
-                    let process = spawned.supervised()?;
-                    if let Some(cpu_time) = job.cpu_time {
-                        process.limit_cpu_time(cpu_time);
-                    }
-                    (process, Duration::ZERO)
-                }
-                Err(error) => {
-                    let command = job.argv.first().map_or("", String::as_str);
-                    let message = format!("{command}: {error}");
-                    return Ok(Err(Failed { cause: FailedCause::Command, message }));
-                }
-            }
-        }
-    };
-    let spawn = started.elapsed();
-
-    let mut uncounted_cpu = HashMap::from([(process.pid, ahead)]);
-    uncounted_cpu.extend(spares.pids().map(|pid| (pid, Duration::MAX)));
-    let program = Program::new(process, stdin, started, uncounted_cpu, spares);
-    let ended = program.supervise(&job, to_server)?;
-    let exit = ended.into_exit(before, &job.disks);
-    let (more_files, in_tmp) = match &job.files {
-        Some(wanted) => {
-            let workdir = Path::new(&job.workdir);
-            (!changes::send(workdir, &mut given, wanted, to_server)?, changes::in_tmp(exit.wall))
-        }
-        None => (false, Vec::new()),
-    };
-    Ok(Ok(Exit {
-        peak_memory: exit.peak_memory.map(|peak| peak.saturating_sub(preload_memory)),
-        more_files,
-        in_tmp,
-        unpack,
-        spawn,
-        preloaded,
-        ..exit
-    }))
 }

@@ -22,7 +22,7 @@ pub const NODE_KERNEL: &str = "/.isolator/session/kernel.cjs";
 /// the volume with [the folder](PACKAGE_SETS) of all sets.
 pub const PACKAGES: &str = "/.isolator/packages";
 
-/// The folder of all sets. It can't be listed, and each set in it has a name that nobody can guess.
+/// The folder of all sets. It can't be listed, and the names of the sets can't be guessed.
 pub const PACKAGE_SETS: &str = "/.isolator/packages/sets";
 
 /// A file of the directory.
@@ -32,7 +32,7 @@ pub struct PlacedFile {
     pub path: &'static str,
     /// Its permissions.
     pub mode: u32,
-    /// What is in it.
+    /// Its content.
     pub content: &'static [u8],
 }
 
@@ -43,7 +43,7 @@ macro_rules! placed {
     };
 }
 
-/// All files of the directory. `runner` is the static binary, which can't carry itself.
+/// All files of the directory. `runner` is the static binary, which can't contain itself.
 pub const fn files(runner: &'static [u8]) -> [PlacedFile; 20] {
     [
         PlacedFile { path: "isolator-runner", mode: 0o755, content: runner },

@@ -18,15 +18,15 @@ use isolator_runner::paths;
 use isolator_runner::wire::{
     Alone, Interpreter, Job, Kernel, Packages, Preload, Preloaded, Wanted,
 };
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::forks::Forks;
+use crate::output::last_line;
 use crate::packages;
 use crate::process::{OomScore, Process, would_block};
 use crate::processes::{self, Stat};
-use crate::{program, usage};
+use crate::{poll, usage};
 
 /// How long an interpreter may take to be ready; less than the server allows the runner.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -37,11 +37,14 @@ const FORK_READY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an interpreter may take to go on: it searches one directory and closes a descriptor.
 const GO_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long an interpreter that has closed its channel may take to end.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How long unneeded interpreters are kept. Most programs have ended by then.
 const SPARE_LIFETIME: Duration = Duration::from_millis(20);
 
 /// Longest arguments, all together, that are given to a waiting interpreter. Longer ones may exceed the kernel's
-/// limit, which only a new process can tell.
+/// limit, which shows only when a process is started.
 const MAX_ARGUMENTS: usize = 128 * 1024;
 
 /// The interpreter's answer when it goes on.
@@ -55,10 +58,10 @@ pub(crate) struct Preloads {
     bare: Option<Parked>,
     /// One that has imported the modules.
     loaded: Option<Parked>,
-    /// One that another took the place of.
+    /// One with modules that a better one has replaced.
     replaced: Option<Parked>,
     complaints: Vec<String>,
-    /// Why the last one that was forked into the sandbox did not get ready.
+    /// Why the last fork was not ready.
     not_ready: Option<String>,
 }
 
@@ -81,7 +84,7 @@ pub(crate) struct Taken {
 /// Interpreters that are not needed anymore.
 ///
 /// Ending one with its modules keeps a core busy for longer than most programs run. So they are killed a
-/// moment later.
+/// little later.
 pub(crate) struct Spares {
     waiting: Vec<Parked>,
     /// Those that were killed. They count as processes until they are reaped.
@@ -91,18 +94,13 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// Their processes.
-    pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
-        self.waiting.iter().map(|parked| parked.process.pid)
-    }
-
-    /// When to kill them, or to report that there are none.
+    /// When to kill them, or to report that there are none. `None` if neither is to be done.
     pub(crate) fn end_at(&self, started: Instant) -> Option<Instant> {
         let is_ending = self.waiting.is_empty() && !self.dying.is_empty();
         if is_ending { None } else { self.unreported.and(started.checked_add(SPARE_LIFETIME)) }
     }
 
-    /// Kills them if it is time. They are reaped with the others. Returns the report once none is left.
+    /// Kills them if it is time. Returns the report once none is left.
     pub(crate) fn end_if_due(&mut self, started: Instant) -> Option<Alone> {
         if self.end_at(started).is_none_or(|time| Instant::now() < time) {
             return None;
@@ -117,14 +115,18 @@ impl Spares {
         self.unreported.take().map(|memory| Alone { memory })
     }
 
-    /// What becomes readable when one that was killed is gone.
+    /// Descriptors that become readable when one that was killed has ended.
     pub(crate) fn dying(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.dying.iter().map(|process| process.pidfd.as_fd())
     }
 
-    /// A child was reaped.
-    pub(crate) fn reaped(&mut self, pid: Pid) {
+    /// Forgets a child that was reaped. Returns whether it was one of them.
+    pub(crate) fn forget(&mut self, pid: Pid) -> bool {
+        let count = |spares: &Self| spares.waiting.len() + spares.dying.len();
+        let before = count(self);
+        self.waiting.retain(|parked| parked.process.pid != pid);
         self.dying.retain(|process| process.pid != pid);
+        count(self) < before
     }
 }
 
@@ -179,7 +181,7 @@ impl Preloads {
         }
     }
 
-    /// Fails if the start of an interpreter has left processes beside it: they could do something to the program.
+    /// Fails if the start of an interpreter has left other processes, which could attack the program.
     fn check_alone(&self, parked: &Parked) -> Result<(), String> {
         let waiting = [&self.bare, &self.loaded, &self.replaced].into_iter().flatten();
         let known: Vec<_> = waiting.chain([parked]).map(|it| it.process.pid).collect();
@@ -190,11 +192,11 @@ impl Preloads {
         }
     }
 
-    /// After a start that failed: kills every process, because the interpreter may have started others, and starts the
-    /// one without modules again if that waited.
+    /// Cleans up after a failed start: kills every process, because the interpreter may have started others, and restarts the
+    /// one without modules if there was one.
     fn start_over(&mut self, preload: &Preload, oom_score: &OomScore) {
-        program::kill_everything();
-        // They are all children of this process by now; an error means that none is left.
+        processes::kill_everything();
+        // All of them are children of this process now. An error means that none is left.
         while waitpid(None, WaitOptions::empty()).is_ok() {}
         let had_bare = self.bare.take().is_some();
         (self.loaded, self.replaced) = (None, None);
@@ -236,7 +238,7 @@ impl Preloads {
             }
             match args {
                 Some(args) if program.is_none() && parked.go(args, stdin, packages) => {
-                    // One without modules takes no more than one that is started for the program.
+                    // One without modules takes no more than a new one.
                     memory = if parked.has_modules { parked.memory } else { 0 };
                     program = Some((parked.process, cpu));
                 }
@@ -245,8 +247,8 @@ impl Preloads {
         }
         waiting.extend(others.into_iter().flatten().chain(replaced));
         if program.is_none() {
-            // Beside the start of a new one their end takes no time. They would take processes from the program, and
-            // it may look at its neighbours.
+            // Next to the start of a new one, their end takes no time. They would count as processes of the program, and
+            // it could see them.
             waiting.drain(..).for_each(Parked::end);
         }
         let spares = Spares { waiting, dying: Vec::new(), unreported: Some(memory) };
@@ -257,9 +259,9 @@ impl Preloads {
 /// The interpreter that runs the cells of a session.
 pub(crate) struct StartedKernel {
     pub(crate) process: Process,
-    /// Its messages come and go here.
+    /// The channel of its messages.
     pub(crate) channel: UnixStream,
-    /// Whether it had waited.
+    /// Whether it was a waiting one.
     pub(crate) preloaded: bool,
 }
 
@@ -278,12 +280,12 @@ impl Preloads {
     pub(crate) fn into_kernel(
         self,
         kernel: &Kernel,
-        workdir: &str,
+        workdir: &Path,
         oom_score: &OomScore,
     ) -> io::Result<StartedKernel> {
         let Self { preload, bare, loaded, replaced, .. } = self;
         let is_like = |preload: &Preload| {
-            (preload.interpreter, preload.workdir.as_str()) == (kernel.interpreter, workdir)
+            (preload.interpreter, Path::new(&preload.workdir)) == (kernel.interpreter, workdir)
                 && (&preload.argv, &preload.env) == (&kernel.waiting, &kernel.env)
         };
         let is_fit = preload.as_ref().is_some_and(is_like);
@@ -311,7 +313,6 @@ impl Preloads {
                 let (channel, their_end) = inherited_channel()?;
                 let mut argv = kernel.argv.clone();
                 argv.push(their_end.as_raw_fd().to_string());
-                let workdir = Path::new(workdir);
                 let env = packages::variables(&kernel.env, packages);
                 let process =
                     Process::spawn(&argv, &env, workdir, oom_score, Some(b""))?.supervised()?;
@@ -321,12 +322,12 @@ impl Preloads {
     }
 }
 
-/// A channel whose other end, a high number, is inherited by what is started next.
+/// A channel. Its other end, a descriptor with a high number, is inherited by the next process that is started.
 fn inherited_channel() -> io::Result<(UnixStream, OwnedFd)> {
     let (channel, their_end) = UnixStream::pair()?;
     // Above the numbers of the interpreter's own descriptors.
     let their_end = rustix::io::fcntl_dupfd_cloexec(&their_end, CHANNEL)?;
-    // It finds its end by the number. Nothing else is started meanwhile that could inherit it.
+    // The process finds its end by the number. No other process is started meanwhile that could inherit it.
     rustix::io::fcntl_setfd(&their_end, FdFlags::empty())?;
     Ok((channel, their_end))
 }
@@ -339,8 +340,8 @@ fn arguments<'a>(preload: &Preload, job: &'a Job) -> Option<&'a [String]> {
         .then_some(args)
 }
 
-/// The variable that makes the interpreter load our file, before what the image or the language has in that
-/// variable.
+/// The variable that makes the interpreter load our file. The image's or the language's value of that variable
+/// follows.
 fn preload_variable(preload: &Preload) -> (&'static str, String) {
     let (name, value, separator) = match preload.interpreter {
         Interpreter::Python => ("PYTHONPATH", paths::PYTHON_PRELOAD.to_owned(), ":"),
@@ -376,8 +377,8 @@ impl Parked {
         Ok(Self { process, channel, memory: 0, has_modules: !preload.modules.is_empty() })
     }
 
-    /// Takes one that the engine has forked into the sandbox, whose template was checked. What it takes of the
-    /// sandbox's memory is what the program would take.
+    /// Takes one that the engine has forked into the sandbox, whose template was checked. It takes no more of the
+    /// sandbox's memory than the program would.
     fn accept(forks: &Forks) -> Result<(Self, String), String> {
         let (process, channel) = forks.accept().map_err(|error| error.to_string())?;
         let mut parked = Self { process, channel, memory: 0, has_modules: false };
@@ -421,11 +422,11 @@ impl Parked {
         Ok(())
     }
 
-    /// Sends the arguments; tells whether the interpreter went on to the program.
+    /// Sends the arguments. Returns whether the interpreter went on to the program.
     fn go(&mut self, args: &[String], stdin: &[u8], packages: Option<&Packages>) -> bool {
         // The program may start at once and check for input.
         self.process.stdin.feed(stdin);
-        let mut message = told(packages);
+        let mut message = packages_message(packages);
         message.extend_from_slice(b"go\0");
         for arg in args {
             message.extend_from_slice(arg.as_bytes());
@@ -436,10 +437,10 @@ impl Parked {
         sent.is_ok() && self.answers()
     }
 
-    /// Tells the interpreter to run a kernel instead of a program; tells whether it does.
+    /// Has the interpreter run a kernel instead of a program. Returns whether it does.
     fn becomes_kernel(&mut self, program: &str, packages: Option<&Packages>) -> bool {
         self.process.stdin.close();
-        let mut message = told(packages);
+        let mut message = packages_message(packages);
         message.extend_from_slice(format!("session\0{program}\0").as_bytes());
         self.channel.write_all(&message).is_ok() && self.answers()
     }
@@ -461,26 +462,21 @@ impl Parked {
 
     /// The error for an interpreter that ended, with the last line that it printed.
     fn exit_message(&mut self) -> String {
-        let pidfd = self.process.pidfd.as_fd();
-        let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-        let timeout = Duration::from_millis(500).try_into().ok();
-        let _ = poll(&mut fds, timeout.as_ref());
-        let mut printed = [0; 64 * 1024];
-        let stderr = self.process.stderr.as_mut();
-        let count = stderr.and_then(|pipe| pipe.read(&mut printed).ok()).unwrap_or(0);
-        let printed = String::from_utf8_lossy(&printed[..count]);
-        let last = printed.lines().rev().find(|line| !line.trim().is_empty());
-        format!("it ended: {}", last.unwrap_or("it printed no error").trim())
+        let mut fds = [poll::readable(self.process.pidfd.as_fd())];
+        // Its output is read in any case.
+        let _ = poll::wait(&mut fds, EXIT_TIMEOUT);
+        let last = last_line(self.process.stderr.as_mut());
+        format!("it ended: {}", last.as_deref().unwrap_or("it printed no error"))
     }
 }
 
-/// What an interpreter is told first: the set of packages that its program has, if it has one.
-fn told(packages: Option<&Packages>) -> Vec<u8> {
+/// The first part of a message to an interpreter: the set of packages of its program, if it has one.
+fn packages_message(packages: Option<&Packages>) -> Vec<u8> {
     let words = |set: &Packages| format!("packages\0{}\0", set.folder).into_bytes();
     packages.map_or_else(Vec::new, words)
 }
 
-/// How many processes there are beside this one, process 1 and those that are `known`. What has ended does nothing anymore.
+/// Number of running processes, without this one, process 1 and those in `known`.
 fn strangers(known: &[Pid]) -> io::Result<usize> {
     let others = processes::all()?.into_iter().filter(|pid| !known.contains(pid));
     Ok(others.filter(|pid| Stat::of(*pid).is_some_and(|stat| !stat.has_ended)).count())

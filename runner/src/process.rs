@@ -15,7 +15,7 @@ use rustix::process::{
 };
 
 /// The program's `oom_score_adj`: when memory runs out, the kernel kills it before the runner. If the runner
-/// were killed, nobody could report what happened.
+/// were killed, the server would get no report.
 const OOM_SCORE: &str = "500";
 
 /// The runner's own `oom_score_adj`, opened while that is still permitted.
@@ -36,13 +36,13 @@ impl OomScore {
     }
 }
 
-/// A started process in a session of its own.
+/// A started process that leads a session of processes.
 pub(crate) struct Process {
     pub(crate) pid: Pid,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
     pub(crate) stdin: Input,
-    /// The pipes do not block. Each is gone once it is of no more use.
+    /// The pipes do not block. Each is `None` once it is closed.
     pub(crate) stdout: Option<File>,
     pub(crate) stderr: Option<File>,
 }
@@ -146,7 +146,7 @@ impl Spawned {
     }
 }
 
-/// The way to a process's standard input. It does not block, and is closed once everything was written.
+/// The pipe to a process's standard input. It does not block, and is closed once everything was written.
 pub(crate) struct Input {
     pipe: Option<File>,
     fed: usize,
@@ -211,7 +211,7 @@ mod tests {
     fn a_program_finds_its_input_when_it_begins() {
         let argv = ["dd", "iflag=nonblock", "status=none"].map(str::to_owned);
         let (env, here) = (BTreeMap::new(), Path::new("/"));
-        // Nobody feeds it while it runs: it would be told that there is nothing yet.
+        // It is not fed while it runs: a read would fail because there is nothing yet.
         let spawned = Process::spawn(&argv, &env, here, &OomScore(None), Some(b"hello\n")).unwrap();
         let process = spawned.supervised().unwrap();
         let mut printed = String::new();

@@ -6,15 +6,15 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::End;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// How long processes may go on to start others while they are killed.
+/// How long processes may go on starting others while they are killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the kernel tells of a process.
+/// State of a process in `/proc`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stat {
-    /// Whether it has ended, and nobody has asked for its status yet.
+    /// Whether it has ended, and is perhaps a zombie.
     pub(crate) has_ended: bool,
     /// CPU time of its children that it has waited for.
     pub(crate) children_cpu: Duration,
@@ -26,7 +26,7 @@ pub(crate) struct Stat {
 const TICKS_PER_SECOND: u64 = 100;
 
 impl Stat {
-    /// Of a process that is there, perhaps as a zombie.
+    /// The state of a process, perhaps a zombie. `None` if there is no such process.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         Self::parse(&fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
     }
@@ -53,7 +53,7 @@ impl Stat {
     }
 }
 
-/// All processes of the sandbox but process 1 and this one.
+/// All processes of the sandbox except process 1 and this one.
 ///
 /// # Errors
 ///
@@ -69,7 +69,15 @@ pub(crate) fn all() -> io::Result<HashSet<Pid>> {
     Ok(pids)
 }
 
-/// Kills every process but those to `keep`, and those that they start meanwhile. Tells whether none is left.
+/// Kills every process of the sandbox except the runner and process 1, in one call, so that a fork bomb can't
+/// outrun it. The group of process 1, negated as `kill` wants it, is −1: everything the
+/// caller may signal. [`crate::park`] made sure that this is a sandbox.
+pub(crate) fn kill_everything() {
+    // An error means that no process was left.
+    let _ = kill_process_group(Pid::INIT, Signal::KILL);
+}
+
+/// Kills every process except those in `keep`, also those that are started meanwhile. Returns whether none is left.
 pub(crate) fn kill_all_but(keep: &HashSet<Pid>) -> bool {
     let until = Instant::now() + KILL_TIMEOUT;
     loop {

@@ -7,7 +7,7 @@ use isolator_runner::wire::{self, Failed, FailedCause, Job, Kind, Preload, Sessi
 
 use crate::unpack::{self, Given};
 
-/// A job with everything that belongs to it.
+/// A job with its files and its input.
 pub(crate) struct Request {
     pub(crate) job: Job,
     pub(crate) stdin: Vec<u8>,
@@ -15,12 +15,25 @@ pub(crate) struct Request {
     pub(crate) unpack: Duration,
 }
 
-/// Why there is nothing to run.
-pub(crate) enum NoRequest {
-    /// The server closed the stream without a job: the sandbox is not needed anymore.
-    Closed,
-    /// The job can't be done, and the server must be told.
+/// Why a job or a cell has no report.
+pub(crate) enum NotRun {
+    /// The runner can't go on, because the stream to the server is gone or the system refuses what it needs. It ends, and
+    /// with it the sandbox.
+    Over(io::Error),
+    /// It was not started. The server gets the reason.
     Failed(Failed),
+}
+
+impl From<io::Error> for NotRun {
+    fn from(error: io::Error) -> Self {
+        Self::Over(error)
+    }
+}
+
+impl From<Failed> for NotRun {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
 }
 
 /// The first frame of the server.
@@ -31,42 +44,52 @@ pub(crate) enum First {
 }
 
 /// Reads the first frame, or the next one after a [`Preload`].
-pub(crate) fn receive_first(stream: &mut impl io::Read) -> Result<First, NoRequest> {
-    match wire::read_frame(stream).map_err(protocol)? {
-        None => Err(NoRequest::Closed),
-        Some((kind @ Kind::Preload, payload)) => {
-            wire::parse_message(kind, &payload).map(First::Preload).map_err(protocol)
+pub(crate) fn receive_first(stream: &mut impl io::Read) -> Result<First, NotRun> {
+    let frame = wire::read_frame(stream)?;
+    let (kind, payload) = frame.ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    Ok(match kind {
+        Kind::Preload => First::Preload(wire::parse_message(kind, &payload)?),
+        Kind::Job => First::Job(wire::parse_message(kind, &payload)?),
+        Kind::Session => First::Session(wire::parse_message(kind, &payload)?),
+        _ => return Err(WireError::Unexpected(kind).into()),
+    })
+}
+
+impl From<WireError> for NotRun {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Io(error) => Self::Over(error),
+            other => {
+                let message = other.to_string();
+                Self::Failed(Failed { cause: FailedCause::Protocol, message })
+            }
         }
-        Some((kind @ Kind::Job, payload)) => {
-            wire::parse_message(kind, &payload).map(First::Job).map_err(protocol)
-        }
-        Some((kind @ Kind::Session, payload)) => {
-            wire::parse_message(kind, &payload).map(First::Session).map_err(protocol)
-        }
-        Some((kind, _)) => Err(protocol(WireError::Unexpected(kind))),
     }
 }
 
-fn protocol(error: WireError) -> NoRequest {
-    NoRequest::Failed(Failed { cause: FailedCause::Protocol, message: error.to_string() })
-}
-
-/// Reads what belongs to a job, and unpacks its workspace, until the server says *go*.
-pub(crate) fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NoRequest> {
+/// Reads the files and the input of a job, and unpacks its workspace.
+pub(crate) fn receive(job: Job, stream: &mut impl io::Read) -> Result<Request, NotRun> {
     let began = Instant::now();
     let mut frames = unpack::TarFrames::new(stream);
-    let given = unpack::unpack(&mut frames, &job.workdir).map_err(NoRequest::Failed)?;
+    let given = unpack::unpack(&mut frames, &job.workdir)?;
     let unpack = began.elapsed();
+    let next = frames.finish()?;
+    Ok(Request { job, stdin: receive_input(next, stream)?, given, unpack })
+}
 
-    let mut stdin = Vec::new();
-    let mut next = frames.finish().map_err(protocol)?;
+/// Reads input until the server says *go*. `next` is the first frame of it.
+pub(crate) fn receive_input(
+    mut next: Option<(Kind, Vec<u8>)>,
+    stream: &mut impl io::Read,
+) -> Result<Vec<u8>, WireError> {
+    let mut input = Vec::new();
     loop {
         match next {
-            Some((Kind::Stdin, payload)) => stdin.extend_from_slice(&payload),
-            Some((Kind::Go, _)) => return Ok(Request { job, stdin, given, unpack }),
-            Some((kind, _)) => return Err(protocol(WireError::Unexpected(kind))),
-            None => return Err(NoRequest::Closed),
+            Some((Kind::Stdin, payload)) => input.extend_from_slice(&payload),
+            Some((Kind::Go, _)) => return Ok(input),
+            Some((kind, _)) => return Err(WireError::Unexpected(kind)),
+            None => return Err(WireError::Io(io::ErrorKind::UnexpectedEof.into())),
         }
-        next = wire::read_frame(stream).map_err(protocol)?;
+        next = wire::read_frame(stream)?;
     }
 }

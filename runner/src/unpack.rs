@@ -57,7 +57,7 @@ impl<R: Read> Read for TarFrames<'_, R> {
             }
             self.payload.clear();
             self.at = 0;
-            self.advance().map_err(io::Error::other)?;
+            self.advance()?;
         }
         let rest = &self.payload[self.at..];
         let count = rest.len().min(buffer.len());
@@ -67,17 +67,17 @@ impl<R: Read> Read for TarFrames<'_, R> {
     }
 }
 
-/// The files of a request, to distinguish them from those that the program creates or changes.
+/// The files of a request, as they were before the program.
 pub(crate) struct Given {
     /// The modification time that all of them get.
     modified: SystemTime,
     /// By paths below the workspace.
     contents: BTreeMap<PathBuf, Content>,
-    /// No program can know it, so none can write something else with the same digest.
+    /// A random key of the digests: a program can't write another content with the same digest.
     key: RandomState,
 }
 
-/// What a file has in it.
+/// The content of a file, as its size and a digest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Content {
     size: u64,
@@ -113,8 +113,8 @@ impl Given {
 }
 
 impl Known for Given {
-    /// Its time says so if the program wrote to it, but not if it set the time back, moved another file there, or wrote
-    /// through a mapping; so what is in it is compared, too.
+    /// Compares the modification time, and then the content: a program can set the time back, move another file there, or write
+    /// through a mapping.
     fn has(&mut self, path: &Path, metadata: &Metadata, file: &File) -> io::Result<bool> {
         let (size, modified) = (metadata.len(), metadata.modified()?);
         match self.contents.get(path) {
@@ -126,7 +126,7 @@ impl Known for Given {
     }
 }
 
-/// What the server decides about a file's mode: who may read, write and execute it.
+/// The bits of a file's mode that the server decides: reading, writing and executing.
 pub(crate) const MODES: u32 = 0o777;
 
 /// Unpacks the tar into `workdir`. No tar at all leaves the workspace empty.
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// Unpacks one entry into a new workspace; the error, and what is in and beside the workspace then.
+    /// Unpacks one entry into a new workspace. Returns the error, and the names in the workspace's parent and in the workspace.
     fn unpack_one(name: &[u8], kind: EntryType) -> (Option<String>, Vec<String>) {
         let outside = tempfile::tempdir().unwrap();
         let workdir = outside.path().join("workdir");

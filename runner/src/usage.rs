@@ -1,4 +1,4 @@
-//! CPU time of processes: the system calls that the safe wrappers do not offer.
+//! CPU time of processes: system calls that the safe wrappers do not have.
 #![allow(unsafe_code)]
 
 use std::time::Duration;
@@ -10,11 +10,11 @@ use rustix::process::Pid;
 pub(crate) struct Reaped {
     pub(crate) pid: Pid,
     pub(crate) end: End,
-    /// User and system time, its own and that of its children which it waited for.
+    /// User and system time, its own and that of the children that it has waited for.
     pub(crate) cpu: Duration,
 }
 
-/// Waits for any child that has ended already; `None` if there is none.
+/// Reaps a child that has ended; `None` if there is none.
 pub(crate) fn reap() -> Option<Reaped> {
     let mut status = 0;
     // SAFETY: `rusage` is plain numbers, for which all zeroes is a value.

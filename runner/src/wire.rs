@@ -9,15 +9,15 @@
 //!                            ◀──────  Preload    an interpreter to start ahead of it; optional
 //!   Preloaded {memory …}     ──────▶             and once more for one with modules
 //!                                                parked from here on, possibly frozen
-//!                            ◀──────  Job        what to run, and its limits
+//!                            ◀──────  Job        the program, and its limits
 //!                            ◀──────  Tar …      the workspace, in chunks of one tar stream
 //!                            ◀──────  Stdin …    the program's whole standard input, in chunks
 //!                            ◀──────  Go         unpack, start, the deadline begins
-//!   Started                  ──────▶             what happens now is the program's doing
+//!   Started                  ──────▶             from here on, a failure is the program's doing
 //!   Stdout … Stderr …        ──────▶             heads as they are printed
 //!   Alone {memory}           ──────▶             interpreters that it did not need are gone; if it runs so long
 //!   Stdout … Stderr …        ──────▶             tails, once the program has ended
-//!   File, Content … …        ──────▶             what it left in the workspace
+//!   File, Content … …        ──────▶             the files that it left in the workspace
 //!   Exit | Failed            ──────▶             the last frame
 //! ```
 //!
@@ -42,7 +42,7 @@ pub use self::session::{
 mod kind;
 pub mod session;
 
-/// Exit code of process 1 after the runner, its child, has ended. Nobody outside gives it.
+/// Exit code of process 1 after the runner, its child, has ended. No engine gives it.
 pub const RUNNER_ENDED: u8 = 70;
 
 /// Version of the protocol, sent by the runner in [`Ready`]. The server refuses any other.
@@ -51,7 +51,7 @@ pub const VERSION: u32 = 11;
 /// Longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
 
-/// Most created or changed files that are listed.
+/// Maximum number of created or changed files that are listed.
 pub const MAX_FILES: usize = 1000;
 
 /// Longest path of a listed file, in bytes.
@@ -77,12 +77,21 @@ pub enum WireError {
     Payload {
         /// Kind of the frame.
         kind: Kind,
-        /// What is wrong with it, in no more than 300 characters. They can be the sender's, so they are quoted.
+        /// The error, in no more than 300 characters. They can be the sender's, so they are quoted.
         why: String,
     },
     /// The stream itself failed, or ended inside a frame.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl From<WireError> for io::Error {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Io(error) => error,
+            other => Self::other(other),
+        }
+    }
 }
 
 /// The runner can take a job.
@@ -98,7 +107,7 @@ pub struct Ready {
 /// that has imported the modules, for programs that are likely to use them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preload {
-    /// Which interpreter it is: each is stopped before its program in a different way.
+    /// Its kind: each is stopped before its program in a different way.
     pub interpreter: Interpreter,
     /// The start of a command. It serves every job whose command begins like this.
     pub argv: Vec<String>,
@@ -127,7 +136,7 @@ pub enum Interpreter {
 }
 
 impl Interpreter {
-    /// Its name, as people write it.
+    /// Its name, for users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Python => "Python",
@@ -154,13 +163,13 @@ pub struct Preloaded {
     /// Memory of the interpreters that wait, in bytes; what they share with other sandboxes, as the
     /// files that they run, is not counted.
     pub memory: u64,
-    /// What could not be done as [`Preload`] asked, one sentence each. Programs then get a new interpreter.
+    /// Failures to do as [`Preload`] asked, one sentence each. Programs then get a new interpreter.
     pub complaints: Vec<String>,
-    /// Why the one that was forked into the sandbox just now did not get ready.
+    /// Why the interpreter that was just forked into the sandbox was not ready.
     pub not_ready: Option<String>,
 }
 
-/// What to run.
+/// A program to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// The program and its arguments; the program is looked up in the job's `PATH`.
@@ -175,11 +184,11 @@ pub struct Job {
     pub deadline: Duration,
     /// CPU time after which the kernel ends a process of the program, to the nearest second.
     pub cpu_time: Option<Duration>,
-    /// What is kept of what the program prints.
+    /// How much of its output is kept.
     pub output: OutputLimits,
     /// Which of the interpreters that wait may run the program.
     pub interpreter: Wanted,
-    /// Which of the files that it creates or changes in the workspace are reported, if any.
+    /// The created or changed files of the workspace that are reported, if any.
     pub files: Option<WantedFiles>,
     /// The set of packages that it can import from, if any.
     #[serde(default)]
@@ -189,20 +198,20 @@ pub struct Job {
 /// A set of packages in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packages {
-    /// For which interpreter it is.
+    /// The interpreter that imports them.
     pub interpreter: Interpreter,
     /// Its folder: the user base of Python, or the folder with `node_modules`.
     pub folder: String,
 }
 
-/// Which of the files that a program created or changed are sent. All are listed, [`MAX_FILES`] at most.
+/// The created or changed files that are sent. All are listed, [`MAX_FILES`] at most.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantedFiles {
     /// Patterns of paths below the workspace. In all of them `*` stops at a slash and `**` does not.
     pub globs: Vec<String>,
     /// Whether pictures are sent, too. They are recognized by their extension.
     pub pictures: bool,
-    /// Most bytes of all files that are sent. A file that does not fit is skipped.
+    /// Maximum size of all files that are sent, in bytes. A file that does not fit is skipped.
     pub most: u64,
 }
 
@@ -217,7 +226,7 @@ pub struct ChangedFile {
     pub sent: bool,
 }
 
-/// Nothing that waited for a program is left in the sandbox, except what the program runs in. Programs that end at
+/// No waiting interpreter is left in the sandbox, except the one that runs the program. Programs that end at
 /// once end before this is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alone {
@@ -255,20 +264,20 @@ pub enum KillReason {
     Deadline,
     /// It printed more than [`OutputLimits::kill`].
     OutputLimit,
-    /// Nobody waits for it anymore. Only a cell can be told so: the sandbox of a job is removed.
+    /// Its client does not wait for it anymore. That is for cells: the sandbox of a job is removed instead.
     Cancelled,
 }
 
-/// What became of one output stream, in bytes.
+/// Counts of one output stream, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamCount {
     /// Written by the program.
     pub total: u64,
-    /// Neither in the head nor in the tail.
+    /// In neither the head nor the tail.
     pub dropped: u64,
 }
 
-/// Most files in `/tmp` that are named.
+/// Maximum number of files in `/tmp` that are named.
 pub const MAX_IN_TMP: usize = 3;
 
 /// The program ran; the last frame of the stream.
@@ -295,10 +304,10 @@ pub struct Exit {
     pub stdout: StreamCount,
     /// Standard error.
     pub stderr: StreamCount,
-    /// Whether there are files that the program created or changed and that were not listed, because they
-    /// were too many or could not be looked at.
+    /// Whether created or changed files are missing from the list, because they
+    /// were too many or could not be read.
     pub more_files: bool,
-    /// Names of files that it left in `/tmp`, at most [`MAX_IN_TMP`] of them. They do not come back.
+    /// Names of files that it left in `/tmp`, at most [`MAX_IN_TMP`]. They are not sent.
     pub in_tmp: Vec<String>,
     /// Time that unpacking the workspace took.
     pub unpack: Duration,
@@ -311,7 +320,7 @@ pub struct Exit {
 /// The program did not run; the last frame of the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// What could not be done.
+    /// The step that failed.
     pub cause: FailedCause,
     /// The system's message.
     pub message: String,

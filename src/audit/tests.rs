@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
+use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::run::outcome::Status;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, SealFlags, fchmod, flock};
 use serde_json::Value;
@@ -16,7 +17,7 @@ use super::*;
 
 fn config(folder: &Path) -> AuditConfig {
     let path = folder.join("audit.jsonl");
-    AuditConfig { path, max: 1 << 20, keep: 2, code: false, refuses: false }
+    AuditConfig { path, max: ByteSize::mib(1), keep: 2, ..AuditConfig::default() }
 }
 
 /// The lines of a file, each of which is whole.
@@ -35,7 +36,7 @@ async fn a_line_says_what_ran_and_not_the_code_itself() {
     let mut config = config(folder.path());
     for has_code in [false, true] {
         config.code = has_code;
-        let audit = Audit::open(Some(&config)).unwrap();
+        let audit = Audit::open(&config).unwrap();
         let mut note = audit.begin(&client(), "execute_code");
         note.place("python", Some("handle"));
         note.code("print('secret\u{202e}')");
@@ -62,10 +63,10 @@ async fn a_line_says_what_ran_and_not_the_code_itself() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_anymore_has_a_line_as_well() {
+async fn a_cancelled_call_has_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    let audit = Audit::open(Some(&config)).unwrap();
+    let audit = Audit::open(&config).unwrap();
     drop(audit.begin(&client(), "execute_code"));
     audit.close().await;
     assert_eq!(lines(&config.path)[0]["status"], CANCELLED_STATUS);
@@ -78,8 +79,8 @@ const CANCELLED_STATUS: &str = "cancelled";
 #[tokio::test]
 async fn a_long_file_is_replaced_and_no_line_is_lost_or_cut() {
     let folder = tempfile::tempdir().unwrap();
-    let config = AuditConfig { max: 2000, ..config(folder.path()) };
-    let audit = Audit::open(Some(&config)).unwrap();
+    let config = AuditConfig { max: ByteSize::bytes(2000), ..config(folder.path()) };
+    let audit = Audit::open(&config).unwrap();
     for number in 0..12 {
         audit.begin(&client(), &format!("tool-{number}-{}", "x".repeat(400)));
     }
@@ -102,7 +103,7 @@ async fn a_long_file_is_replaced_and_no_line_is_lost_or_cut() {
 async fn a_file_that_was_moved_away_is_made_again() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    let audit = Audit::open(Some(&config)).unwrap();
+    let audit = Audit::open(&config).unwrap();
     audit.begin(&client(), "one");
     audit.reopen();
     let path = config.path.clone();
@@ -134,7 +135,7 @@ async fn what_can_not_be_written_is_refused_at_the_start() {
     let node = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, node, mode, 0).unwrap();
     for path in [FULL, folder.path().to_str().unwrap(), "/nowhere/audit", pipe.to_str().unwrap()] {
-        let error = Audit::open(Some(&at(path))).unwrap_err();
+        let error = Audit::open(&at(path)).unwrap_err();
         assert!(format!("{error:#}").contains(path), "{error:#}");
         assert!(problem(&at(path)).is_some(), "{path}");
     }
@@ -148,9 +149,10 @@ async fn while_lines_can_not_be_written_calls_go_on_or_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let inside = folder.path().join("log");
         fs::create_dir(&inside).unwrap();
-        let config = AuditConfig { refuses, ..config(&inside) };
-        let audit = Audit::open(Some(&config)).unwrap();
-        // Nobody, not even root, makes a file in a folder that is gone.
+        let on_full_disk = if refuses { OnFullDisk::Refuse } else { OnFullDisk::Continue };
+        let config = AuditConfig { on_full_disk, ..config(&inside) };
+        let audit = Audit::open(&config).unwrap();
+        // Not even root can make a file in a folder that is gone.
         let away = folder.path().join("away");
         fs::rename(&inside, &away).unwrap();
         audit.begin(&client(), "one");
@@ -169,7 +171,7 @@ async fn while_lines_can_not_be_written_calls_go_on_or_are_refused() {
     }
 }
 
-/// Moves the folder of a log away and back. Nobody, not even root, makes a file in a folder that is gone.
+/// Moves the folder of a log away and back. Not even root can make a file in a folder that is gone.
 struct Folder {
     _parent: tempfile::TempDir,
     inside: PathBuf,
@@ -186,7 +188,7 @@ impl Folder {
 
     /// The configuration of a log in it that refuses calls.
     fn config(&self) -> AuditConfig {
-        AuditConfig { refuses: true, ..config(&self.inside) }
+        AuditConfig { on_full_disk: OnFullDisk::Refuse, ..config(&self.inside) }
     }
 
     fn go(&self) {
@@ -201,7 +203,7 @@ impl Folder {
 #[tokio::test]
 async fn calls_are_served_again_once_the_file_can_be_opened_although_no_line_comes() {
     let folder = Folder::new();
-    let audit = Audit::open(Some(&folder.config())).unwrap();
+    let audit = Audit::open(&folder.config()).unwrap();
     folder.go();
     audit.reopen();
     until(|| audit.refusal().is_some()).await;
@@ -213,7 +215,7 @@ async fn calls_are_served_again_once_the_file_can_be_opened_although_no_line_com
 #[tokio::test]
 async fn a_line_that_is_lost_after_the_last_one_was_written_does_not_refuse_calls_for_ever() {
     let folder = Folder::new();
-    let audit = Audit::open(Some(&folder.config())).unwrap();
+    let audit = Audit::open(&folder.config()).unwrap();
     audit.begin(&client(), "one");
     until(|| audit.counts().unwrap().written == 1).await;
     let log = audit.0.as_ref().unwrap();
@@ -228,7 +230,7 @@ async fn a_line_that_is_lost_after_the_last_one_was_written_does_not_refuse_call
 #[test]
 fn a_disk_that_hangs_refuses_calls_before_lines_are_lost() {
     for refuses in [false, true] {
-        // Whoever has the receiver takes nothing from it.
+        // The receiver is held, and nothing is taken from it.
         let hanging = || {
             let (messages, received) = sync_channel(MAX_WAITING);
             let log = Log { messages, state: Arc::default(), has_code: false, refuses };
@@ -258,7 +260,7 @@ fn a_disk_that_hangs_refuses_calls_before_lines_are_lost() {
 async fn lines_that_wait_are_written_although_the_server_uses_another_log() {
     let folder = Folder::new();
     let config = folder.config();
-    let audit = Audit::open(Some(&config)).unwrap();
+    let audit = Audit::open(&config).unwrap();
     folder.go();
     audit.begin(&client(), "one");
     until(|| audit.refusal().is_some()).await;
@@ -270,7 +272,7 @@ async fn lines_that_wait_are_written_although_the_server_uses_another_log() {
     until(|| fs::read_to_string(&config.path).is_ok_and(|text| text.lines().count() == 2)).await;
 }
 
-/// What the server's log says.
+/// The text of the server's log.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<u8>>>);
 
@@ -329,7 +331,7 @@ fn a_full_disk_leaves_the_lines_of_other_writers() {
 #[test]
 fn several_writers_share_a_file_and_its_rotation() {
     let folder = tempfile::tempdir().unwrap();
-    let config = AuditConfig { max: 400, keep: 100, ..config(folder.path()) };
+    let config = AuditConfig { max: ByteSize::bytes(400), keep: 100, ..config(folder.path()) };
     let [mut one, mut two] = [(); 2].map(|()| AuditFile::open(&config).unwrap());
     let add = |file: &mut AuditFile| file.add("{\"tool\":\"x\"}\n").unwrap();
     for _ in 0..50 {
@@ -377,7 +379,7 @@ fn a_file_that_others_can_read_or_write_is_refused_also_behind_a_link() {
     for (mode, is_refused) in [(0o644, true), (0o620, true), (0o602, true), (0o600, false)] {
         fs::set_permissions(&config.path, Permissions::from_mode(mode)).unwrap();
         for config in [&config, &link] {
-            let error = Audit::open(Some(config)).err().map(|error| format!("{error:#}"));
+            let error = Audit::open(config).err().map(|error| format!("{error:#}"));
             for problem in [error, problem(config)] {
                 assert_eq!(problem.is_some(), is_refused, "{mode:o}");
                 assert!(problem.is_none_or(|it| it.contains("chmod 600")), "{mode:o}");

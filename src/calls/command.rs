@@ -29,7 +29,10 @@ impl Calls {
     ) -> Result<Finished, CallError> {
         let Wanted { files, stdin, max_wait_ms } = wanted;
         let mut share = self.in_flight.share(&call.client);
-        self.admit(&mut share, arguments.weight() + stdin.len())?;
+        if !share.grow(arguments.weight() + stdin.len()) {
+            let most = self.config.requests.max_in_flight.as_usize();
+            return Err(CallError::TooMuchAtOnce(most));
+        }
         if let Some(code) = &arguments.entrypoint_code {
             note.code(code);
         }
@@ -62,7 +65,7 @@ impl Calls {
             true => WantedFiles {
                 globs: vec!["**".to_owned()],
                 pictures: true,
-                most: self.config.results.files,
+                most: self.config.results.files.as_bytes(),
             },
             false => WantedFiles::default(),
         }

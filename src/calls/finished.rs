@@ -7,9 +7,10 @@ use serde_json::Value;
 use super::served::Ran;
 use crate::config::Config;
 use crate::packages::Packages;
-use crate::result::explain::{self, Caller, Context};
-use crate::result::files::FileReport;
+use crate::result::context::{Caller, Context};
+use crate::result::explain;
 use crate::result::report::Report;
+use crate::result::returned::FileReport;
 
 /// The key of a request's `_meta` with which a command asks for it, and of the answer's.
 pub(crate) const FINISHED: &str = "isolator/finished";

@@ -1,64 +1,78 @@
-//! Values of the configuration, held against their bounds.
+//! The rules of the configuration that need more than one key, and the problems that were found.
 
-use std::time::Duration;
+use std::fmt;
+use std::path::Path;
 
-use isolator_pool::engine::limits::{ByteSize, CpuShare};
+use serde_json::Value;
 
-use super::Problem;
-use super::defaults::{CPUS, MAX_MEMORY_MB, MEMORY_MB, MIN_MEMORY_MB};
+/// Something wrong in a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key, as `languageSettings.python.cpus`, or the environment variable that set it.
+    pub path: String,
+    /// The error and its correction.
+    pub message: String,
+}
 
-/// Collects problems, so that all are reported at once.
-#[derive(Default)]
-pub(super) struct Check {
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// The rules that are being checked. All problems are collected, to be reported together.
+pub(super) struct Check<'a> {
+    /// The keys that are set.
+    pub(super) document: &'a Value,
+    /// The folder in which relative paths start.
+    pub(super) directory: &'a Path,
     pub(super) problems: Vec<Problem>,
 }
 
-impl Check {
+impl Check<'_> {
     pub(super) fn problem(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.problems.push(Problem { path: path.into(), message: message.into() });
+        let problem = Problem { path: path.into(), message: message.into() };
+        // Each language finds a wrong default again.
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
     }
 
-    /// What is wrong with a regular expression. The library draws it over several lines, the last of which says it.
+    /// Reports an invalid regular expression. The last line of the library's message has the reason.
     pub(super) fn pattern(&mut self, path: impl Into<String>, error: &regex::Error) {
         let drawn = error.to_string();
-        let said = drawn.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        self.problem(path, format!("is not a regular expression: {said}"));
+        let reason = drawn.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        self.problem(path, format!("is not a regular expression: {reason}"));
     }
 
-    /// The number, or a problem and the default if it is out of range.
-    pub(super) fn within<T>(&mut self, path: &str, value: T, least: T, most: T, default: T) -> T
+    /// Whether the file or the environment sets a key.
+    pub(super) fn is_set(&self, path: &str) -> bool {
+        path.split('.').try_fold(self.document, |at, key| at.get(key)).is_some()
+    }
+
+    /// Reports a number that is out of range, for bounds that depend on other keys.
+    pub(super) fn within<T>(&mut self, path: &str, value: T, least: T, most: T)
     where
-        T: PartialOrd + std::fmt::Display + Copy,
+        T: PartialOrd + fmt::Display,
     {
-        if value >= least && value <= most {
-            return value;
-        }
-        self.problem(path, format!("expected a number from {least} to {most}, not {value}"));
-        default
-    }
-
-    pub(super) fn memory(&mut self, path: &str, mb: u64) -> ByteSize {
-        ByteSize::mib(self.within(path, mb, MIN_MEMORY_MB, MAX_MEMORY_MB, MEMORY_MB))
-    }
-
-    pub(super) fn cpu(&mut self, path: &str, cores: f64) -> CpuShare {
-        // The engine refuses less than a hundredth.
-        let cores = self.within(path, cores, 0.01, 1024.0, CPUS);
-        CpuShare::from_cores(cores).unwrap_or(CpuShare::millis(500))
-    }
-
-    pub(super) fn duration(
-        &mut self,
-        path: &str,
-        value: Option<Duration>,
-        default: Duration,
-    ) -> Duration {
-        match value {
-            Some(Duration::ZERO) => {
-                self.problem(path, "a duration of zero is not allowed");
-                default
-            }
-            value => value.unwrap_or(default),
+        if value < least || value > most {
+            let message = format!("expected a whole number from {least} to {most}, not {value}");
+            self.problem(path, message);
         }
     }
+
+    /// How many of `all` one client can have: three quarters unless the key is set.
+    pub(super) fn share(&mut self, path: &str, of_one: &mut usize, all: usize) {
+        if self.is_set(path) {
+            self.within(path, *of_one, 1, all);
+        } else {
+            *of_one = three_quarters(all);
+        }
+    }
+}
+
+/// The most that one client can have: at least a quarter is for the others, if there is more than one.
+pub(super) const fn three_quarters(all: usize) -> usize {
+    let share = all - all.div_ceil(4);
+    if share == 0 { 1 } else { share }
 }

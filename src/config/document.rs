@@ -7,9 +7,9 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
-use super::Problem;
+use super::check::Problem;
 
-/// Windows' editors begin files with it.
+/// Editors on Windows begin files with it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Reads the text as a JSON object.
@@ -30,8 +30,8 @@ fn problem(path: impl Into<String>, message: impl Into<String>) -> Problem {
     Problem { path: path.into(), message: message.into() }
 }
 
-/// A key whose value is `null` is not set.
-fn without_nulls(value: Value) -> Value {
+/// The document without the keys whose value is `null`: they are not set.
+pub(super) fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(keys) => {
             let keys = keys.into_iter().filter(|(_, value)| !value.is_null());
@@ -43,7 +43,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// What is wrong with a text that is not JSON, and where.
+/// The first syntax error of a text that is not JSON.
 fn not_json(text: &str, error: &serde_json::Error) -> Problem {
     let (line, column) = (error.line(), error.column());
     if error.classify() == Category::Eof {
@@ -60,7 +60,7 @@ fn not_json(text: &str, error: &serde_json::Error) -> Problem {
     problem(path, in_words(said))
 }
 
-/// What the JSON parser says, for people who don't write parsers.
+/// The message of the JSON parser in plain words.
 fn in_words(said: &str) -> String {
     let words = match said {
         "expected value" => "expected a value: a number, true, false, \"text\", [ or {",
@@ -80,7 +80,7 @@ fn in_words(said: &str) -> String {
     words.to_owned()
 }
 
-/// Keys that an object has twice. JSON allows them, but one of the values would be ignored.
+/// Finds keys that an object has twice. JSON allows them, but one of the values would be ignored.
 fn duplicates(text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     // It is JSON by now, which these options all accept.
@@ -111,6 +111,18 @@ fn find_duplicates(value: &ast::Value<'_>, path: &str, problems: &mut Vec<Proble
             }
         }
         _ => {}
+    }
+}
+
+/// Puts the keys of a document over those of another.
+pub(super) fn merge(under: &mut Value, over: &Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, over) in over {
+                merge(under.entry(key).or_insert(Value::Null), over);
+            }
+        }
+        (under, over) => *under = over.clone(),
     }
 }
 

@@ -2,31 +2,29 @@
 //!
 //! A name is `ISOLATOR_` and the path of the key, in capital letters, with `_` between the words of a key and `__`
 //! between keys. A name with `__` that leads to no key is an error, and so is one that is almost right. All others are
-//! left alone, because orchestrators set such variables too (`ISOLATOR_SERVICE_HOST`).
+//! ignored, because orchestrators set such variables too (`ISOLATOR_SERVICE_HOST`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use serde_json::{Value, json};
 
-use super::Problem;
-use super::shape::{Shape, configuration, nearest};
+use super::check::Problem;
+use super::shape::{self, Shape};
+use super::similar::{SIMILAR, nearest};
 
-/// What names begin with.
+/// The beginning of all names.
 const PREFIX: &str = "ISOLATOR_";
 
-/// Between keys.
+/// The separator between keys.
 const SEPARATOR: &str = "__";
 
-/// Names that have a meaning of their own. Tests and build scripts set those that begin with `TEST_`.
+/// Names with another meaning. Tests and build scripts set those that begin with `TEST_`.
 const OTHERS: [&str; 4] = ["CONFIG", "BIN", "RUNNER", "PRELOAD"];
 const OF_TESTS: &str = "TEST_";
 
 /// How similar a name without `__` must be to one of ours to be taken for a typing error.
-const SIMILAR: f64 = 0.9;
-
-/// How similar a name must be to be suggested.
-const SUGGESTED: f64 = 0.6;
+const VERY_SIMILAR: f64 = 0.9;
 
 /// A key that the environment sets.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,8 +37,9 @@ pub(super) struct Override {
     pub(super) value: Value,
 }
 
-/// The overrides among these variables. A variable that is empty is not set.
+/// The overrides among these variables, of a configuration with this shape. A variable that is empty is not set.
 pub(super) fn overrides(
+    all: &Shape,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     languages: &[String],
     problems: &mut Vec<Problem>,
@@ -55,21 +54,21 @@ pub(super) fn overrides(
         };
         let words: Vec<&str> = name.split(SEPARATOR).collect();
         let problem = |message| Problem { path: variable.to_owned(), message };
-        let Some((path, shape)) = resolve(configuration(), &words, languages) else {
-            problems.extend(misspelt(variable, name, languages));
+        let Some((path, of_key)) = resolve(all, &words, languages) else {
+            problems.extend(misspelt(all, variable, name, languages));
             continue;
         };
-        match text.to_str().map(|text| (text, value(shape, text))) {
+        match text.to_str().map(|text| (text, value(of_key, text))) {
             None => problems.push(problem("is not UTF-8 text".to_owned())),
             Some((text, None)) => {
-                let json = matches!(shape, Shape::List(_)).then_some(", written as JSON");
-                let (expected, json) = (shape.expected(), json.unwrap_or_default());
-                let shown = super::shape::shown(&json!(text));
+                let json = matches!(of_key, Shape::List(_)).then_some(", written as JSON");
+                let (expected, json) = (of_key.expected(), json.unwrap_or_default());
+                let shown = shape::shown(&json!(text));
                 problems.push(problem(format!("expected {expected}{json}, not {shown}")));
             }
             Some((_, Some(value))) => {
                 let before = problems.len();
-                shape.check(&value, variable, problems);
+                of_key.check_part(&value, variable, all, problems);
                 if problems.len() == before {
                     found.push(Override { variable: variable.to_owned(), path, value });
                 }
@@ -106,7 +105,7 @@ fn resolve<'a>(
             let (key, below) = keys.iter().find(|(key, _)| in_capitals(key) == *first)?;
             (key.clone(), below, rest)
         }
-        // Names of variables, which are as they are.
+        // Names of variables, which are used as they are.
         (Shape::Names(each), words) if matches!(**each, Shape::Text) => {
             let name = words.join(SEPARATOR);
             return (!name.is_empty()).then(|| (vec![name], &**each));
@@ -145,19 +144,21 @@ fn in_capitals(key: &str) -> String {
 /// The value that a text stands for, if it can be one.
 fn value(shape: &Shape, text: &str) -> Option<Value> {
     match shape {
-        Shape::Text | Shape::Duration | Shape::Choice(_) => Some(json!(text)),
+        Shape::Text | Shape::Duration { .. } | Shape::Address | Shape::Choice(_) => {
+            Some(json!(text))
+        }
         _ => serde_json::from_str(text.trim()).ok(),
     }
 }
 
-/// A problem if the name looks as if one of ours was meant.
-fn misspelt(variable: &str, name: &str, languages: &[String]) -> Option<Problem> {
+/// The problem of a name that is similar to one of ours.
+fn misspelt(all: &Shape, variable: &str, name: &str, languages: &[String]) -> Option<Problem> {
     let mut known = Vec::new();
-    all_names(configuration(), "", languages, &mut known);
+    all_names(all, "", languages, &mut known);
     let section = known.iter().find(|it| it.starts_with(&format!("{name}{SEPARATOR}")));
     let near = match name.contains(SEPARATOR) {
-        true => section.or_else(|| nearest(name, known.iter(), SUGGESTED)),
-        false => Some(section.or_else(|| nearest(name, known.iter(), SIMILAR))?),
+        true => section.or_else(|| nearest(name, known.iter(), SIMILAR)),
+        false => Some(section.or_else(|| nearest(name, known.iter(), VERY_SIMILAR))?),
     };
     let message = match near {
         Some(near) => format!("sets no key of the configuration; did you mean {PREFIX}{near}?"),
@@ -191,12 +192,13 @@ fn all_names(shape: &Shape, path: &str, languages: &[String], found: &mut Vec<St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::root;
 
     fn of(variables: &[(&str, &str)]) -> Result<Vec<(String, Value)>, Vec<String>> {
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         let mut problems = Vec::new();
         let languages = ["python".to_owned(), "c-lang".to_owned()];
-        let found = overrides(variables, &languages, &mut problems);
+        let found = overrides(root::shape(), variables, &languages, &mut problems);
         if problems.is_empty() {
             return Ok(found.into_iter().map(|it| (it.path.join("."), it.value)).collect());
         }
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_others_and_empty_ones_are_left_alone() {
+    fn other_and_empty_variables_are_ignored() {
         for name in [
             "PATH",
             "ISOLATOR_CONFIG",
@@ -284,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_variable_is_told_in_words() {
+    fn a_wrong_variable_is_reported_with_a_correction() {
         for (variable, text, message) in [
             (
                 "ISOLATOR_POOL__SIZE",
                 "many",
-                "expected a whole number of at least 0, or {\"max\": …, \"min\": …}, not \"many\"",
+                "expected a whole number from 0 to 1000, or {\"max\": …, \"min\": …}, not \"many\"",
             ),
-            ("ISOLATOR_POOL__SIZE", "-1", "expected a whole number of at least 0, not -1"),
+            ("ISOLATOR_POOL__SIZE", "-1", "expected a whole number from 0 to 1000, not -1"),
             ("ISOLATOR_DEFAULT_READ_ONLY_ROOTFS", "yes", "expected true or false, not \"yes\""),
             (
                 "ISOLATOR_LIMITS__MAX_TIMEOUT",

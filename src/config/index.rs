@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use isolator_pool::engine::preload::Interpreter;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// Where packages come from. Whatever shows it leaves out the credentials.
+/// Where packages come from. It is always shown without its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Index {
     /// An address, with the credentials that are in it.
@@ -20,7 +21,7 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, without the text, which may hold a password.
+    /// The error, without the text, which may hold a password.
     pub(super) fn parse(
         interpreter: Interpreter,
         text: &str,
@@ -57,8 +58,8 @@ impl Index {
         }
     }
 
-    /// The address with its credentials. Nobody but the tool that uses them may see them: not its command line, which
-    /// all users of the machine can read.
+    /// The address with its credentials. Only the tool that uses them may see them; its command line must not have them,
+    /// because all users of the machine can read it.
     pub fn with_credentials(&self) -> Option<&str> {
         match self {
             Self::Url(url) => Some(url),
@@ -66,7 +67,7 @@ impl Index {
         }
     }
 
-    /// Whether others between it and this machine can read and change what it says.
+    /// Whether machines on the way to it can read and change its answers.
     pub(super) fn is_open(&self) -> bool {
         let Self::Url(url) = self else { return false };
         let Some(host) = authority(url).filter(|_| url.to_ascii_lowercase().starts_with("http:"))
@@ -99,7 +100,20 @@ impl fmt::Debug for Index {
     }
 }
 
-/// The address without name, password and query, which may be a secret, too.
+impl Serialize for Index {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Reads the text as it is. [`Index::parse`] checks it, and finds folders.
+impl<'de> Deserialize<'de> for Index {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::Url)
+    }
+}
+
+/// The address without its name, password and query. The query may be a secret, too.
 pub(super) fn without_credentials(url: &str) -> String {
     let Some(authority) = authority(url) else { return url.to_owned() };
     let start = url.len() - after_scheme(url).map_or(0, str::len);
@@ -113,7 +127,7 @@ pub(super) fn without_credentials(url: &str) -> String {
     format!("{}{hidden}{host}{path}{query}", &url[..start])
 }
 
-/// A text in which addresses may be, without their credentials.
+/// Removes the credentials from the addresses in a text.
 pub(super) fn without_any_credentials(text: &str) -> String {
     let mut parts = text.split("://");
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -144,13 +158,13 @@ fn after_scheme(url: &str) -> Option<&str> {
     url.split_once("://").map(|(_, rest)| rest)
 }
 
-/// Name, password, host and port.
+/// The part of an address with name, password, host and port.
 fn authority(url: &str) -> Option<&str> {
     let rest = after_scheme(url)?;
     Some(&rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())])
 }
 
-/// Whether it is an address of the web with a host and perhaps a port. A password with a slash in it would end the host too soon.
+/// Whether a text is a web address with a host and an optional port. A password with a slash would end the host too early.
 fn is_web_address(url: &str) -> bool {
     let Some(authority) = authority(url) else { return false };
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -189,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_index_is_refused_without_repeating_it() {
+    fn an_invalid_index_is_refused_without_repeating_it() {
         for text in [
             "",
             "https://",

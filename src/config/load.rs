@@ -1,4 +1,4 @@
-//! From a file and the environment to a configuration.
+//! Loads a configuration from a file and the environment.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -6,52 +6,33 @@ use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
+use super::check::{Check, Problem};
 use super::environment::{self, Override};
-use super::raw::{RawConfig, RawLanguage};
-use super::shape::{configuration, nearest};
-use super::{Config, FILE_NAME, document, index, validate};
+use super::language::built_in;
+use super::root::{Config, Settings, shape};
+use super::{document, index};
 
-/// The languages that need no configuration, in the form of `languageSettings`.
-const BUILT_IN_LANGUAGES: &str = include_str!("languages.json");
+/// Name of the file.
+pub const FILE_NAME: &str = "isolator_config.json";
 
-/// How similar the name of a built-in language must be to be suggested, from 0 to 1. TypeScript is not meant to be JavaScript.
-const SIMILAR_LANGUAGE: f64 = 0.7;
-
-/// Largest file. A larger one is another file, or no file but a device.
+/// Largest file. A larger one is not a configuration, or is a device.
 const MAX_FILE: u64 = 4 << 20;
 
-/// Something wrong in a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The key, as `languageSettings.python.cpus`, or the environment variable that set it.
-    pub path: String,
-    /// What is wrong with it and what would be right.
-    pub message: String,
-}
-
-/// The keys that are set, by the file and by the environment.
-#[derive(Debug, Clone, Default)]
-pub struct Settings {
-    /// Both together, as a file would have them.
-    pub document: Value,
-    /// The variables by the keys that they set.
-    pub variables: BTreeMap<String, String>,
-}
-
-/// Who chose a configuration file.
+/// How a configuration file was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamedBy {
     /// `--config`.
     Option,
     /// `ISOLATOR_CONFIG`.
     Variable,
-    /// Nobody: it is where Isolator looks.
+    /// It is in one of the usual places.
     Place,
 }
 
-/// Why there is no configuration.
+/// The reason why a configuration can't be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file can't be read.
@@ -59,7 +40,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Who chose it.
+        /// How it was chosen.
         named_by: NamedBy,
         /// The system's error. It is in the message, so it is no `source`.
         error: io::Error,
@@ -69,7 +50,7 @@ pub enum ConfigError {
     Invalid {
         /// The file, if there is one.
         file: Option<PathBuf>,
-        /// All that is wrong.
+        /// All errors.
         problems: Vec<Problem>,
     },
 }
@@ -88,13 +69,13 @@ fn why_unreadable(named_by: NamedBy, error: &io::Error) -> String {
     }
 }
 
-/// What a list of problems is about.
+/// The first line of a list of problems.
 fn heading(file: Option<&Path>) -> String {
     file.map_or("the environment".to_owned(), |file| file.display().to_string())
 }
 
 fn list(problems: &[Problem]) -> String {
-    let line = |problem: &Problem| format!("  {}: {}", problem.path, problem.message);
+    let line = |problem: &Problem| format!("  {problem}");
     problems.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
@@ -144,51 +125,31 @@ pub(super) fn assemble(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Config, Vec<Problem>> {
     let mut document = document::read(text)?;
-    let mut problems = Vec::new();
-    configuration().check(&document, "", &mut problems);
-    let built_in = built_in()?;
-    let named = |section: &Value| {
-        section.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect::<Vec<_>>()
-    };
-    let mut names = named(&document["languageSettings"]);
-    names.extend(built_in.keys().cloned());
-    names.extend(named(&document["packages"]["sets"]));
-    let overrides = environment::overrides(variables, &names, &mut problems);
+    let mut problems = shape().check(&document);
+    let sections = [&document["languageSettings"], built_in(), &document["packages"]["sets"]];
+    let names =
+        sections.into_iter().filter_map(Value::as_object).flat_map(|section| section.keys());
+    let names: Vec<_> = names.cloned().collect();
+    let overrides = environment::overrides(shape(), variables, &names, &mut problems);
     if !problems.is_empty() {
         return Err(problems);
     }
     environment::apply(&overrides, &mut document);
-    let raw = raw(&document)?;
     let dotted = |it: &Override| (it.path.join("."), it.variable.clone());
     let variables: BTreeMap<_, _> = overrides.iter().map(dotted).collect();
-    let config = validate::validate(raw, built_in, file, directory);
-    let mut config = config.map_err(|problems| under_variables(problems, &variables))?;
+    let mut config = Config::deserialize(&document).map_err(|error| {
+        vec![Problem { path: "the file".to_owned(), message: error.to_string() }]
+    })?;
+    let mut check = Check { document: &document, directory, problems };
+    config.complete(&mut check);
+    if !check.problems.is_empty() {
+        return Err(under_variables(check.problems, &variables));
+    }
     // From here on it is only shown.
     index::hide_credentials(&mut document);
+    config.file = file;
     config.settings = Settings { document, variables };
     Ok(config)
-}
-
-/// The built-in language that a name was probably meant to be.
-pub(crate) fn language_like(name: &str) -> Option<String> {
-    let known = built_in().unwrap_or_default();
-    nearest(name, known.keys(), SIMILAR_LANGUAGE).filter(|near| *near != name).cloned()
-}
-
-/// A document whose shape was checked.
-pub(super) fn raw(document: &Value) -> Result<RawConfig, Vec<Problem>> {
-    serde_path_to_error::deserialize(document).map_err(|error| {
-        let (path, message) = (error.path().to_string(), error.into_inner().to_string());
-        vec![Problem { path, message }]
-    })
-}
-
-/// The built-in languages.
-pub(super) fn built_in() -> Result<BTreeMap<String, RawLanguage>, Vec<Problem>> {
-    serde_json::from_str(BUILT_IN_LANGUAGES).map_err(|error| {
-        let path = "languageSettings".to_owned();
-        vec![Problem { path, message: error.to_string() }]
-    })
 }
 
 /// Names the variables instead of the keys that they set.

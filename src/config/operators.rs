@@ -1,79 +1,85 @@
-//! What operators use beside the server: the admin listener and the audit log.
+//! The sections `admin`, `audit` and `log`, for operators.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use isolator_pool::engine::limits::ByteSize;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::Check;
+use super::section::{Mib, Unit as _, section};
 use crate::address::ListenAddress;
 
-/// Two months of a server with a few calls a minute.
-const AUDIT_MAX_MB: u64 = 64;
-
-/// Older files of the audit log.
-const AUDIT_KEEP: usize = 8;
-
-/// The listener for operators.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct RawAdmin {
-    /// Where a server listens for operators, such as "127.0.0.1:9464": metrics and health. Default: nowhere.
-    address: Option<String>,
-    /// File with the tokens of operators, one a line as `isolator token` prints it, relative to this file. Read again when it
-    /// changes. Without it, only this machine is answered.
-    tokens: Option<String>,
+section! {
+    /// The listener for operators.
+    #[derive(Clone)]
+    pub struct AdminConfig {
+        /// Where a server listens for operators, such as "127.0.0.1:9464": metrics and health. Default: nowhere.
+        #[serde(deserialize_with = "address", skip_serializing)]
+        #[schemars(with = "Option<String>", extend("format" = "listen-address"))]
+        pub address: Option<ListenAddress> = None,
+        /// File with the tokens of operators, one a line as `isolator token` prints it, relative to this file. Read again
+        /// when it changes. Without it, only this machine is answered.
+        #[serde(skip_serializing)]
+        pub tokens: Option<PathBuf> = None,
+    }
 }
 
-/// The audit log: one line of JSON for each call of a tool.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct RawAudit {
-    /// The file, relative to this one. Default: none, and there is no audit log.
-    path: Option<String>,
-    /// Its size in MiB at which a new one begins. Default: 64.
-    #[serde(rename = "maxMB")]
-    max_mb: Option<u64>,
-    /// How many older files are kept. Default: 8.
-    keep: Option<usize>,
-    /// Whether the code itself is in the lines, beside its digest. Default: false.
-    code: Option<bool>,
-    /// What happens to calls while a line can't be written. Default: "continue".
-    on_full_disk: Option<RawOnFullDisk>,
+section! {
+    /// The audit log: one line of JSON for each call of a tool.
+    #[derive(Clone, PartialEq, Eq)]
+    pub struct AuditConfig {
+        /// The file, relative to this one. Default: none, and there is no audit log.
+        #[serde(skip_serializing)]
+        pub path: PathBuf = PathBuf::new(),
+        /// Its size in MiB at which a new one begins.
+        // Two months of a server with a few calls a minute.
+        #[serde(rename = "maxMB", with = "Mib")]
+        #[schemars(with = "u64", range(min = 1, max = 1 << 20))]
+        pub max: ByteSize = ByteSize::mib(64),
+        /// How many older files are kept.
+        #[schemars(range(max = 1000))]
+        pub keep: usize = 8,
+        /// Whether each line has the code itself, in addition to its digest.
+        pub code: bool = false,
+        /// Whether calls are served while a line can't be written.
+        pub on_full_disk: OnFullDisk = OnFullDisk::Continue,
+    }
 }
 
-/// What happens to calls while a line of the audit log can't be written.
+/// Whether calls are served while a line of the audit log can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum RawOnFullDisk {
-    /// They are served, and lines that can't be written are lost, which the server's log says.
+pub enum OnFullDisk {
+    /// They are served. Lines that can't be written are lost, and the server's log reports that.
     Continue,
     /// They are refused.
     Refuse,
 }
 
-/// The log of the server itself.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct RawLog {
-    /// The least important lines that are written. The variable `RUST_LOG` overrides it. Default: "info".
-    pub(super) level: Option<LogLevel>,
+section! {
+    /// The log of the server itself.
+    #[derive(Clone)]
+    pub struct LogConfig {
+        /// The least important lines that are written. The variable `RUST_LOG` overrides it.
+        pub level: LogLevel = LogLevel::Info,
+    }
 }
 
-/// How important a line of the log is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+/// The importance of a line of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// Something failed.
     Error,
     /// Something may fail, or is not as it should be.
     Warn,
-    /// What the server does.
-    #[default]
+    /// An action of the server.
     Info,
-    /// Why it does that.
+    /// The reason for an action.
     Debug,
-    /// All of it.
+    /// Everything.
     Trace,
 }
 
@@ -90,90 +96,45 @@ impl LogLevel {
     }
 }
 
-/// The listener for operators.
-#[derive(Debug, Clone, Default)]
-pub struct AdminConfig {
-    /// Where it listens, if there is one.
-    pub address: Option<ListenAddress>,
-    /// File of the tokens that are accepted.
-    pub tokens: Option<PathBuf>,
+/// Reads an address. Errors are found before, with their place.
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ListenAddress>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(D::Error::custom)
 }
 
-/// The audit log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditConfig {
-    /// The file.
-    pub path: PathBuf,
-    /// Its size in bytes at which a new one begins.
-    pub max: u64,
-    /// How many older files are kept.
-    pub keep: usize,
-    /// Whether the code itself is in the lines.
-    pub code: bool,
-    /// Whether calls are refused while a line can't be written.
-    pub refuses: bool,
+impl AdminConfig {
+    pub(super) fn check(&mut self, check: &Check<'_>) {
+        self.tokens = self.tokens.take().map(|path| check.directory.join(path));
+    }
 }
 
-pub(super) fn admin(raw: &RawAdmin, directory: &Path, check: &mut Check) -> AdminConfig {
-    let parsed = raw.address.as_deref().map(str::parse::<ListenAddress>);
-    let address = match parsed.transpose() {
-        Ok(address) => address,
-        Err(error) => {
-            check.problem("admin.address", error.to_string());
-            None
-        }
-    };
-    AdminConfig { address, tokens: raw.tokens.as_deref().map(|path| directory.join(path)) }
-}
+impl AuditConfig {
+    /// Whether there is an audit log.
+    pub fn is_on(&self) -> bool {
+        !self.path.as_os_str().is_empty()
+    }
 
-pub(super) fn audit(raw: &RawAudit, directory: &Path, check: &mut Check) -> Option<AuditConfig> {
-    let RawAudit { path, max_mb, keep, code, on_full_disk } = raw;
-    let Some(path) = path else {
-        let has_others = max_mb.is_some() || keep.is_some() || code.is_some();
-        if has_others || on_full_disk.is_some() {
+    pub(super) fn check(&mut self, check: &mut Check<'_>) {
+        let keys = check.document["audit"].as_object();
+        if self.is_on() {
+            self.path = check.directory.join(&self.path);
+        } else if keys.is_some_and(|keys| !keys.is_empty()) {
             check.problem("audit.path", "is required for an audit log, and the other keys are set");
         }
-        return None;
-    };
-    let max = max_mb.unwrap_or(AUDIT_MAX_MB);
-    let max = check.within("audit.maxMB", max, 1, 1 << 20, AUDIT_MAX_MB) << 20;
-    let keep = check.within("audit.keep", keep.unwrap_or(AUDIT_KEEP), 0, 1000, AUDIT_KEEP);
-    Some(AuditConfig {
-        path: directory.join(path),
-        max,
-        keep,
-        code: code.unwrap_or(false),
-        refuses: *on_full_disk == Some(RawOnFullDisk::Refuse),
-    })
-}
-
-/// With the defaults of what is not set.
-pub(super) fn filled_audit(raw: RawAudit) -> RawAudit {
-    RawAudit {
-        path: raw.path,
-        max_mb: raw.max_mb.or(Some(AUDIT_MAX_MB)),
-        keep: raw.keep.or(Some(AUDIT_KEEP)),
-        code: raw.code.or(Some(false)),
-        on_full_disk: raw.on_full_disk.or(Some(RawOnFullDisk::Continue)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::Config;
 
-    fn problems(text: &str) -> Vec<String> {
-        let parsed = Config::parse(text, None, Path::new("/etc/isolator"));
-        let problems = parsed.err().unwrap_or_default();
-        problems.into_iter().map(|it| format!("{}: {}", it.path, it.message)).collect()
-    }
-
     #[test]
-    fn what_operators_use_is_off_and_relative_to_the_file() {
+    fn admin_and_audit_are_off_by_default_and_relative_to_the_file() {
         let parse = |text| Config::parse(text, None, Path::new("/etc/isolator")).unwrap();
         let none = parse("{}");
-        assert!(none.audit.is_none() && none.admin.address.is_none());
+        assert!(!none.audit.is_on() && none.admin.address.is_none());
         let both = parse(
             r#"{"admin": {"address": "localhost:9464", "tokens": "operators"},
                 "audit": {"path": "audit.jsonl", "maxMB": 1, "keep": 0, "onFullDisk": "refuse"}}"#,
@@ -181,20 +142,9 @@ mod tests {
         assert_eq!(both.admin.address, Some(ListenAddress::Loopback(9464)));
         assert_eq!(both.admin.tokens, Some("/etc/isolator/operators".into()));
         let path = "/etc/isolator/audit.jsonl".into();
-        let expected = AuditConfig { path, max: 1 << 20, keep: 0, code: false, refuses: true };
-        assert_eq!(both.audit, Some(expected));
-    }
-
-    #[test]
-    fn what_is_wrong_is_told() {
-        for (text, problem) in [
-            (r#"{"admin": {"address": "here"}}"#, "admin.address: expected a port"),
-            (r#"{"audit": {"code": true}}"#, "audit.path: is required"),
-            (r#"{"audit": {"path": "a", "maxMB": 0}}"#, "audit.maxMB: expected a number from 1"),
-            (r#"{"audit": {"path": "a", "onFullDisk": "stop"}}"#, "audit.onFullDisk: expected"),
-        ] {
-            let found = problems(text);
-            assert!(found.len() == 1 && found[0].starts_with(problem), "{found:?}");
-        }
+        let on_full_disk = OnFullDisk::Refuse;
+        let expected =
+            AuditConfig { path, max: ByteSize::mib(1), keep: 0, code: false, on_full_disk };
+        assert_eq!(both.audit, expected);
     }
 }

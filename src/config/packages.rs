@@ -1,112 +1,223 @@
-//! The section `packages`: sets of packages, where they come from, and what calls can ask for.
+//! The section `packages`: sets of packages, where they come from, and packages that calls can ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use globset::{Glob, GlobBuilder, GlobSet};
 use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::engine::preload::Interpreter;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Language;
 use super::check::Check;
-use super::defaults::{BUILD_MEMORY_MB, BUILD_TIMEOUT, MAX_PACKAGE_SETS, MAX_STORE_MB};
 use super::index::{self, Index};
-use super::raw::{RawIndex, RawOnDemand, RawPackageTools, RawPackages, RawSet};
+use super::language::Language;
+use super::section::{Mib, Text, Unit as _, duration, lossy, section};
 use crate::requirement;
 
-/// Folder of the locks, beside the configuration file.
+/// Folder of the locks, in the folder of the configuration file.
 const LOCK_FOLDER: &str = "isolator.lock";
 
-/// Longest name of a set. It is the name of a folder, and stands in the schemas of tools.
+/// Longest name of a set. It is the name of a folder, and appears in the schemas of tools.
 const LONGEST_NAME: usize = 64;
 
-/// Most sets with a name. Each is built, and stands in the schemas of tools.
+/// Maximum number of named sets. Each is built, and appears in the schemas of tools.
 const MAX_SETS: usize = 256;
 
-/// npm takes 200 MiB for a handful of packages, with its own program.
-const LEAST_BUILD_MEMORY_MB: u64 = 256;
-
-/// The caches of the tools may have this part of what the store may have.
+/// The caches of the tools may have this part of the store's size.
 const CACHE_SHARE: u64 = 4;
 
-/// The section `packages`.
-#[derive(Debug, Clone)]
-pub struct PackagesConfig {
-    /// Where packages come from, where the operator says it.
-    pub index: BTreeMap<Interpreter, Index>,
-    /// The sets with a name.
-    pub sets: BTreeMap<String, SetConfig>,
-    /// What calls can ask for besides these, if that is on.
-    pub on_demand: Option<OnDemandConfig>,
-    /// Most bytes of all sets together.
-    pub max_store: ByteSize,
-    /// How long resolving and installing one set can take.
-    pub build_timeout: Duration,
-    /// Most memory of a tool with all its processes.
-    pub build_memory: ByteSize,
-    /// The programs that do it.
-    pub tools: ToolsConfig,
-    /// Folder of the locks. It need not exist.
-    pub lock_folder: PathBuf,
+section! {
+    /// Sets of packages, which programs can import from in addition to the packages of their image.
+    #[derive(Clone)]
+    pub struct PackagesConfig {
+        /// Where packages come from. Without it, the tools' own configuration and environment apply.
+        pub(super) index: IndexConfig = IndexConfig::default(),
+        /// The sets by name. Calls ask for them with packages, such as ["text"].
+        pub sets: BTreeMap<String, SetConfig> = BTreeMap::new(),
+        /// Packages that calls can ask for without a set.
+        pub(super) on_demand: OnDemandConfig = OnDemandConfig::default(),
+        /// Total size of all sets, in MiB. The one that was unused longest is removed, but none that is named here.
+        // Some hundreds of usual sets, or a few dozen with the largest native libraries.
+        #[serde(rename = "maxStoreMB", with = "Mib")]
+        #[schemars(with = "u64", range(min = 1, max = 1 << 30))]
+        pub max_store: ByteSize = ByteSize::mib(20_480),
+        /// How long resolving and installing one set can take.
+        // Enough for a large set over a slow line. A build that takes longer hangs.
+        #[serde(with = "Text")]
+        #[schemars(schema_with = "duration")]
+        pub build_timeout: Duration = Duration::from_mins(5),
+        /// How much memory a tool can take while it resolves and installs one set, with all its processes, in MiB. A package
+        /// with a description that needs more is refused.
+        // Several times what the largest sets in use need: uv takes a few hundred MiB for them, npm up to a GiB, and 200 MiB
+        // for a handful of packages, with its own program.
+        #[serde(rename = "buildMemoryMB", with = "Mib")]
+        #[schemars(with = "u64", range(min = 256, max = 1 << 30))]
+        pub build_memory: ByteSize = ByteSize::mib(2048),
+        /// The programs that resolve and install packages.
+        pub tools: ToolsConfig = ToolsConfig::default(),
+        /// Folder of the locks. It need not exist.
+        #[serde(skip)]
+        pub lock_folder: PathBuf = PathBuf::new(),
+    }
 }
 
-/// A set of packages with a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+section! {
+    /// Where packages come from. Each language has one source, and no other.
+    #[derive(Clone)]
+    pub(super) struct IndexConfig {
+        /// Address of an index with Python packages, or a folder of wheels, relative to this file. Credentials in it are never
+        /// shown.
+        #[schemars(with = "Option<String>")]
+        pub(super) python: Option<Index> = None,
+        /// Address of a registry with npm packages. Credentials in it are never shown.
+        #[schemars(with = "Option<String>")]
+        pub(super) javascript: Option<Index> = None,
+    }
+}
+
+/// A set of packages of one language.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SetConfig {
     /// Its name in requests.
+    #[serde(skip)]
     pub name: String,
-    /// The language whose programs can use it. It is configured, and has an interpreter.
+    /// The language whose programs can use it: one that runs in Python or Node.js.
     pub language: String,
-    /// What is in it, as it was written. Each is valid, and none has an address or an option.
+    /// Its packages, in the form of the language's tools, such as ["humanize==4.*", "rapidfuzz"].
     pub requirements: Vec<String>,
 }
 
-/// What calls can ask for besides the sets with a name.
-#[derive(Debug, Clone)]
-pub struct OnDemandConfig {
-    /// Patterns of the names of packages, as they were written.
-    pub allow: Vec<Glob>,
-    /// Most sets that are kept.
-    pub max_sets: usize,
-    /// The same patterns, for the names of Python.
-    python: GlobSet,
-    /// The same, for those of npm.
-    node: GlobSet,
+section! {
+    /// Packages that calls can ask for without a set.
+    #[derive(Clone)]
+    pub struct OnDemandConfig {
+        /// Whether calls can ask for packages.
+        pub(super) enabled: bool = false,
+        /// Patterns of the names that calls can ask for, such as "types-*". The dependencies of these packages are installed
+        /// with them.
+        pub allow: Vec<String> = vec!["*".to_owned()],
+        /// How many sets that calls have asked for are kept. The one that was unused longest is removed.
+        // As many as a group of agents uses in a day.
+        #[schemars(range(min = 1, max = 10_000))]
+        pub max_sets: usize = 64,
+        /// The patterns for names of Python packages.
+        #[serde(skip)]
+        python: GlobSet = GlobSet::empty(),
+        /// The patterns for names of npm packages.
+        #[serde(skip)]
+        node: GlobSet = GlobSet::empty(),
+    }
 }
 
-/// The programs that resolve and install packages: names to be found in PATH, or paths.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolsConfig {
-    /// uv; `uv` if the operator names none.
-    pub uv: PathBuf,
-    /// npm; `npm` if the operator names none.
-    pub npm: PathBuf,
+section! {
+    /// The programs that resolve and install packages. They run no code of the packages.
+    #[derive(Clone)]
+    pub struct ToolsConfig {
+        /// uv, for Python: a name in PATH, or a path relative to this file.
+        #[serde(serialize_with = "lossy")]
+        pub uv: PathBuf = "uv".into(),
+        /// npm, for JavaScript: a name in PATH, or a path relative to this file.
+        #[serde(serialize_with = "lossy")]
+        pub npm: PathBuf = "npm".into(),
+    }
 }
 
 impl PackagesConfig {
     /// Whether calls can ask for any packages.
     pub fn is_used(&self) -> bool {
-        !self.sets.is_empty() || self.on_demand.is_some()
+        !self.sets.is_empty() || self.on_demand.enabled
     }
 
-    /// Most bytes of the caches of the tools when nobody builds.
+    /// Where the packages of an interpreter come from, if the configuration has it.
+    pub fn index(&self, interpreter: Interpreter) -> Option<&Index> {
+        match interpreter {
+            Interpreter::Python => self.index.python.as_ref(),
+            Interpreter::Node => self.index.javascript.as_ref(),
+        }
+    }
+
+    /// All sources of packages that the configuration has, each with its key.
+    pub fn indexes(&self) -> impl Iterator<Item = (&'static str, &Index)> {
+        [
+            ("packages.index.python", &self.index.python),
+            ("packages.index.javascript", &self.index.javascript),
+        ]
+        .into_iter()
+        .filter_map(|(key, index)| Some((key, index.as_ref()?)))
+    }
+
+    /// The packages that calls can ask for without a set, if they can.
+    pub fn on_demand(&self) -> Option<&OnDemandConfig> {
+        Some(&self.on_demand).filter(|it| it.enabled)
+    }
+
+    /// Maximum size in bytes of the tools' caches while no build runs.
     pub fn max_cache(&self) -> u64 {
         self.max_store.as_bytes() / CACHE_SHARE
     }
 
-    /// What an operator may not have meant, each with its key.
+    /// Settings that an operator may not have meant, each with its key.
     pub fn warnings(&self) -> Vec<(String, String)> {
-        let open = self.index.iter().filter(|(_, index)| index.is_open());
-        let warning = |(interpreter, index): (&Interpreter, &Index)| {
+        let open = self.indexes().filter(|(_, index)| index.is_open());
+        let warning = |(key, index): (&str, &Index)| {
             let message = format!(
                 "{index} is asked without encryption, so anyone between it and this machine can see \
                  credentials and replace packages; use https"
             );
-            (index_key(*interpreter).to_owned(), message)
+            (key.to_owned(), message)
         };
         open.map(warning).collect()
+    }
+
+    /// Checks the section. `known` are all languages, also those that are switched off.
+    pub(super) fn check(
+        &mut self,
+        known: &BTreeSet<String>,
+        languages: &BTreeMap<String, Arc<Language>>,
+        check: &mut Check<'_>,
+    ) {
+        let IndexConfig { python, javascript } = &mut self.index;
+        for (interpreter, key, index) in [
+            (Interpreter::Python, "packages.index.python", python),
+            (Interpreter::Node, "packages.index.javascript", javascript),
+        ] {
+            let Some(Index::Url(text)) = index else { continue };
+            match Index::parse(interpreter, text, check.directory) {
+                Ok(parsed) => *index = Some(parsed),
+                Err(message) => check.problem(key, message),
+            }
+        }
+        check_sets(&mut self.sets, known, languages, check);
+        self.on_demand.check(check);
+        for (key, tool) in [("uv", &mut self.tools.uv), ("npm", &mut self.tools.npm)] {
+            let text = tool.to_string_lossy().into_owned();
+            if text.trim().is_empty() || text.contains('\0') {
+                let message = format!(
+                    "is not the name of a program: give a path, or leave it out to use {key:?} from PATH"
+                );
+                check.problem(format!("packages.tools.{key}"), message);
+            }
+            if text.contains('/') {
+                *tool = check.directory.join(text);
+            }
+        }
+        self.lock_folder = check.directory.join(LOCK_FOLDER);
+    }
+
+    /// Gives the languages that can use packages a place for them.
+    pub(super) fn make_room(&self, languages: &mut BTreeMap<String, Arc<Language>>) {
+        for language in languages.values_mut() {
+            let has_sets = self.sets.values().any(|set| set.language == language.name);
+            if (has_sets || self.on_demand.enabled)
+                && let Some(language) = Arc::get_mut(language)
+            {
+                language.sandbox.packages = language.kernel;
+            }
+        }
     }
 }
 
@@ -118,132 +229,86 @@ impl OnDemandConfig {
             Interpreter::Node => self.node.is_match(name),
         }
     }
-}
 
-/// The key of the index for an interpreter.
-pub fn index_key(interpreter: Interpreter) -> &'static str {
-    match interpreter {
-        Interpreter::Python => "packages.index.python",
-        Interpreter::Node => "packages.index.javascript",
-    }
-}
-
-/// Checks the section, and gives the languages that can use packages a place for them. `known` are all languages, with
-/// those that are switched off.
-pub(super) fn packages(
-    raw: &RawPackages,
-    known: &BTreeSet<String>,
-    languages: &mut BTreeMap<String, Arc<Language>>,
-    directory: &Path,
-    check: &mut Check,
-) -> PackagesConfig {
-    let RawPackages { index, sets, on_demand, max_store_mb, build_timeout, build_memory_mb, tools } =
-        raw;
-    let store = max_store_mb.unwrap_or(MAX_STORE_MB);
-    let store = check.within("packages.maxStoreMB", store, 1, 1 << 30, MAX_STORE_MB);
-    let memory = build_memory_mb.unwrap_or(BUILD_MEMORY_MB);
-    let memory = check.within(
-        "packages.buildMemoryMB",
-        memory,
-        LEAST_BUILD_MEMORY_MB,
-        1 << 30,
-        BUILD_MEMORY_MB,
-    );
-    let config = PackagesConfig {
-        index: self::index(index, directory, check),
-        sets: self::sets(sets, known, languages, check),
-        on_demand: self::on_demand(on_demand, check),
-        max_store: ByteSize::mib(store),
-        build_timeout: check.duration("packages.buildTimeout", *build_timeout, BUILD_TIMEOUT),
-        build_memory: ByteSize::mib(memory),
-        tools: self::tools(tools, directory, check),
-        lock_folder: directory.join(LOCK_FOLDER),
-    };
-    for language in languages.values_mut() {
-        let has_sets = config.sets.values().any(|set| set.language == language.name);
-        if (has_sets || config.on_demand.is_some())
-            && let Some(language) = Arc::get_mut(language)
-        {
-            language.sandbox.packages = language.kernel;
+    fn check(&mut self, check: &mut Check<'_>) {
+        const PATH: &str = "packages.onDemand.allow";
+        if self.allow.is_empty() && self.enabled {
+            let message = "is empty, so no package could be asked for: name packages, such as [\"humanize\", \"types-*\"]";
+            check.problem(PATH, message);
         }
-    }
-    config
-}
-
-fn index(raw: &RawIndex, directory: &Path, check: &mut Check) -> BTreeMap<Interpreter, Index> {
-    let given = [(Interpreter::Python, &raw.python), (Interpreter::Node, &raw.javascript)];
-    let mut found = BTreeMap::new();
-    for (interpreter, text) in given {
-        let Some(text) = text else { continue };
-        match Index::parse(interpreter, text, directory) {
-            Ok(index) => {
-                found.insert(interpreter, index);
+        let (mut python, mut node) = (GlobSet::builder(), GlobSet::builder());
+        for (index, pattern) in self.allow.iter().enumerate() {
+            let lower = pattern.to_lowercase();
+            // Python's names are the same with any of these between their words; those of npm are not.
+            let normalised = lower.replace(['_', '.'], "-");
+            let parse = |text: &str| GlobBuilder::new(text).build();
+            match (Glob::new(pattern), parse(&normalised), parse(&lower)) {
+                (Ok(_), Ok(of_python), Ok(of_node)) => {
+                    python.add(of_python);
+                    node.add(of_node);
+                }
+                (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
+                    let message = format!("is not a pattern: {}", error.kind());
+                    check.problem(format!("{PATH}[{index}]"), message);
+                }
             }
-            Err(message) => check.problem(index_key(interpreter), message),
+        }
+        match (python.build(), node.build()) {
+            (Ok(python), Ok(node)) => (self.python, self.node) = (python, node),
+            (Err(error), _) | (_, Err(error)) => {
+                check.problem(PATH, format!("can't be used: {}", error.kind()));
+            }
         }
     }
-    found
 }
 
-fn sets(
-    raw: &BTreeMap<String, RawSet>,
+/// Checks the sets, and removes those of languages that are switched off.
+fn check_sets(
+    sets: &mut BTreeMap<String, SetConfig>,
     known: &BTreeSet<String>,
     languages: &BTreeMap<String, Arc<Language>>,
-    check: &mut Check,
-) -> BTreeMap<String, SetConfig> {
-    if raw.len() > MAX_SETS {
-        check.problem(
-            "packages.sets",
-            format!("there are {}; at most {MAX_SETS} can be named", raw.len()),
-        );
-        return BTreeMap::new();
+    check: &mut Check<'_>,
+) {
+    if sets.len() > MAX_SETS {
+        let message = format!("there are {}; at most {MAX_SETS} can be named", sets.len());
+        return check.problem("packages.sets", message);
     }
-    let mut sets = BTreeMap::new();
-    for (name, RawSet { language, requirements }) in raw {
+    // As the policies of a disabled language, they are ignored.
+    sets.retain(|name, set| {
+        !is_name(name) || !known.contains(&set.language) || languages.contains_key(&set.language)
+    });
+    for (name, set) in sets {
         let at = |key: &str| format!("packages.sets.{name}{key}");
+        set.name.clone_from(name);
         if !is_name(name) {
-            check.problem(
-                at(""),
-                format!(
-                    "a set's name has small letters, digits and . _ -, begins with a letter or digit, and has at most \
-                     {LONGEST_NAME} characters"
-                ),
+            let message = format!(
+                "a set's name has small letters, digits and . _ -, begins with a letter or digit, and has at most \
+                 {LONGEST_NAME} characters"
             );
+            check.problem(at(""), message);
             continue;
         }
-        // As the policies of a disabled language, it is ignored.
-        if known.contains(language) && !languages.contains_key(language) {
-            continue;
-        }
-        let Some(interpreter) = interpreter(language, languages, &at(".language"), check) else {
+        let Some(interpreter) = interpreter(&set.language, languages, &at(".language"), check)
+        else {
             continue;
         };
-        if requirements.is_empty() || requirements.len() > requirement::MOST {
+        let count = set.requirements.len();
+        if count == 0 || count > requirement::MOST {
             let message = format!(
-                "needs from 1 to {} requirements, such as [{}]; there are {}",
+                "needs from 1 to {} requirements, such as [{}]; there are {count}",
                 requirement::MOST,
                 example(interpreter),
-                requirements.len()
             );
             check.problem(at(".requirements"), message);
             continue;
         }
-        let mut is_right = true;
-        for (index, text) in requirements.iter().enumerate() {
+        for (index, text) in set.requirements.iter().enumerate() {
             if let Err(error) = requirement::parse(interpreter, text) {
                 let message = index::without_any_credentials(&error.to_string());
                 check.problem(at(&format!(".requirements[{index}]")), message);
-                is_right = false;
             }
         }
-        if !is_right {
-            continue;
-        }
-        let (name, language) = (name.clone(), language.clone());
-        let set = SetConfig { name: name.clone(), language, requirements: requirements.clone() };
-        sets.insert(name, set);
     }
-    sets
 }
 
 /// The interpreter of a set's language.
@@ -251,7 +316,7 @@ fn interpreter(
     language: &str,
     languages: &BTreeMap<String, Arc<Language>>,
     path: &str,
-    check: &mut Check,
+    check: &mut Check<'_>,
 ) -> Option<Interpreter> {
     let interpreter = languages.get(language).and_then(|language| language.kernel);
     if interpreter.is_none() {
@@ -277,66 +342,10 @@ const fn example(interpreter: Interpreter) -> &'static str {
     }
 }
 
-/// Whether a set can have this name: in the schema, in a path, and never taken for a requirement's version or option.
+/// Whether a set can have this name. It appears in schemas and paths, and must not look like a version or an option.
 fn is_name(name: &str) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= LONGEST_NAME
         && name.as_bytes().first().is_some_and(is_plain)
         && name.bytes().all(|byte| is_plain(&byte) || b"._-".contains(&byte))
-}
-
-fn on_demand(raw: &RawOnDemand, check: &mut Check) -> Option<OnDemandConfig> {
-    let RawOnDemand { enabled, allow, max_sets } = raw;
-    let max_sets = max_sets.unwrap_or(MAX_PACKAGE_SETS);
-    let max_sets = check.within("packages.onDemand.maxSets", max_sets, 1, 10_000, MAX_PACKAGE_SETS);
-    let everything = ["*".to_owned()];
-    let patterns = allow.as_deref().unwrap_or(&everything);
-    if patterns.is_empty() && *enabled == Some(true) {
-        check.problem(
-            "packages.onDemand.allow",
-            "is empty, so nothing could be asked for: name packages, such as [\"humanize\", \"types-*\"]",
-        );
-    }
-    let mut allow = Vec::new();
-    let (mut python, mut node) = (GlobSet::builder(), GlobSet::builder());
-    for (index, pattern) in patterns.iter().enumerate() {
-        let path = format!("packages.onDemand.allow[{index}]");
-        let lower = pattern.to_lowercase();
-        // Python's names are the same with any of these between their words; those of npm are not.
-        let normalised = lower.replace(['_', '.'], "-");
-        let parse = |text: &str| GlobBuilder::new(text).build();
-        match (Glob::new(pattern), parse(&normalised), parse(&lower)) {
-            (Ok(glob), Ok(of_python), Ok(of_node)) => {
-                allow.push(glob);
-                python.add(of_python);
-                node.add(of_node);
-            }
-            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
-                check.problem(path, format!("is not a pattern: {}", error.kind()));
-            }
-        }
-    }
-    match (python.build(), node.build()) {
-        (Ok(python), Ok(node)) => {
-            (*enabled == Some(true)).then_some(OnDemandConfig { allow, max_sets, python, node })
-        }
-        (Err(error), _) | (_, Err(error)) => {
-            check.problem("packages.onDemand.allow", format!("can't be used: {}", error.kind()));
-            None
-        }
-    }
-}
-
-fn tools(raw: &RawPackageTools, directory: &Path, check: &mut Check) -> ToolsConfig {
-    let mut tool = |key: &str, given: &Option<String>| {
-        let given = given.as_deref().unwrap_or(key);
-        if given.trim().is_empty() || given.contains('\0') {
-            check.problem(
-                format!("packages.tools.{key}"),
-                format!("is not the name of a program: give a path, or leave it out to use {key:?} from PATH"),
-            );
-        }
-        if given.contains('/') { directory.join(given) } else { PathBuf::from(given) }
-    };
-    ToolsConfig { uv: tool("uv", &raw.uv), npm: tool("npm", &raw.npm) }
 }

@@ -1,85 +1,159 @@
-//! Checks the sections `pool`.
+//! The sections `pool`: one for all languages, and one for each.
 
+use std::fmt;
 use std::time::Duration;
 
 use isolator_pool::engine::limits::ByteSize;
 use isolator_pool::pool::PoolSize;
 use isolator_pool::pool::sizing::{MOST, Size};
+use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::check::Check;
-use super::raw::{RawPool, RawPools, RawRange, RawSize};
+use super::section::{Mib, Text, Unit as _, duration, section};
 
 /// One thawed and one paused: the next request starts at once, the one after it almost at once.
-pub(super) const POOL_SIZE: usize = 2;
-pub(super) const POOL_HOT: usize = 1;
-
-/// Share of the calls that should find a sandbox ready.
-pub(super) const POOL_TARGET: f64 = 0.99;
-
-/// Waiting sandboxes cost nothing but memory; this only limits how old they get.
-pub(super) const POOL_MAX_AGE: Duration = Duration::from_secs(60 * 60);
+const SIZE: SizeSetting = SizeSetting::Fixed(2);
+const HOT: usize = 1;
 
 /// A larger number is more likely a typing error.
-const MAX_POOL_SIZE: usize = 1000;
+const MAX_SIZE: usize = 1000;
 
-/// Less than that is no use of a pool, and more is a promise that nobody can keep.
-const TARGETS: (f64, f64) = (0.5, 0.9999);
+/// A lower share makes no use of a pool, and a higher one is a promise that no pool can keep.
+const TARGET: f64 = 0.99;
+const MIN_TARGET: f64 = 0.5;
+const MAX_TARGET: f64 = 0.9999;
 
-/// Memory that waiting sandboxes of all languages may take, in MiB.
-const MEMORY_MB: (u64, u64) = (16, 1 << 24);
+/// Waiting sandboxes cost nothing but memory; this only limits how old they get.
+const MAX_AGE: Duration = Duration::from_hours(1);
 
-/// The pool of a language.
-pub(super) fn pool(own: &RawPool, common: &RawPool, path: &str, check: &mut Check) -> PoolSize {
-    let place = |own: bool, key: &str| {
-        if own { format!("{path}.{key}") } else { format!("pool.{key}") }
-    };
-    let size_path = place(own.size.is_some(), "size");
-    let size = match own.size.or(common.size).unwrap_or(RawSize::Fixed(POOL_SIZE)) {
-        RawSize::Fixed(size) => {
-            Size::Fixed(check.within(&size_path, size, 0, MAX_POOL_SIZE, POOL_SIZE))
-        }
-        RawSize::Adaptive(RawRange { min, max }) => {
-            let max = check.within(&format!("{size_path}.max"), max, 1, MOST, MOST);
-            let min = check.within(&format!("{size_path}.min"), min, 0, max, max);
-            let target_path = place(own.target.is_some(), "target");
-            let target = own.target.or(common.target).unwrap_or(POOL_TARGET);
-            let target = check.within(&target_path, target, TARGETS.0, TARGETS.1, POOL_TARGET);
-            Size::Adaptive { min, max, target }
-        }
-    };
-    if let (Some(_), Size::Fixed(_)) = (own.target, size) {
-        let message = "holds only for a size such as {\"min\": 1, \"max\": 8}";
-        check.problem(format!("{path}.target"), message);
+section! {
+    /// Sandboxes that are kept ready: for all languages that don't set it, and together.
+    #[derive(Clone)]
+    pub struct PoolsConfig {
+        /// How many sandboxes of each language are kept ready; 0: every start is cold. With {"min": 1, "max": 16} the number
+        /// follows the calls.
+        pub(super) size: SizeSetting = SIZE,
+        /// If the number follows the calls, the share of them that should find a sandbox ready.
+        #[schemars(range(min = MIN_TARGET, max = MAX_TARGET))]
+        pub(super) target: f64 = TARGET,
+        /// How many of the sandboxes stay thawed, which saves the time of thawing.
+        pub(super) hot: usize = HOT,
+        /// Age at which an unused sandbox is replaced, such as "30m".
+        #[serde(with = "Text")]
+        #[schemars(schema_with = "duration")]
+        pub(super) max_age: Duration = MAX_AGE,
+        /// Memory in MiB that the sandboxes of all languages may take together while they wait. It takes precedence over every size.
+        /// Default: no bound.
+        #[serde(rename = "memoryMB", with = "Mib")]
+        #[schemars(with = "Option<u64>", range(min = 16, max = 1 << 24))]
+        pub memory: Option<ByteSize> = None,
     }
-    let hot = match own.hot.or(common.hot) {
-        None => POOL_HOT.min(size.most()),
-        Some(hot) if hot <= size.most() => hot,
-        // A pool with its own size can be smaller than the common number of hot sandboxes.
-        Some(_) if own.hot.is_none() && own.size.is_some() => size.most(),
-        Some(hot) => {
-            check.problem(
-                place(own.hot.is_some(), "hot"),
-                format!("{hot} is more than the pool's size of {}", size.most()),
-            );
-            size.most()
+}
+
+section! {
+    /// Sandboxes of a language that are kept ready. A key that is not set has the value for all languages.
+    #[derive(Clone)]
+    pub(super) struct PoolSettings {
+        /// How many sandboxes are kept ready; 0: every start is cold. With {"min": 1, "max": 16} the number follows the calls.
+        pub(super) size: SizeSetting = SIZE,
+        /// If the number follows the calls, the share of them that should find a sandbox ready.
+        #[schemars(range(min = MIN_TARGET, max = MAX_TARGET))]
+        pub(super) target: f64 = TARGET,
+        /// How many of the sandboxes stay thawed, which saves the time of thawing.
+        pub(super) hot: usize = HOT,
+        /// Age at which an unused sandbox is replaced, such as "30m".
+        #[serde(with = "Text")]
+        #[schemars(schema_with = "duration")]
+        pub(super) max_age: Duration = MAX_AGE,
+    }
+}
+
+/// A number of sandboxes, or the bounds of one that follows the calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum SizeSetting {
+    /// Always this number.
+    Fixed(#[schemars(range(max = MAX_SIZE))] usize),
+    /// As many as the calls need.
+    Adaptive(Range),
+}
+
+/// The bounds of a number that follows the calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Range {
+    /// Minimum number that is kept ready.
+    pub(super) min: usize,
+    /// Maximum number that is kept ready.
+    #[schemars(range(min = 1, max = MOST))]
+    pub(super) max: usize,
+}
+
+// By hand, because an untagged enum would first copy the value.
+impl<'de> Deserialize<'de> for SizeSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrRange;
+
+        impl<'de> Visitor<'de> for NumberOrRange {
+            type Value = SizeSetting;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a range")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<SizeSetting, E> {
+                Ok(SizeSetting::Fixed(usize::try_from(number).unwrap_or(usize::MAX)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SizeSetting, A::Error> {
+                Range::deserialize(MapAccessDeserializer::new(map)).map(SizeSetting::Adaptive)
+            }
         }
-    };
-    let age_path = place(own.max_age.is_some(), "maxAge");
-    let max_age = check.duration(&age_path, own.max_age.or(common.max_age), POOL_MAX_AGE);
-    PoolSize { size, hot, max_age }
+
+        deserializer.deserialize_any(NumberOrRange)
+    }
 }
 
-/// The memory that waiting sandboxes of all languages may take together, if there is a bound.
-pub(super) fn memory(raw: &RawPools, check: &mut Check) -> Option<ByteSize> {
-    let (least, most) = MEMORY_MB;
-    raw.memory_mb.map(|mb| ByteSize::mib(check.within("pool.memoryMB", mb, least, most, most)))
+impl PoolsConfig {
+    pub(super) fn check(&mut self, check: &Check<'_>) {
+        if !check.is_set("pool.hot") {
+            self.hot = self.hot.min(match self.size {
+                SizeSetting::Fixed(size) => size,
+                SizeSetting::Adaptive(range) => range.max,
+            });
+        }
+    }
 }
 
-/// A size as the configuration has it.
-pub(super) fn raw_size(size: Size) -> RawSize {
-    match size {
-        Size::Fixed(size) => RawSize::Fixed(size),
-        Size::Adaptive { min, max, .. } => RawSize::Adaptive(RawRange { min, max }),
+impl PoolSettings {
+    /// Checks the settings at a path. `own` has the keys that the language itself sets.
+    pub(super) fn check(&mut self, own: &Value, path: &str, check: &mut Check<'_>) -> PoolSize {
+        let is_own = |key: &str| own.get(key).is_some();
+        let place =
+            |key: &str| if is_own(key) { format!("{path}.{key}") } else { format!("pool.{key}") };
+        let size = match self.size {
+            SizeSetting::Fixed(size) => Size::Fixed(size),
+            SizeSetting::Adaptive(Range { min, max }) => {
+                check.within(&format!("{}.min", place("size")), min, 0, max);
+                Size::Adaptive { min, max, target: self.target }
+            }
+        };
+        if let (true, Size::Fixed(_)) = (is_own("target"), size) {
+            let message = "holds only for a size such as {\"min\": 1, \"max\": 8}";
+            check.problem(format!("{path}.target"), message);
+        }
+        // A language's own size can be smaller than the common number of thawed sandboxes.
+        let is_chosen = is_own("hot") || (!is_own("size") && check.is_set("pool.hot"));
+        if self.hot > size.most() && is_chosen {
+            let message = format!("{} is more than the pool's size of {}", self.hot, size.most());
+            check.problem(place("hot"), message);
+        }
+        self.hot = self.hot.min(size.most());
+        PoolSize { size, hot: self.hot, max_age: self.max_age }
     }
 }
 
@@ -91,10 +165,8 @@ mod tests {
     use crate::config::Config;
 
     fn parse(text: &str) -> Result<Config, Vec<String>> {
-        let told =
-            |problem: crate::config::Problem| format!("{}: {}", problem.path, problem.message);
         let parsed = Config::parse(text, None, Path::new("/etc/isolator"));
-        parsed.map_err(|problems| problems.into_iter().map(told).collect())
+        parsed.map_err(|problems| problems.iter().map(ToString::to_string).collect())
     }
 
     #[test]
@@ -109,20 +181,20 @@ mod tests {
         assert_eq!(of("python").size, Size::Adaptive { min: 1, max: 16, target: 0.95 });
         assert_eq!(of("javascript").size, Size::Adaptive { min: 0, max: 4, target: 0.9 });
         assert_eq!((of("go").size, of("go").hot), (Size::Fixed(1), 1));
-        assert_eq!(config.pools.memory, Some(ByteSize::mib(512)));
-        assert_eq!(parse("{}").unwrap().pools.memory, None);
+        assert_eq!(config.pool.memory, Some(ByteSize::mib(512)));
+        assert_eq!(parse("{}").unwrap().pool.memory, None);
     }
 
     #[test]
-    fn wrong_sizes_are_told() {
+    fn wrong_sizes_are_reported() {
         for (text, message) in [
             (
                 r#"{"size": {"min": 3, "max": 2}}"#,
-                "pool.size.min: expected a number from 0 to 2, not 3",
+                "pool.size.min: expected a whole number from 0 to 2, not 3",
             ),
             (
                 r#"{"size": {"min": 0, "max": 0}}"#,
-                "pool.size.max: expected a number from 1 to 256, not 0",
+                "pool.size.max: expected a whole number from 1 to 256, not 0",
             ),
             (r#"{"size": {"max": 4}}"#, "pool.size.min: is required here"),
             (
@@ -135,7 +207,7 @@ mod tests {
             ),
             (
                 r#"{"size": "many"}"#,
-                "pool.size: expected a whole number of at least 0, or {\"max\": …, \"min\": …}, not \"many\"",
+                "pool.size: expected a whole number from 0 to 1000, or {\"max\": …, \"min\": …}, not \"many\"",
             ),
             (
                 r#"{"size": {"min": 1, "max": 4}, "target": 1}"#,
@@ -145,7 +217,10 @@ mod tests {
                 r#"{"size": {"min": 1, "max": 4}, "hot": 5}"#,
                 "pool.hot: 5 is more than the pool's size of 4",
             ),
-            (r#"{"memoryMB": 0}"#, "pool.memoryMB: expected a number from 16 to 16777216, not 0"),
+            (
+                r#"{"memoryMB": 0}"#,
+                "pool.memoryMB: expected a whole number from 16 to 16777216, not 0",
+            ),
         ] {
             let problems = parse(&format!(r#"{{"pool": {text}}}"#)).unwrap_err();
             assert_eq!(problems[0], message, "{text}");

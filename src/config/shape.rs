@@ -1,22 +1,20 @@
-//! The shape of the configuration: which keys there are, and what kind of value each has.
+//! The shape of the configuration: its keys, and the kind of value of each.
 //!
-//! It is derived from the JSON schema. So an editor that knows the schema accepts what Isolator accepts. All that is
-//! wrong with a document is found at once, and told in words.
+//! It is derived from the JSON schema. So an editor that knows the schema accepts what Isolator accepts. All errors of a
+//! document are found at once, and described in plain words.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::Problem;
+use super::check::Problem;
 use super::document::below;
+use super::similar::{SIMILAR, nearest, similarity, squashed};
+use crate::address::ListenAddress;
 use crate::duration::{self, DurationError};
 
 /// Longest part of a wrong value that is shown.
 const MAX_SHOWN: usize = 60;
-
-/// How similar a name must be to be suggested, from 0 to 1.
-const SIMILAR: f64 = 0.6;
 
 /// How similar a name from another section must be.
 const VERY_SIMILAR: f64 = 0.85;
@@ -38,7 +36,12 @@ pub(super) enum Shape {
     /// A text.
     Text,
     /// A text such as `5s`.
-    Duration,
+    Duration {
+        /// Whether it can be zero.
+        can_be_zero: bool,
+    },
+    /// A text such as `127.0.0.1:8000`.
+    Address,
     /// One of these texts.
     Choice(Vec<String>),
     /// A whole number.
@@ -49,25 +52,21 @@ pub(super) enum Shape {
         most: u64,
     },
     /// A number.
-    Number,
+    Number {
+        /// The smallest.
+        least: f64,
+        /// The largest.
+        most: f64,
+    },
     /// True or false.
     Boolean,
     /// The first of these, or an object.
     Either(Box<Shape>, Box<Shape>),
 }
 
-/// The shape of the whole configuration.
-pub(super) fn configuration() -> &'static Shape {
-    static SHAPE: LazyLock<Shape> = LazyLock::new(|| {
-        let schema = super::schema();
-        Shape::of(&schema, &schema)
-    });
-    &SHAPE
-}
-
 impl Shape {
     /// The shape that a part of the schema `all` describes.
-    fn of(part: &Value, all: &Value) -> Self {
+    pub(super) fn of(part: &Value, all: &Value) -> Self {
         if let Some(reference) = part["$ref"].as_str() {
             let target = all.pointer(reference.trim_start_matches('#'));
             return Self::of(target.unwrap_or(&Value::Null), all);
@@ -83,7 +82,6 @@ impl Shape {
         if let Some(choices) = choices(part) {
             return Self::Choice(choices);
         }
-        let number = |key: &str| part[key].as_u64();
         match kind(part) {
             "object" => match part["properties"].as_object() {
                 Some(keys) => Self::Section {
@@ -95,25 +93,44 @@ impl Shape {
             "array" => Self::List(Box::new(Self::of(&part["items"], all))),
             "integer" => {
                 let largest = if part["format"] == "uint32" { u32::MAX.into() } else { u64::MAX };
-                let (least, most) = (number("minimum"), number("maximum"));
+                let (least, most) = (part["minimum"].as_u64(), part["maximum"].as_u64());
                 Self::Whole { least: least.unwrap_or(0), most: most.unwrap_or(largest) }
             }
-            "number" => Self::Number,
+            "number" => {
+                let (least, most) = (part["minimum"].as_f64(), part["maximum"].as_f64());
+                Self::Number { least: least.unwrap_or(f64::MIN), most: most.unwrap_or(f64::MAX) }
+            }
             "boolean" => Self::Boolean,
-            _ if part["pattern"].is_string() => Self::Duration,
+            _ if part["format"] == "listen-address" => Self::Address,
+            _ if part["pattern"].is_string() => {
+                Self::Duration { can_be_zero: part["not"].is_null() }
+            }
             _ => Self::Text,
         }
     }
 
-    /// Finds all that is wrong with a value.
-    pub(super) fn check(&self, value: &Value, path: &str, problems: &mut Vec<Problem>) {
+    /// Finds all errors of a document with this shape.
+    pub(super) fn check(&self, document: &Value) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        self.check_part(document, "", self, &mut problems);
+        problems
+    }
+
+    /// Finds all errors of a value. `all` is the shape of the whole document.
+    pub(super) fn check_part(
+        &self,
+        value: &Value,
+        path: &str,
+        all: &Self,
+        problems: &mut Vec<Problem>,
+    ) {
         match (self, value) {
             (Self::Section { keys, required }, Value::Object(found)) => {
                 for (key, value) in found {
                     let path = below(path, key);
                     match keys.get(key) {
-                        Some(shape) => shape.check(value, &path, problems),
-                        None => problems.push(Problem { message: unknown(key, keys), path }),
+                        Some(shape) => shape.check_part(value, &path, all, problems),
+                        None => problems.push(Problem { message: unknown(key, keys, all), path }),
                     }
                 }
                 for key in required.iter().filter(|key| !found.contains_key(*key)) {
@@ -125,42 +142,59 @@ impl Shape {
             }
             (Self::Names(each), Value::Object(found)) => {
                 for (name, value) in found {
-                    each.check(value, &below(path, name), problems);
+                    each.check_part(value, &below(path, name), all, problems);
                 }
             }
             (Self::List(each), Value::Array(found)) => {
                 for (index, value) in found.iter().enumerate() {
-                    each.check(value, &format!("{path}[{index}]"), problems);
+                    each.check_part(value, &format!("{path}[{index}]"), all, problems);
                 }
             }
-            (Self::Either(_, section), Value::Object(_)) => section.check(value, path, problems),
-            (Self::Either(one, _), Value::Number(_)) => one.check(value, path, problems),
+            (Self::Either(_, section), Value::Object(_)) => {
+                section.check_part(value, path, all, problems);
+            }
+            (Self::Either(one, _), Value::Number(_)) => one.check_part(value, path, all, problems),
             _ if self.accepts(value) => {}
-            _ => {
-                let mut message = format!("expected {}, not {}", self.expected(), shown(value));
-                if let (Self::Duration, Value::String(text)) = (self, value)
-                    && let Err(error @ (DurationError::Months | DurationError::TooLong)) =
-                        duration::parse(text)
-                {
-                    message.push_str(&format!("; {error}"));
+            _ => problems.push(Problem { path: path.to_owned(), message: self.error(value) }),
+        }
+    }
+
+    /// The error of a value that is not accepted.
+    fn error(&self, value: &Value) -> String {
+        let expected = format!("expected {}, not {}", self.expected(), shown(value));
+        match (self, value) {
+            (Self::Duration { .. }, Value::String(text)) => match duration::parse(text) {
+                Ok(_) => "a duration of zero is not allowed".to_owned(),
+                Err(error @ (DurationError::Months | DurationError::TooLong)) => {
+                    format!("{expected}; {error}")
                 }
-                if let (Self::Choice(choices), Value::String(text)) = (self, value)
-                    && let Some(near) = nearest(text, choices.iter(), SIMILAR)
-                {
-                    message.push_str(&format!("; did you mean {near:?}?"));
+                Err(DurationError::Malformed) => expected,
+            },
+            (Self::Address, Value::String(text)) => match text.parse::<ListenAddress>() {
+                Ok(_) => expected,
+                Err(error) => error.to_string(),
+            },
+            (Self::Choice(choices), Value::String(text)) => {
+                match nearest(text, choices.iter(), SIMILAR) {
+                    Some(near) => format!("{expected}; did you mean {near:?}?"),
+                    None => expected,
                 }
-                problems.push(Problem { path: path.to_owned(), message });
             }
+            _ => expected,
         }
     }
 
     /// Whether a value that is no object and no list is one of these.
     fn accepts(&self, value: &Value) -> bool {
         match (self, value) {
-            (Self::Text, Value::String(_))
-            | (Self::Number, Value::Number(_))
-            | (Self::Boolean, Value::Bool(_)) => true,
-            (Self::Duration, Value::String(text)) => duration::parse(text).is_ok(),
+            (Self::Text, Value::String(_)) | (Self::Boolean, Value::Bool(_)) => true,
+            (Self::Duration { can_be_zero }, Value::String(text)) => {
+                duration::parse(text).is_ok_and(|duration| *can_be_zero || !duration.is_zero())
+            }
+            (Self::Address, Value::String(text)) => text.parse::<ListenAddress>().is_ok(),
+            (Self::Number { least, most }, Value::Number(number)) => {
+                number.as_f64().is_some_and(|number| (*least..=*most).contains(&number))
+            }
             (Self::Choice(choices), Value::String(text)) => choices.contains(text),
             (Self::Whole { least, most }, Value::Number(number)) => {
                 number.as_u64().is_some_and(|number| (*least..=*most).contains(&number))
@@ -169,7 +203,7 @@ impl Shape {
         }
     }
 
-    /// What is right here.
+    /// A description of the values that are accepted.
     pub(super) fn expected(&self) -> String {
         match self {
             Self::Section { .. } | Self::Names(_) => "an object in { }".to_owned(),
@@ -177,8 +211,8 @@ impl Shape {
                 Self::Text => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
                 _ => "a list in [ ]".to_owned(),
             },
-            Self::Text => "a text in double quotes".to_owned(),
-            Self::Duration => "a duration such as \"5s\" or \"2m\"".to_owned(),
+            Self::Text | Self::Address => "a text in double quotes".to_owned(),
+            Self::Duration { .. } => "a duration such as \"5s\" or \"2m\"".to_owned(),
             Self::Choice(choices) => {
                 let quoted: Vec<_> = choices.iter().map(|choice| format!("{choice:?}")).collect();
                 match quoted.split_last() {
@@ -192,7 +226,8 @@ impl Shape {
                 format!("a whole number of at least {least}")
             }
             Self::Whole { least, most } => format!("a whole number from {least} to {most}"),
-            Self::Number => "a number".to_owned(),
+            Self::Number { most: f64::MAX, .. } => "a number".to_owned(),
+            Self::Number { least, most } => format!("a number from {least} to {most}"),
             Self::Boolean => "true or false".to_owned(),
             Self::Either(one, section) => {
                 let keys = match &**section {
@@ -237,19 +272,20 @@ fn texts(list: &Value) -> Vec<String> {
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The type besides `null`.
+/// The type that is not `null`.
 fn kind(part: &Value) -> &str {
     let mut kinds = part["type"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let one = kinds.find(|kind| *kind != "null");
     part["type"].as_str().or(one).unwrap_or_default()
 }
 
-fn unknown(key: &str, keys: &BTreeMap<String, Shape>) -> String {
+/// The error of a key that a section does not have.
+fn unknown(key: &str, keys: &BTreeMap<String, Shape>, all: &Shape) -> String {
     if let Some(near) = nearest(key, keys.keys(), SIMILAR).or_else(|| containing(key, keys)) {
         return format!("there is no such key; did you mean `{near}`?");
     }
     let mut elsewhere = Vec::new();
-    configuration().paths_like(key, "", &mut elsewhere);
+    all.paths_like(key, "", &mut elsewhere);
     match elsewhere.first() {
         Some(path) => format!("there is no such key here; did you mean `{path}`?"),
         None => {
@@ -263,30 +299,6 @@ fn unknown(key: &str, keys: &BTreeMap<String, Shape>) -> String {
 fn containing<'a>(name: &str, keys: &'a BTreeMap<String, Shape>) -> Option<&'a String> {
     let name = squashed(name);
     keys.keys().find(|key| name.len() > 2 && squashed(key).contains(&name))
-}
-
-/// The name that is most similar.
-pub(super) fn nearest<'a>(
-    name: &str,
-    names: impl Iterator<Item = &'a String>,
-    least: f64,
-) -> Option<&'a String> {
-    let rated = names.map(|known| (similarity(name, known), known));
-    let fits = rated.filter(|(rating, _)| *rating >= least);
-    fits.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, known)| known)
-}
-
-fn similarity(a: &str, b: &str) -> f64 {
-    // The time that a comparison takes grows with both lengths.
-    if a.len() > 2 * MAX_SHOWN {
-        return 0.0;
-    }
-    strsim::normalized_damerau_levenshtein(&squashed(a), &squashed(b))
-}
-
-/// Without what people mix up: case and separators.
-fn squashed(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase()
 }
 
 /// A wrong value as it was written, if it is short.

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 use isolator_pool::run::output::Watch;
-use rmcp::model::CallToolResult;
 use serde_json::Value;
 
 use crate::audit::{Audit, Note};
 use crate::calls::{Call, CallError, Calls, Clients, Setup, Steps, ToolName};
 use crate::config::{Config, ResultsConfig};
-use crate::mcp::render::Renderer;
+use crate::mcp::render::{Answer, Renderer};
 use crate::metrics::Held;
 use crate::request::arguments::{GetResult, InvalidArgument, required};
 use crate::request::snippets::Snippets;
@@ -19,7 +18,6 @@ use crate::request::understand::{self, given::Given};
 use crate::result::detached::{Detached, RunState};
 use crate::result::handles::Capacity;
 use crate::result::kept::{self, Part, ReadError, Results};
-use crate::result::receipt::ReceiptReport;
 use crate::result::so_far::SoFar;
 
 /// Bytes of results that are kept, unless the operator lets a single run keep more.
@@ -33,21 +31,6 @@ pub(crate) struct Answers {
     clients: Clients,
     results: Arc<Results>,
     detached: Arc<Detached<Arc<Answer>>>,
-}
-
-/// The answer to a call, with what metrics and traces need of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    /// The answer in the protocol's form.
-    pub result: CallToolResult,
-    /// Whether it says that the tool failed.
-    pub is_failure: bool,
-    /// The status of the call.
-    pub status: &'static str,
-    /// How its program was served, if one ran.
-    pub receipt: Option<ReceiptReport>,
-    /// Bytes of the answer.
-    pub weight: usize,
 }
 
 /// The tool that a call names does not exist, or is not offered.
@@ -64,10 +47,10 @@ struct Bounds {
 
 impl Bounds {
     fn of(config: &Config, clients: Clients) -> Self {
-        let ResultsConfig { files, output, keep_for, .. } = config.results;
+        let ResultsConfig { files, output, keep_for, .. } = config.results.clone();
         // The results of any run fit, for every client.
-        let of_run = usize::try_from(files).unwrap_or(usize::MAX);
-        let of_run = of_run.saturating_add(2 * output + kept::MAX_NAMES);
+        let of_run = files.as_usize();
+        let of_run = of_run.saturating_add(2 * output.as_usize() + kept::MAX_NAMES);
         let all = MAX_KEPT.max(of_run.saturating_mul(2));
         let kept = Capacity { all, of_one: clients.share_of(all) };
         // An answer has its output twice, as text and as data, and its pictures in base64.
@@ -257,7 +240,7 @@ impl Answers {
                 Arc::new(Answer::running(handle, config.results.keep_for, &so_far))
             }
             RunState::Gone { so_far } => {
-                Arc::new(Answer::without_result(&so_far, config.limits.output))
+                Arc::new(Answer::without_result(&so_far, config.limits.output()))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! System calls. The C library's own are not used: whose it is, and whether it knows of them, is the image's business.
+//! System calls. The wrappers of the image's C library are not used, because it may lack some.
 
 use core::arch::global_asm;
 use core::ffi::c_int;

@@ -6,8 +6,8 @@
 //! there: a jump is written over its first instructions, to [`finalize`], which calls it and is a place to return to.
 //!
 //! `Py_FinalizeEx` is public and has the same type in every Python 3. The return happens in a function that it calls for `atexit`,
-//! on the same thread, which holds the interpreter's lock and no other. What stays behind is what a process that calls `_exit`
-//! leaves: an interpreter that is being finalized and that nobody enters again, because its caller returns from `main`. The
+//! on the same thread, which holds the interpreter's lock and no other. The rest is the same as after a call of `_exit`:
+//! an interpreter that is being finalized, and is not entered again because its caller returns from `main`. The
 //! functions of `Py_AtExit` are not called. This was tried with CPython 3.13 of Debian on x86-64; the tests of the images show
 //! whether another one does the same.
 
@@ -37,7 +37,7 @@ unsafe extern "C" {
 /// The stack pointer in [`isolator_call`]; zero outside it.
 static mut PLACE: usize = 0;
 
-/// What was where the jump is.
+/// The instructions that the jump has replaced.
 static mut ORIGINAL: [u8; JUMP.len()] = [0; JUMP.len()];
 
 /// Loads the address behind it, and jumps there: `jmp [rip]` on x86-64; `ldr x16, #8` and `br x16` on AArch64, where functions
@@ -63,7 +63,7 @@ pub(crate) fn prepare() {
     }
 }
 
-/// What is called instead of `Py_FinalizeEx`.
+/// Called instead of `Py_FinalizeEx`.
 unsafe extern "C" fn finalize() -> c_int {
     let function = (Py_FinalizeEx as unsafe extern "C" fn() -> c_int as *mut u8).cast();
     // SAFETY: as in `prepare`. The place is in this frame as long as it is set.
@@ -86,7 +86,7 @@ struct Method {
     doc: *const c_char,
 }
 
-// SAFETY: nobody writes to it.
+// SAFETY: it is never written.
 unsafe impl Sync for Method {}
 
 static LEAVE: Method =

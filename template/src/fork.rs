@@ -12,7 +12,7 @@ use crate::protocol::exit_code::NOT_SETTLED;
 use crate::sandbox;
 use crate::socket::{Failed, Request};
 
-/// Where a fork returns.
+/// The process in which a fork returns.
 pub(crate) enum Side {
     Template,
     Sandbox,
@@ -28,11 +28,11 @@ const NAMESPACES: u32 = CLONE_NEWUSER
     | CLONE_NEWCGROUP;
 
 unsafe extern "C" {
-    /// The C library's, so that what it keeps about its process is right in the copy.
+    /// The C library's, so that its own data about the process is right in the copy.
     fn fork() -> c_int;
 }
 
-/// What the processes share. They run one after the other.
+/// State that the processes share. They run one after the other.
 struct Attempt<'a> {
     request: &'a Request,
     failed: Option<Failed>,

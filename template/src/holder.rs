@@ -1,7 +1,7 @@
 //! The process that holds the memory of a program that has ended.
 //!
-//! The kernel takes the memory of a process apart before it tells anybody that the process has ended: 4 ms for an interpreter
-//! with pandas. It does not as long as another process has the same memory. So at the end of a program a second process is
+//! The kernel frees the memory of a process before it reports the end of the process: 4 ms for an interpreter
+//! with pandas. It does not free memory that another process shares. So at the end of a program a second process is
 //! made that does nothing. It is killed with the sandbox, when the answer is on its way.
 
 use core::arch::global_asm;
@@ -28,7 +28,7 @@ const START_TIMEOUT: i64 = 20_000_000;
 const MASK: usize = 8;
 
 unsafe extern "C" {
-    /// Makes a process with this one's memory that closes its descriptors, writes a one, wakes who waits for it, and sleeps.
+    /// Makes a process with this one's memory that closes its descriptors, writes a one, wakes the process that waits for it, and sleeps.
     /// It never touches the stack, which it shares. Returns its number, or an error below zero.
     fn isolator_hold(flags: usize, is_ready: *const AtomicU32) -> isize;
 }

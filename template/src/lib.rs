@@ -27,7 +27,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 unsafe extern "C" {
-    // What `os.fork` calls before and after.
+    // Called by `os.fork` before and after.
     fn PyOS_BeforeFork();
     fn PyOS_AfterFork_Parent();
     fn PyOS_AfterFork_Child();
@@ -71,6 +71,6 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     call::exit(protocol::exit_code::PANIC)
 }
 
-/// What `core` was compiled to call when it unwinds, which never happens.
+/// `core` was compiled to call this when it unwinds, which never happens.
 #[unsafe(no_mangle)]
 pub extern "C" fn rust_eh_personality() {}

@@ -8,7 +8,7 @@ use linux_raw_sys::general::{
 
 use crate::call::{Errno, Sysno, syscall};
 
-/// Elsewhere nothing here works, which does no harm.
+/// On other machines nothing here works, which does no harm.
 const PAGE: usize = 4096;
 
 /// The start of the library in memory, as ELF has it. Only what is used has a name.
@@ -42,7 +42,7 @@ unsafe extern "C" {
 }
 
 /// Replaces the library's memory by copies that belong to no file, so that no program finds the file among its mappings.
-/// What can't be replaced stays.
+/// Parts that can't be replaced stay.
 pub(crate) fn forget_file() {
     let header = &raw const __ehdr_start;
     // SAFETY: the dynamic linker has mapped the library as its header says, and the interpreter's only thread is here.
@@ -71,7 +71,7 @@ pub(crate) fn forget_file() {
 
 /// # Safety
 ///
-/// The memory is there, can be read, and nobody else writes to it meanwhile.
+/// The memory is there, can be read, and is not written by others meanwhile.
 unsafe fn replace(first: usize, length: usize, rights: u32) -> Result<(), Errno> {
     let (write, flags) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
     // SAFETY: the copy is new memory; the move puts it in place at one stroke, while this very code runs in it.
@@ -110,7 +110,7 @@ pub(crate) unsafe fn write_code<const N: usize>(
 /// Makes the processor see instructions that were written.
 fn flush(first: usize, length: usize) {
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the memory is there, and only the caches are told.
+    // SAFETY: the memory is there, and only the caches change.
     unsafe {
         // No processor has shorter lines.
         for line in (first..first + length).step_by(16) {

@@ -1,4 +1,4 @@
-//! The third process, inside: it becomes what a program of the sandbox is.
+//! The third process, inside: it becomes like a program of the sandbox.
 
 use linux_raw_sys::general::_LINUX_CAPABILITY_VERSION_3;
 use linux_raw_sys::net::{AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM};
@@ -11,8 +11,8 @@ use crate::socket::{Request, pass_on};
 /// Highest capability that a kernel may have.
 const MOST_CAPABILITIES: usize = 63;
 
-/// Waits for its place in the control groups, gives up every right that was needed to enter, and then makes the streams of a program: whoever makes a pipe owns it, and only
-/// its owner can open `/dev/stdin`.
+/// Waits for its place in the control groups, gives up every right that was needed to enter, and then makes the streams of a program:
+/// the user that makes a pipe owns it, and only the owner can open `/dev/stdin`.
 pub(crate) fn settle(request: &Request) -> Result<(), Errno> {
     wait_for_place(request.server())?;
     // SAFETY: of memory only the sets of capabilities are passed, which live as long as the calls.

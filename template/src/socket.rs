@@ -14,7 +14,7 @@ use crate::protocol::{ADDRESS, PASSED_DESCRIPTORS, REQUEST_DESCRIPTORS};
 
 const SERVER: i32 = 0;
 
-/// Most descriptors of a message: those that a fork passes.
+/// Maximum number of descriptors of a message: those that a fork passes.
 const MOST: usize = PASSED_DESCRIPTORS;
 
 /// A request of the server.
@@ -37,7 +37,7 @@ impl Request {
     }
 }
 
-/// What could not be done in a fork.
+/// A step of a fork that failed.
 #[derive(Clone, Copy)]
 pub(crate) struct Failed {
     /// The number of the step.
@@ -51,7 +51,7 @@ impl Failed {
     }
 }
 
-/// Descriptors as the kernel passes them beside a message.
+/// Descriptors as the kernel passes them along with a message.
 #[repr(C)]
 struct Control {
     header: cmsghdr,
@@ -84,7 +84,7 @@ pub(crate) fn receive() -> Option<Request> {
             Ok(0) => return None,
             Ok(length) if length == size_of_val(&numbers) => break,
             Err(Errno::EINTR) => {}
-            // The server speaks otherwise.
+            // It is not a request.
             Ok(_) | Err(_) => exit(NO_REQUEST),
         }
     }
@@ -108,7 +108,7 @@ fn message(part: &mut iovec, control: &mut Control, length: usize) -> msghdr {
     }
 }
 
-/// Closes what came with a request, and tells the server how it went.
+/// Closes the descriptors of a request, and sends the result to the server.
 pub(crate) fn answer(request: Request, failed: Option<Failed>) {
     for descriptor in &request.descriptors {
         // SAFETY: no memory is passed.

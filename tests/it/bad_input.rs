@@ -1,4 +1,4 @@
-//! Mistakes of callers: each gives an answer that names the field, and has no other effect.
+//! Invalid arguments: each answer names the field, and nothing runs.
 
 use crate::common::server::Server;
 use crate::common::shown;
@@ -79,7 +79,7 @@ async fn bad_file_names_are_refused() {
 }
 
 #[tokio::test]
-async fn too_much_is_refused() {
+async fn values_over_the_limits_are_refused() {
     let many = (0..200).map(|number| file(&number.to_string())).collect();
     let large = |bytes: usize| json!({ "filename": "large", "content": "x".repeat(bytes) });
     all_are_refused(vec![
@@ -100,7 +100,7 @@ async fn too_much_is_refused() {
 }
 
 #[tokio::test]
-async fn neither_and_both_sources_are_refused() {
+async fn exactly_one_source_is_required() {
     all_are_refused(vec![
         (json!({}), "entrypoint_code", "snippet_name"),
         (json!({ "language": "python" }), "entrypoint_code", "required"),
@@ -166,7 +166,7 @@ async fn wrong_types_and_unknown_names_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_is_not_repeated_in_the_answer() {
+async fn long_values_are_not_repeated_in_answers() {
     let server = Server::python().await;
     let long = "x".repeat(100_000);
     let mut wrong = Vec::new();

@@ -63,7 +63,7 @@ async fn run_passes_output_files_variables_and_arguments_on() {
 }
 
 #[test]
-fn run_says_that_it_fetches_an_image_that_is_missing() {
+fn run_reports_that_it_pulls_a_missing_image() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&["python"], json!({ "images": { "policy": "missing" } }));
     config["languageSettings"]["python"]["image"] = json!("127.0.0.1:1/none");
@@ -141,7 +141,7 @@ async fn run_ends_with_125_if_the_sandbox_or_the_request_is_at_fault() {
 }
 
 #[tokio::test]
-async fn run_gives_the_program_our_input_and_keeps_what_it_leaves() {
+async fn run_passes_standard_input_and_saves_output_files() {
     let directory = directory(json!({}));
     let code = "import os, sys\n\
                 print(sys.stdin.read(), end='')\n\
@@ -186,7 +186,7 @@ async fn run_gives_the_program_our_input_and_keeps_what_it_leaves() {
 }
 
 #[test]
-fn wrong_command_lines_of_run_are_told_in_one_sentence() {
+fn invalid_command_lines_of_run_get_one_sentence() {
     let directory = directory(json!({}));
     fs::write(directory.path().join("a.py"), "").unwrap();
     fs::write(directory.path().join("latin.py"), b"# \xe9").unwrap();
@@ -252,7 +252,7 @@ fn wrong_command_lines_of_run_are_told_in_one_sentence() {
 }
 
 #[tokio::test]
-async fn doctor_finds_a_working_installation_in_order() {
+async fn doctor_passes_a_working_installation() {
     let directory = tempfile::tempdir().unwrap();
     write_config(directory.path(), &config(&["python", "javascript", "go"], json!({})));
     let finished = run_on_engine(directory.path(), &["doctor"], "").await;
@@ -265,7 +265,7 @@ async fn doctor_finds_a_working_installation_in_order() {
 }
 
 #[tokio::test]
-async fn doctor_names_what_is_missing_and_what_mends_it_and_checks_the_rest() {
+async fn doctor_names_missing_requirements_with_fixes_and_checks_the_rest() {
     let image = "isolator-test.invalid/missing";
     let other = json!({ "image": image, "extensions": [".x"], "command": ["x", "{file}"] });
     let missing = directory(json!({ "languageSettings": { "other": other } }));
@@ -286,7 +286,7 @@ async fn doctor_names_what_is_missing_and_what_mends_it_and_checks_the_rest() {
 }
 
 #[test]
-fn doctor_makes_every_check_where_its_state_can_not_be_written() {
+fn doctor_makes_every_check_without_a_writable_state() {
     let directory = directory(json!({}));
     fs::create_dir(directory.path().join("state")).unwrap();
     let mount = "mount -t tmpfs -o ro disk state";
@@ -366,7 +366,7 @@ fn doctor_warns_of_core_dumps_that_start_a_program_on_the_host() {
 }
 
 #[test]
-fn image_ls_shows_what_is_there_and_what_is_not() {
+fn image_ls_lists_present_and_missing_images() {
     let image = "isolator-test.invalid/missing";
     let directory = directory(json!({ "languageSettings": { "other": {
         "image": image, "extensions": [".x"], "command": ["x", "{file}"],
@@ -385,7 +385,7 @@ fn image_ls_shows_what_is_there_and_what_is_not() {
 }
 
 #[test]
-fn image_commands_refuse_what_they_can_not_do() {
+fn image_commands_reject_invalid_requests() {
     let directory = directory(json!({}));
     let built = run(directory.path(), &["image", "pull", "python"], "");
     assert_eq!(built.code, Some(125), "{built:?}");
@@ -408,7 +408,7 @@ fn completions_are_printed_for_the_shells() {
 }
 
 #[test]
-fn wrong_command_lines_are_explained() {
+fn invalid_command_lines_are_explained() {
     let directory = tempfile::tempdir().unwrap();
     // A program could end with 2 by itself.
     for arguments in

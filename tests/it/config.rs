@@ -1,4 +1,4 @@
-//! `isolator config` and what else sets a server up: manual pages and completions.
+//! `isolator config`, manual pages and completions.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn directory(more: Value) -> TempDir {
     directory
 }
 
-/// What `config check` says of a configuration. It leaves nothing behind.
+/// The output of `config check` for a configuration. The command leaves nothing behind.
 fn check(directory: &Path) -> Finished {
     let finished = run(directory, &["config", "check"], "");
     if state(directory).exists() {
@@ -28,7 +28,7 @@ fn check(directory: &Path) -> Finished {
 }
 
 #[test]
-fn config_check_says_what_is_valid() {
+fn config_check_accepts_a_valid_configuration() {
     let directory = directory(json!({}));
     let finished = check(directory.path());
     assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -71,7 +71,7 @@ fn config_check_looks_at_tools_and_names_and_its_advice_has_the_options() {
 }
 
 #[test]
-fn every_command_reports_a_wrong_configuration() {
+fn every_command_reports_an_invalid_configuration() {
     let directory = tempfile::tempdir().unwrap();
     write_config(directory.path(), &json!({ "defaultMemoryMB": 0, "pool": { "sise": 1 } }));
     let promised = "isolator_config.json:\n  \
@@ -108,7 +108,7 @@ fn an_unreadable_file_is_reported_with_its_source() {
 }
 
 #[test]
-fn config_check_looks_at_the_files_the_images_and_the_machine() {
+fn config_check_examines_files_images_and_the_machine() {
     let missing = "isolator-test.invalid/missing";
     let language = json!({
         "image": missing, "extensions": [".py"], "command": ["x", "{file}"],
@@ -169,7 +169,7 @@ fn optional_requirements_are_warnings() {
 }
 
 #[test]
-fn config_check_says_what_the_engine_can_not_do() {
+fn config_check_reports_what_the_engine_lacks() {
     let directory = tempfile::tempdir().unwrap();
     let engine = json!({ "kind": "embedded", "runtime": "runsc" });
     let settings = json!({ "defaultNetworkMode": "bridge", "engine": engine });
@@ -222,7 +222,7 @@ fn config_schema_is_a_json_schema_of_every_section() {
 }
 
 #[test]
-fn config_init_writes_what_works_and_what_is_missing_and_never_overwrites() {
+fn config_init_writes_a_working_file_and_never_overwrites() {
     let directory = tempfile::tempdir().unwrap();
     let prompts = directory.path().join("prompts");
     fs::create_dir(&prompts).unwrap();
@@ -284,7 +284,7 @@ fn man_writes_a_page_for_each_command() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_output_is_not_an_error() {
     let directory = directory(json!({}));
     for command in [
         &["--help"][..],

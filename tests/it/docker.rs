@@ -1,4 +1,4 @@
-//! What only the engine `docker` has: its address, and an API that says what it was asked for.
+//! Features of the engine `docker`: its address, and an API that shows the requested restrictions.
 
 use std::io::copy;
 use std::net::{Shutdown, TcpListener};
@@ -49,7 +49,7 @@ const MASKED: [&str; 14] = [
     "/sys/firmware",
 ];
 
-/// What something was made with, without what is off, empty or 0.
+/// The settings of a JSON value that are not off, empty or 0.
 fn asked(of: &impl Serialize) -> Value {
     let mut asked = serde_json::to_value(of).expect("what was asked for");
     let is_off = |value: &Value| match value {
@@ -64,7 +64,7 @@ fn asked(of: &impl Serialize) -> Value {
     asked
 }
 
-/// What a container's host configuration must be, whole: what is not here was not asked for.
+/// The complete host configuration of a container: every other setting has its default.
 fn promised(labels: &Value, volume: &str, memory: &Value) -> Value {
     let ulimit = |name: &str, hard: i64| json!({ "Name": name, "Soft": hard, "Hard": hard });
     let unlimited = |name: &str| ulimit(name, -1);
@@ -102,7 +102,7 @@ fn promised(labels: &Value, volume: &str, memory: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_engine_was_asked_for_every_restriction() {
+async fn containers_are_created_with_every_restriction() {
     let server = Server::start(&on_docker(json!({}))).await;
     let sandboxes = server.wait_until_ready().await;
     let bystander = docker::Bystander::new().await;
@@ -126,7 +126,7 @@ async fn the_engine_was_asked_for_every_restriction() {
     let filter = format!("seccomp={}", docker_profile());
     let options = take("SecurityOpt");
     assert!(options == json!(["no-new-privileges", filter]), "another filter, or more options");
-    // Nobody asks for one, and versions have two names for that.
+    // None is requested, and versions have two names for that.
     let restart = take("RestartPolicy");
     assert!(["", "no"].map(|name| json!(name)).contains(&restart["Name"]), "{restart}");
     let masked = take("MaskedPaths");
@@ -164,10 +164,17 @@ async fn the_engine_was_asked_for_every_restriction() {
     server.stop().await;
 }
 
-/// What limits a process, by the name that one of the versions of control groups has for it.
+/// The limits of a process, by their names in one of the versions of control groups.
 fn limit(process: Process, names: &[&str]) -> Option<String> {
     let groups = process.read("cgroup");
-    let paths: Vec<_> = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).collect();
+    let controller = names[0].split('.').next().expect("a controller");
+    // A process is also in the root of other hierarchies, whose path would lead to the limits of the machine.
+    let paths = groups.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let has_limit = controllers.is_empty() || controllers.split(',').any(|it| it == controller);
+        has_limit.then_some(path)
+    });
+    let paths: Vec<_> = paths.collect();
     let this = Process::find(std::process::id()).expect("this process").mounts();
     for hierarchy in this.iter().filter(|mount| mount.kind.starts_with("cgroup")) {
         for (path, name) in paths.iter().flat_map(|path| names.iter().map(move |name| (path, name)))
@@ -181,7 +188,7 @@ fn limit(process: Process, names: &[&str]) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_kernel_holds_what_the_engine_was_asked_for() {
+async fn the_kernel_enforces_the_requested_restrictions() {
     let server = Server::start(&on_docker(json!({}))).await;
     let sandboxes = server.wait_until_ready().await;
     let code = "import time\n\
@@ -264,7 +271,7 @@ async fn without_an_engine_calls_name_its_address_and_the_doctor() {
 }
 
 #[test]
-fn without_an_engine_commands_name_its_address_and_what_mends_it() {
+fn without_an_engine_commands_name_its_address_and_the_fix() {
     let address = "unix:///nowhere/nobody.sock";
     let nobody = nobody(address);
     let finished = run(nobody.path(), &["run", "-", "--language", "python"], "");
@@ -305,7 +312,7 @@ fn port_of_the_engine() -> String {
 }
 
 #[test]
-fn an_engine_on_another_machine_is_not_judged_by_this_one() {
+fn a_remote_engine_is_not_judged_by_this_machine() {
     let directory = nobody(&port_of_the_engine());
     let doctor = |arguments: &[&str]| run(directory.path(), arguments, "").stdout;
     let strict = doctor(&["doctor", "--production"]);

@@ -1,4 +1,4 @@
-//! What a program leaves: files, pictures, and output that does not fit into the answer.
+//! Results of a program: files, pictures, and output that does not fit into the answer.
 
 use crate::common::answer::Answer;
 use crate::common::client::RequestError;
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rmcp::model::{ContentBlock, ErrorCode, ResourceContents};
 use serde_json::{Value, json};
 
-/// The contents of a resource in ranges of so many bytes, and how many ranges there were.
+/// The contents of a resource in ranges of `length` bytes, and the number of ranges.
 async fn read_all(server: &Server, uri: &str, length: usize) -> (Vec<u8>, usize) {
     let (mut all, mut ranges) = (Vec::new(), 0);
     let mut next = Some(uri.to_owned());
@@ -36,7 +36,7 @@ fn paths(answer: &Answer) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn what_a_program_creates_or_changes_is_listed_and_comes_back_if_it_is_wanted() {
+async fn created_and_changed_files_are_listed_and_returned_on_request() {
     let server = Server::python().await;
     let code = "import os, given\n\
                 open('given.txt', 'r+').write('c')\n\
@@ -91,7 +91,7 @@ async fn what_a_program_creates_or_changes_is_listed_and_comes_back_if_it_is_wan
 }
 
 #[tokio::test]
-async fn a_drawn_picture_is_shown_without_the_program_doing_anything_for_it() {
+async fn figures_are_returned_without_any_code_for_it() {
     let server = Server::python().await;
     let code = "import os\n\
                 import matplotlib.pyplot as plt\n\
@@ -132,7 +132,7 @@ async fn a_program_that_fails_or_is_killed_leaves_its_files_too() {
 }
 
 #[tokio::test]
-async fn hostile_names_and_numbers_of_files_are_borne() {
+async fn hostile_file_names_and_counts_are_tolerated() {
     let server = Server::python().await;
     let code = "import os\n\
                 for name in ['a\\n--- stderr ---\\n', '\\x1b[2J', 'x' * 255, '-rf', ' ']:\n\
@@ -201,7 +201,7 @@ async fn output_past_the_cap_can_be_read_afterwards() {
 }
 
 #[tokio::test]
-async fn unreadable_input_is_an_error_with_its_cause() {
+async fn unreadable_results_are_errors_with_their_cause() {
     let server = Server::with("python", json!({ "results": { "keepFor": "1s" } })).await;
     let wanted = json!({ "output_files": ["*.bin"] });
     let answer = server.run_python_with("open('a.bin', 'wb').write(bytes(9))", wanted).await;
@@ -225,7 +225,7 @@ async fn unreadable_input_is_an_error_with_its_cause() {
 }
 
 #[tokio::test]
-async fn a_pattern_that_is_none_is_the_caller_s_mistake() {
+async fn invalid_patterns_are_refused() {
     let server = Server::python().await;
     let wrong: [(Value, &str); 3] = [
         (json!(["a", "/etc/*"]), "output_files[1]"),

@@ -66,7 +66,7 @@ fn digest(finished: &Finished) -> String {
 }
 
 #[test]
-fn a_root_file_system_becomes_an_image_and_goes_again() {
+fn a_root_file_system_is_imported_and_removed() {
     let home = Home::new();
     let (root, name) = (home.root("./etc/hello"), name("root"));
     let imported = home.image(&["import", &root, "--name", &name]);
@@ -104,7 +104,7 @@ fn an_archive_can_come_from_a_pipe() {
 }
 
 #[test]
-fn a_chosen_base_is_the_only_one() {
+fn only_the_chosen_base_is_used() {
     // Nothing listens there, so a build can only go on from another base.
     let base = format!("127.0.0.1:1/debian@sha256:{}", "a".repeat(64));
     let home = Home::new();
@@ -129,7 +129,7 @@ fn unreadable_images_are_rejected_by_name() {
 }
 
 #[test]
-fn pruning_names_what_stays_and_removes_the_rest() {
+fn pruning_removes_unused_images_and_names_the_others() {
     let home = Home::new();
     let pruned = home.image(&["prune"]);
     assert_eq!(pruned.code, Some(0), "nothing to prune is fine: {pruned:?}");
@@ -262,7 +262,7 @@ impl Builds {
         run_command(self.command().args(arguments), "")
     }
 
-    /// What unfinished images have left.
+    /// Leftovers of unfinished images.
     fn staged(&self) -> usize {
         fs::read_dir(self.0.path("data/isolator/staging")).map_or(0, Iterator::count)
     }
@@ -288,7 +288,7 @@ fn an_image_is_built_again_only_if_something_has_changed() {
     );
     assert!(again.stderr.is_empty() && began.elapsed() < Duration::from_secs(30), "{again:?}");
 
-    // Another base, and all lines. The build after it fails, and what the first has replaced is told all the same.
+    // Another base, and all lines. The build after it fails, and the image that the first one replaced is named all the same.
     builds.script("echo another line; [ ! -e /build/package.json ]");
     let changed = builds.run(&["build", "--verbose", "python", "javascript"]);
     assert!(!changed.stdout.contains("unchanged"), "{changed:?}");
@@ -324,7 +324,7 @@ fn an_image_is_built_again_only_if_something_has_changed() {
 }
 
 #[test]
-fn an_image_stays_as_it_is_while_the_base_that_it_was_built_from_is_there() {
+fn an_image_is_kept_while_its_base_exists() {
     let builds = Builds::new();
     builds.configure(json!({}));
     builds.script_of("debian:trixie-slim", "echo public").run(&["build", "python"]);
@@ -349,7 +349,7 @@ fn a_build_that_fails_shows_its_last_lines() {
 }
 
 #[test]
-fn a_build_that_is_stopped_says_so_and_leaves_nothing() {
+fn an_interrupted_build_is_reported_and_leaves_nothing() {
     let builds = Builds::new();
     builds.script("echo begun; sleep 600");
     let mut build = builds.command();
@@ -373,7 +373,7 @@ fn a_build_that_is_stopped_says_so_and_leaves_nothing() {
 }
 
 #[test]
-fn a_full_disk_is_told_with_its_folder_and_how_much_room_is_needed() {
+fn a_full_disk_is_reported_with_its_folder_and_the_space_needed() {
     let builds = Builds::new();
     builds.script("sleep 600");
     let data = builds.0.path("data/isolator");

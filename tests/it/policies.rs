@@ -47,7 +47,7 @@ async fn a_forbidden_call_is_rejected_with_its_place() {
 }
 
 #[tokio::test]
-async fn other_programs_run_as_ever() {
+async fn other_programs_run_as_usual() {
     let server = Server::with("python", strict()).await;
     let code = "import math, re\nprint(re.compile('a').findall('banana'), math.sqrt(4))";
     assert_eq!(server.run_python(code).await.output(), "['a', 'a', 'a'] 2.0\n");
@@ -55,7 +55,7 @@ async fn other_programs_run_as_ever() {
 }
 
 #[tokio::test]
-async fn every_file_that_could_be_run_is_held_to_it_and_no_other() {
+async fn every_source_file_is_checked_and_no_other() {
     let server = Server::with("python", strict()).await;
     let files = |name: &str, content: &str| json!({ "additional_files": [{ "filename": name, "content": content }] });
     let helper = server.run_python_with("import a.helper", files("a/helper.py", "import os")).await;
@@ -76,7 +76,7 @@ async fn every_file_that_could_be_run_is_held_to_it_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_snippet_is_the_operator_s_own() {
+async fn snippets_are_not_checked() {
     let server = Server::with("python", strict()).await;
     fs::write(server.directory().join("prompts/cwd.py"), "import os; print(os.getcwd())").unwrap();
     let answer = server.call(json!({ "snippet_name": "cwd" })).await;
@@ -88,7 +88,7 @@ async fn a_snippet_is_the_operator_s_own() {
 }
 
 #[tokio::test]
-async fn hostile_sources_are_answered_and_the_server_goes_on() {
+async fn hostile_sources_get_an_answer_and_the_server_continues() {
     let server = Server::with("python", strict()).await;
     let megabytes = "(".repeat(5 << 20);
     server.run_python(&megabytes).await.assert_failed("refused", &["not-checked"]);
@@ -109,7 +109,7 @@ fn checkers(server: &Server) -> Vec<Process> {
 }
 
 #[tokio::test]
-async fn programs_are_read_by_a_process_without_rights() {
+async fn programs_are_parsed_by_a_process_without_privileges() {
     let server = Server::with("python", strict()).await;
     server.run_python("import os").await.assert_failed("refused", &["importing os"]);
     let found = checkers(&server);
@@ -139,7 +139,7 @@ async fn programs_are_read_by_a_process_without_rights() {
 }
 
 #[tokio::test]
-async fn a_check_that_fails_rejects_the_program_and_too_many_are_busy() {
+async fn a_failed_check_rejects_the_program_and_too_many_are_refused() {
     let mut config = strict();
     config["audit"] = json!({ "path": "audit.jsonl" });
     let server = Server::with("python", config).await;
@@ -199,7 +199,7 @@ const RULE: &str = "id: no-print\nlanguage: Python\nmessage: print nothing\n\
                     rule: { pattern: print($$$) }\n";
 
 #[test]
-fn a_policy_of_the_operator_s_is_a_file_in_a_folder() {
+fn a_custom_policy_is_a_file_in_a_folder() {
     let folder = folder(&json!({ "python": ["mine", "strict"] }), RULE);
     let checked = run(folder.path(), &["config", "check"], "");
     assert_eq!(checked.code, Some(0), "{checked:?}");
@@ -211,7 +211,7 @@ fn a_policy_of_the_operator_s_is_a_file_in_a_folder() {
 }
 
 #[test]
-fn a_policy_that_can_not_be_read_is_a_wrong_configuration() {
+fn an_unreadable_policy_is_a_configuration_error() {
     let broken = RULE.replace("pattern:", "patern:");
     let folder = folder(&json!({}), &broken);
     let mut serve = isolator(folder.path());

@@ -14,7 +14,7 @@ fn python(code: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_sandbox_unpaused_behind_its_back_still_serves() {
+async fn a_sandbox_that_was_unpaused_from_outside_still_serves() {
     let server = Server::python().await;
     // One that is thawed in the very moment in which the pool has frozen it counts as one that can't be
     // paused, and the call is served by another.
@@ -52,7 +52,7 @@ async fn no_sandbox_serves_twice() {
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_clearly_and_loses_nothing() {
+async fn a_full_queue_refuses_requests_and_loses_none() {
     let limits = json!({ "requests": { "maxRunning": 1, "maxQueue": 1 } });
     let server = Server::with("python", limits).await;
     server.wait_until_ready().await;
@@ -146,7 +146,7 @@ async fn a_missing_image_fails_its_own_language_only_until_it_is_there() {
 }
 
 #[tokio::test]
-async fn every_signal_that_ends_it_leaves_nothing() {
+async fn every_terminating_signal_leaves_nothing() {
     for signal in ["TERM", "INT"] {
         let server = Server::with("python", json!({ "pool": { "size": 2, "hot": 1 } })).await;
         assert_eq!(server.call(python("print(1)")).await.output(), "1\n");
@@ -182,7 +182,7 @@ async fn gc_removes_only_the_leftovers_of_killed_servers() {
 }
 
 #[tokio::test]
-async fn a_server_sweeps_at_its_start_what_a_killed_one_left() {
+async fn a_starting_server_sweeps_leftovers_of_killed_ones() {
     let settings = config(&["python"], json!({}));
     let live = Server::start(&settings).await;
     let mut dead = Server::start_beside(&live, &settings).await;
@@ -198,7 +198,7 @@ async fn a_server_sweeps_at_its_start_what_a_killed_one_left() {
 }
 
 #[test]
-fn collecting_with_nothing_to_collect_is_fine() {
+fn gc_without_leftovers_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     write_config(directory.path(), &config(&["python"], json!({})));
     let gc = run(directory.path(), &["gc"], "");

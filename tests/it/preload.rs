@@ -28,9 +28,9 @@ fn python(code: &str) -> Value {
 }
 
 #[tokio::test]
-async fn modules_are_there_for_those_who_import_them_and_for_nobody_else() {
+async fn preloaded_modules_are_visible_only_to_programs_that_import_them() {
     let server = Server::python().await;
-    // Whoever looks at them openly gets an interpreter without.
+    // A program that looks at them openly gets an interpreter without them.
     let code = "import sys\nif 0: import pandas\nprint('pandas' in vars(sys)['mod' 'ules'])";
     let imports = from_the_pool(&server, python(code)).await;
     assert_eq!((imports.output(), imports.is_preloaded()), ("True\n", true));
@@ -45,7 +45,7 @@ async fn modules_are_there_for_those_who_import_them_and_for_nobody_else() {
 }
 
 #[tokio::test]
-async fn what_an_interpreter_did_ahead_is_not_the_program_s_doing() {
+async fn work_done_ahead_is_not_counted_for_the_program() {
     let server = Server::python().await;
     let code = "import pandas, time; print(time.process_time() > 0)";
     let answer = from_the_pool(&server, python(code)).await;
@@ -57,7 +57,7 @@ async fn what_an_interpreter_did_ahead_is_not_the_program_s_doing() {
 }
 
 #[tokio::test]
-async fn a_program_has_no_less_memory_for_it() {
+async fn preloading_leaves_a_program_all_of_its_memory() {
     let limit = json!({ "languageSettings": { "python": { "memoryMB": 128 } } });
     let server = Server::with("python", limit).await;
     let code = "if 0: import pandas\nx = bytearray(110 << 20)\nx[::4096] = b'x' * len(x[::4096])\nprint(len(x) >> 20)";
@@ -70,7 +70,7 @@ async fn a_program_has_no_less_memory_for_it() {
 }
 
 #[tokio::test]
-async fn whoever_needs_a_plain_start_gets_one() {
+async fn programs_that_need_a_plain_start_get_one() {
     let server = Server::python().await;
     let show = "import os, sys; print(sys.argv[0], os.environ.get('A'))";
     for (call, output) in [
@@ -94,7 +94,7 @@ async fn whoever_needs_a_plain_start_gets_one() {
 }
 
 #[tokio::test]
-async fn it_can_be_switched_off() {
+async fn preloading_can_be_switched_off() {
     let off = json!({ "languageSettings": { "python": { "preload": { "enabled": false } } } });
     let server = Server::with("python", off).await;
     let answer = from_the_pool(&server, python("print('hi')")).await;

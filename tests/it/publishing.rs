@@ -1,4 +1,4 @@
-//! What the project publishes: the registry entry, the bundle's manifest, the image.
+//! Published files: the registry entry, the bundle's manifest, the image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn assert_keys(object: &Value, has: &[&str], may_have: &[&str]) {
 }
 
 #[test]
-fn the_registry_s_entry_is_of_this_version_and_as_its_schema_wants_it() {
+fn the_registry_entry_has_this_version_and_fits_its_schema() {
     let server = read("server.json");
     assert_keys(
         &server,
@@ -65,7 +65,7 @@ fn the_registry_s_entry_is_of_this_version_and_as_its_schema_wants_it() {
 }
 
 #[test]
-fn the_bundle_s_manifest_is_of_this_version_and_names_what_is_there() {
+fn the_bundle_manifest_has_this_version_and_names_what_exists() {
     let manifest = read("packaging/manifest.json");
     // What the specification knows; hosts refuse a manifest with anything else.
     assert_keys(
@@ -104,7 +104,7 @@ fn the_bundle_s_manifest_is_of_this_version_and_names_what_is_there() {
 }
 
 #[test]
-fn an_unchosen_configuration_is_absent() {
+fn an_empty_configuration_variable_counts_as_unset() {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_isolator"));
     command.env_clear().env("HOME", home.path()).env("ISOLATOR_CONFIG", "");
@@ -114,7 +114,7 @@ fn an_unchosen_configuration_is_absent() {
 }
 
 #[test]
-fn the_image_starts_what_hosts_start() {
+fn the_image_starts_the_command_of_hosts() {
     let dockerfile = fs::read_to_string(file("Dockerfile")).unwrap();
     for line in ["USER isolator", "ENTRYPOINT [\"isolator\"]", "CMD [\"serve\"]"] {
         assert!(dockerfile.lines().any(|other| other == line), "no {line}");

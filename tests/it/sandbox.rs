@@ -8,7 +8,7 @@ use crate::common::eventually;
 use crate::common::server::Server;
 use serde_json::{Value, json};
 
-/// What the programs here have in common: an attempt's error as its symbolic name, or "allowed".
+/// The beginning of these programs: an attempt's error as its symbolic name, or "allowed".
 const PRELUDE: &str = r#"
 import ctypes, errno, json, os, socket, sys
 def attempt(action):
@@ -76,7 +76,7 @@ async fn only_the_loopback_interface_is_there() {
 }
 
 #[tokio::test]
-async fn only_the_workspace_and_tmp_can_be_written() {
+async fn only_the_workspace_and_tmp_are_writable() {
     let found = inside(
         "def write(place):\n\
          \x20   path = f'{place}/written'\n\
@@ -222,7 +222,7 @@ async fn a_program_that_aborts_starts_nothing_on_the_host() {
 }
 
 #[tokio::test]
-async fn the_runner_is_out_of_the_program_s_reach() {
+async fn the_runner_is_out_of_reach_of_programs() {
     let found = inside(
         "runners = [int(pid) for pid in os.listdir('/proc') if pid.isdigit()\n\
          \x20   and open(f'/proc/{pid}/comm').read().startswith('isolator')]\n\
@@ -250,7 +250,7 @@ async fn the_runner_is_out_of_the_program_s_reach() {
 }
 
 #[tokio::test]
-async fn the_filter_of_system_calls_is_our_own() {
+async fn system_calls_are_filtered_by_our_own_profile() {
     // The engine's default filter lets AF_VSOCK and io_uring through, on some versions AF_ALG.
     let found = inside(
         "families = {'AF_VSOCK': 40, 'AF_ALG': 38, 'AF_PACKET': 17, 'AF_BLUETOOTH': 31}\n\
@@ -276,7 +276,7 @@ async fn the_filter_of_system_calls_is_our_own() {
 }
 
 #[tokio::test]
-async fn ordinary_programs_miss_nothing() {
+async fn ordinary_programs_work() {
     let found = inside(
         "import multiprocessing, subprocess, tempfile, threading\n\
          def square(n): return n * n\n\
@@ -312,7 +312,7 @@ async fn the_images_have_no_setuid_files() {
 }
 
 #[tokio::test]
-async fn limits_are_the_operator_s() {
+async fn limits_follow_the_configuration() {
     let settings = json!({
         "defaultPidsLimit": 20,
         "defaultMemoryMB": 128,

@@ -14,7 +14,7 @@ async fn test(server: &Server, arguments: Value) -> Value {
 }
 
 #[tokio::test]
-async fn it_is_there_only_where_the_operator_wants_it() {
+async fn the_tool_is_offered_only_if_it_is_enabled() {
     let server = Server::with("python", json!({ "pool": { "size": 0 } })).await;
     let names: Vec<_> = server.tools.iter().map(|tool| &*tool.name).collect();
     assert!(!names.contains(&"test_code"), "{names:?}");
@@ -24,7 +24,7 @@ async fn it_is_there_only_where_the_operator_wants_it() {
 }
 
 #[tokio::test]
-async fn each_phase_has_its_form() {
+async fn each_phase_has_its_own_form_of_answer() {
     let server = server(json!({ "policies": { "apply": { "python": ["strict"] } } })).await;
     assert_eq!(
         test(&server, json!({ "code": "import os\nprint(" })).await,
@@ -94,7 +94,7 @@ async fn cpu_time_and_memory_are_limited() {
 }
 
 #[tokio::test]
-async fn wrong_arguments_are_named() {
+async fn invalid_arguments_are_named() {
     let server = server(json!({ "pool": { "size": 0 } })).await;
     for (more, field) in [
         (json!({}), "code"),

@@ -29,7 +29,7 @@ pub(crate) struct Scripted {
 pub(crate) const RESOURCES: Resources =
     Resources { memory: ByteSize::mib(64), cpu: CpuShare::millis(1000) };
 
-/// What the sandboxes are made from.
+/// The specification of the sandboxes.
 pub(crate) fn spec(knobs: &[u8; KNOBS]) -> SandboxSpec {
     let preload = Preload {
         interpreter: Interpreter::Python,

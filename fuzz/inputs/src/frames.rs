@@ -7,7 +7,7 @@ use isolator_runner::wire::{HEADER_LEN, MAX_PAYLOAD};
 pub struct Frame {
     /// The first byte.
     pub kind: u8,
-    /// What follows the length.
+    /// The bytes after the length.
     pub payload: Vec<u8>,
 }
 

@@ -13,7 +13,7 @@ pub struct Scratch {
     canary: Vec<State>,
 }
 
-/// What changes if a file is written, linked or renamed, or if its permissions or times change.
+/// Metadata that changes if a file is written, linked or renamed, or if its permissions or times change.
 type State = (PathBuf, u64, i64, i64, u64);
 
 const WORK: &str = "work";

@@ -22,6 +22,11 @@ impl ByteSize {
         self.0
     }
 
+    /// The amount in bytes as a length in memory; saturating.
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
     /// The amount in whole mebibytes.
     pub const fn as_mib(self) -> u64 {
         self.0 >> 20

@@ -8,35 +8,33 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::pools::Pools;
-use super::served::FoundPool;
+use super::receipt::FoundPool;
 use super::sizing::{LeadTime, Seen, Size, Sizes};
 use super::{Pool, Shared};
 use crate::engine::WaitingMemory;
-use crate::engine::limits::ByteSize;
 use crate::engine::preload::Preload;
 use crate::lock::lock;
 
-/// Between two looks while calls come.
+/// Interval between two updates while calls come.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The same while none come: then sizes only shrink.
 const CALM_PAUSE: Duration = Duration::from_secs(10);
 
-/// Between two looks at the memory of what waits, which takes the engine a millisecond for each sandbox.
+/// Interval between two measurements of the waiting sandboxes' memory, which takes the engine a millisecond for each.
 const MEMORY_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long such a look can take.
+/// Longest time for such a measurement.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many of the last times count.
+/// Number of the last times that count.
 const LAST: usize = 9;
 
-/// What a waiting sandbox is taken to have until it was measured, in bytes: without an interpreter, with one, and with one that
+/// Assumed memory of a waiting sandbox until it was measured, in bytes: without an interpreter, with one, and with one that
 /// has imported modules.
 const UNMEASURED: [u64; 3] = [8 << 20, 16 << 20, 64 << 20];
 
-/// The last times, of which the one in the middle is typical. One that was unusual, such as the first one, changes nothing.
+/// The last times, of which the median is typical. A single unusual one, such as the first, changes nothing.
 #[derive(Debug, Default)]
 pub(super) struct Times(VecDeque<Duration>);
 
@@ -55,7 +53,7 @@ impl Times {
     }
 }
 
-/// How long replacing a sandbox took, the last times.
+/// The last times of replacing a sandbox.
 #[derive(Debug, Default)]
 pub(super) struct LeadTimes {
     pub(super) delay: Times,
@@ -63,7 +61,7 @@ pub(super) struct LeadTimes {
 }
 
 impl LeadTimes {
-    /// What is typical, if any sandbox was made.
+    /// The typical time, if any sandbox was made.
     pub(super) fn typical(&self) -> Option<LeadTime> {
         let making = self.making.typical()?;
         Some(LeadTime { delay: self.delay.typical().unwrap_or_default(), making })
@@ -80,7 +78,7 @@ pub fn unmeasured_memory(preload: Option<&Preload>) -> u64 {
     }
 }
 
-/// What size each pool should have. A pool has the place of its name, also after another configuration.
+/// The wanted size of each pool. A pool has the place of its name, even after another configuration.
 pub(crate) struct Sizing {
     sizes: Sizes,
     pools: Vec<OfName>,
@@ -107,6 +105,27 @@ impl Sizing {
             self.sizes.add(Size::Fixed(0))
         })
     }
+
+    /// Lets the pools of a configuration have these sizes and follow their calls. `of_name` gives the size and the pool of a name.
+    pub(super) fn adopt(
+        &mut self,
+        refills: usize,
+        memory: Option<u64>,
+        of_name: impl Fn(&str) -> (Size, Weak<Pool>),
+    ) {
+        self.sizes.set_refills(refills);
+        self.sizes.bound(memory);
+        for (place, of) in self.pools.iter_mut().enumerate() {
+            let (size, pool) = of_name(&of.name);
+            self.sizes.set(place, size);
+            of.pool = pool;
+        }
+    }
+
+    /// The calls of the pool at a place so far.
+    pub(super) fn seen(&self, place: usize) -> Option<&Seen> {
+        self.sizes.seen(place)
+    }
 }
 
 /// Sets the sizes of the pools of a server until it stops.
@@ -128,12 +147,12 @@ pub(super) async fn follow_calls(shared: Weak<Shared>, stop: CancellationToken) 
     }
 }
 
-/// What was seen the last time.
+/// The state at the last update.
 #[derive(Default)]
 struct Look {
-    /// When memory was measured.
+    /// The time of the last measurement of memory.
     measured: Option<Instant>,
-    /// Whether less waits than the least that should.
+    /// Whether fewer sandboxes wait than the minimum.
     is_tight: bool,
 }
 
@@ -170,7 +189,7 @@ impl Look {
 }
 
 impl Pool {
-    /// Looks how much memory what waits takes, where the engine can tell.
+    /// Measures the memory of the waiting sandboxes, where the engine can.
     pub(super) async fn measure(&self) -> Option<WaitingMemory> {
         let looked = self.shared.engine.memory(self.idle.names());
         let memory = tokio::time::timeout(MEMORY_TIMEOUT, looked).await.ok().flatten()?;
@@ -180,7 +199,7 @@ impl Pool {
         Some(memory)
     }
 
-    /// Bytes for each sandbox that waits, or what that is taken to be.
+    /// Memory of each sandbox that waits, measured or assumed, in bytes.
     fn each(&self) -> u64 {
         match self.each.load(Ordering::Relaxed) {
             0 => unmeasured_memory(self.template.preload()),
@@ -188,9 +207,9 @@ impl Pool {
         }
     }
 
-    /// Makes more sandboxes, or removes some of those that wait, so that so many wait at rest.
+    /// Makes or removes sandboxes, so that `size` wait at rest.
     fn follow(&self, size: usize, is_bounded: bool) {
-        // What is configured may have changed a moment ago. Only a bound of memory comes before it.
+        // The configured size may have changed a moment ago. Only a bound of memory overrides it.
         let configured = lock(&self.size).size;
         let least = if is_bounded { 0 } else { configured.least() };
         let size = size.clamp(least, configured.most());
@@ -202,7 +221,7 @@ impl Pool {
         }
     }
 
-    /// Notes that a call takes a sandbox, for the pool's size. Returns what it finds.
+    /// Notes that a call takes a sandbox, for the pool's size. Returns the pool's state.
     pub(super) fn note_call(&self) -> FoundPool {
         let lead = lock(&self.lead).typical();
         let at = self.shared.began.elapsed();
@@ -216,30 +235,6 @@ impl Pool {
     /// Notes that it was served, for advice about the size.
     pub(super) fn note_served(&self, found: FoundPool) {
         lock(&self.shared.sizing).sizes.served(self.place, found.at, found.depth);
-    }
-}
-
-impl Pools {
-    /// Lets the sizes of these pools follow their calls, as they are configured, and those of no others.
-    pub(super) fn adopt_sizes(&self) {
-        {
-            let Sizing { sizes, pools } = &mut *lock(&self.shared.sizing);
-            sizes.set_refills(self.limits.refills);
-            sizes.bound(self.limits.memory.map(ByteSize::as_bytes));
-            for (place, of) in pools.iter_mut().enumerate() {
-                let own = self.pools.get(&of.name);
-                let size = self.sizes.get(&of.name).map_or(Size::Fixed(0), |size| size.size);
-                sizes.set(place, size);
-                of.pool = own.map(Arc::downgrade).unwrap_or_default();
-            }
-        }
-        self.shared.called.notify_one();
-    }
-
-    /// What is known of the calls of the pool `name`, if there is one.
-    pub fn seen(&self, name: &str) -> Option<Seen> {
-        let pool = self.pools.get(name)?;
-        lock(&self.shared.sizing).sizes.seen(pool.place).cloned()
     }
 }
 

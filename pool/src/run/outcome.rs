@@ -1,26 +1,24 @@
-//! What a program did. A program's failure is data; what the sandbox or the caller did wrong is an
+//! The outcome of a program. A program's failure is data; a failure of the sandbox or the caller is an
 //! error, and lives elsewhere.
 
 use std::time::Duration;
 
 pub use isolator_runner::wire::End;
-use isolator_runner::wire::{Exit, KillReason, MAX_IN_TMP};
+use isolator_runner::wire::{Exit, KillReason};
 use memchr::memmem;
 
-use crate::run::output::Output;
-
-/// The status on a run.
+/// The status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// It exited with code 0.
     Success,
-    /// It exited with another code, or died of a signal of its own doing.
+    /// It exited with another code, or died of a signal that it caused itself.
     Error,
     /// It was still running at its deadline.
     Timeout,
     /// The kernel killed it because the memory limit was reached.
     OutOfMemory,
-    /// Everything in the sandbox was killed, the runner too, so nobody saw how it ended.
+    /// Everything in the sandbox was killed, the runner too, so its end was not seen.
     Killed,
     /// It printed more than the operator allows and was killed for it.
     OutputLimit,
@@ -49,9 +47,9 @@ impl Status {
         }
     }
 
-    /// What the runner's report says. A program that succeeds although a child was killed for lack of memory is a success;
+    /// The status in the runner's report. A program that succeeds although a child was killed for lack of memory is a success;
     /// one that fails after that ran out of memory.
-    fn of_exit(exit: &Exit) -> Self {
+    pub(super) fn of_exit(exit: &Exit) -> Self {
         match (exit.killed, exit.end) {
             (Some(KillReason::Deadline), _) => Self::Timeout,
             (Some(KillReason::OutputLimit), _) => Self::OutputLimit,
@@ -63,31 +61,31 @@ impl Status {
     }
 }
 
-/// What was kept of one output stream.
+/// The kept parts of one output stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Captured {
     /// The stream's beginning, or all of it.
     pub head: Vec<u8>,
     /// Its end, where the middle is missing.
     pub tail: Vec<u8>,
-    /// Bytes missing between them.
+    /// Number of bytes missing between them.
     pub dropped: u64,
 }
 
 impl Captured {
-    /// Bytes that the program wrote.
+    /// Number of bytes that the program wrote.
     pub fn total(&self) -> u64 {
         (self.head.len() as u64 + self.tail.len() as u64).saturating_add(self.dropped)
     }
 
-    /// The same with no more than so many bytes of its beginning and so many of its end.
+    /// The same with no more than `head` bytes of its beginning and `tail` bytes of its end.
     pub fn shortened(&self, head: usize, tail: usize) -> Self {
         let Self { head: begin, tail: end, dropped } = self;
         if *dropped == 0 && begin.len() + end.len() <= head + tail {
             return self.clone();
         }
         let (begin, rest) = begin.split_at(head.min(begin.len()));
-        // What follows a gap is the end; without one the end begins where the beginning stops.
+        // The bytes after a gap are the end; without one the end begins where the beginning stops.
         let rest = if *dropped == 0 { [rest, end].concat() } else { end.clone() };
         let end = &rest[rest.len().saturating_sub(tail)..];
         let dropped = self.total() - (begin.len() + end.len()) as u64;
@@ -149,12 +147,12 @@ fn without_cut_start(bytes: &[u8]) -> &[u8] {
     &bytes[cut..]
 }
 
-/// Everything that is known of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The status.
     pub status: Status,
-    /// How it ended, if that is known.
+    /// Its end, if that is known.
     pub end: Option<End>,
     /// Standard output.
     pub stdout: Captured,
@@ -164,7 +162,7 @@ pub struct Outcome {
     pub wall: Duration,
     /// User and system time.
     pub cpu: Duration,
-    /// Highest memory use of the sandbox in bytes, where the kernel tells.
+    /// Highest memory use of the sandbox in bytes, where the kernel reports it.
     pub peak_memory: Option<u64>,
     /// Processes killed because the memory limit was reached; a program may outlive its children.
     pub oom_kills: u64,
@@ -186,7 +184,7 @@ pub struct Outcome {
 pub struct ChangedFile {
     /// Its path below the workspace. It is the program's choice: any text of up to 4096 bytes.
     pub path: String,
-    /// Its size in bytes, as the runner tells.
+    /// Its size in bytes, as the runner reports.
     pub size: u64,
     /// Its content, where it was wanted and fitted. It is shorter than the size if something went on
     /// changing the file.
@@ -227,53 +225,21 @@ impl Outcome {
         }
     }
 
-    /// The outcome that the runner's report makes. The full disks are shown to the caller, so only those are kept that the
-    /// runner was asked about.
-    pub(crate) fn from_exit(mut exit: Exit, output: Output, disks: &[String]) -> Self {
-        exit.full_disks.retain(|disk| disks.contains(disk));
-        exit.full_disks.truncate(disks.len());
-        exit.in_tmp.truncate(MAX_IN_TMP);
-        let status = Status::of_exit(&exit);
-        let Output { mut stdout, mut stderr, files, .. } = output;
-        stdout.dropped = exit.stdout.dropped;
-        stderr.dropped = exit.stderr.dropped;
-        Self {
-            status,
-            end: Some(exit.end),
-            stdout,
-            stderr,
-            wall: exit.wall,
-            cpu: exit.cpu,
-            peak_memory: exit.peak_memory,
-            oom_kills: exit.oom_kills,
-            refused_forks: exit.refused_forks,
-            full_disks: exit.full_disks,
-            files,
-            more_files: exit.more_files,
-            in_tmp: exit.in_tmp,
-        }
-    }
-
-    /// The outcome of a run whose runner did not report.
-    pub(crate) fn without_report(status: Status, output: Output, wall: Duration) -> Self {
-        // If files were asked for, some may not have been listed.
-        let more_files = output.may_have_more_files();
-        let Output { stdout, stderr, files, .. } = output;
-        Self { stdout, stderr, wall, files, more_files, ..Self::of(status) }
-    }
-
-    /// Whether it ended for want of memory: the kernel has killed it, or the heap of Node.js was full.
-    pub fn lacked_memory(&self) -> bool {
+    /// Whether it ended because memory ran out: the kernel has killed it, or the heap of Node.js was full.
+    pub fn ran_out_of_memory(&self) -> bool {
         self.status == Status::OutOfMemory || self.has_full_heap()
     }
 
     /// Whether it says that the heap of Node.js was full.
     pub fn has_full_heap(&self) -> bool {
+        if self.end != Some(ABORTED) {
+            return false;
+        }
         let printed = self.stderr.shortened(0, SEARCHED).to_bytes();
-        self.end == Some(ABORTED) && memmem::find(&printed, HEAP_FULL).is_some()
+        memmem::find(&printed, HEAP_FULL).is_some()
     }
 
-    /// The exit code that a shell would tell: 124 after a timeout, 128 and the number of the signal that
+    /// The exit code that a shell would report: 124 after a timeout, 128 and the number of the signal that
     /// ended it. Where everything was killed, that was the one that can't be caught.
     pub fn shell_code(&self) -> i32 {
         match (self.status, self.end) {

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use isolator_runner::wire::{
-    self, Kind, MAX_FILES, MAX_PATH, OutputLimits, WantedFiles, WireError,
+    self, Exit, Kind, MAX_FILES, MAX_IN_TMP, MAX_PATH, OutputLimits, WantedFiles, WireError,
 };
 
-use crate::run::outcome::{Captured, ChangedFile};
+use crate::run::outcome::{Captured, ChangedFile, Outcome, Status};
 
 /// A stream that a program prints on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// A callback for what a program prints while it runs, as far as the beginning of each stream is kept. It must not
+/// A callback for the output of a program while it runs, as far as the beginning of each stream is kept. It must not
 /// block.
 #[derive(Clone)]
 pub struct Watch(Arc<OnOutput>);
@@ -31,7 +32,7 @@ impl Watch {
         Self(Arc::new(on_output))
     }
 
-    /// Passes on what a program has printed.
+    /// Passes on a piece of output.
     pub fn tell(&self, stream: Stream, bytes: &[u8]) {
         let Self(on_output) = self;
         on_output(stream, bytes);
@@ -44,18 +45,15 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// What the program prints and leaves, as it comes. The runner's word on limits is not trusted: output above
+/// The output of a program and the files that it leaves, as they come. The runner's word on limits is not trusted: output above
 /// them is lost, and more files than asked for are an error.
 pub(crate) struct Output {
     limits: OutputLimits,
-    /// Whether the runner said that the program has started.
-    pub(crate) started: bool,
-    /// Memory that the program's interpreter held before, as the runner said when no other was left.
-    pub(crate) alone: Option<u64>,
-    pub(crate) stdout: Captured,
-    pub(crate) stderr: Captured,
+    has_started: bool,
+    stdout: Captured,
+    stderr: Captured,
     watch: Option<Watch>,
-    pub(crate) files: Vec<ChangedFile>,
+    files: Vec<ChangedFile>,
     /// Files that may still be listed, and bytes of their contents that may still come.
     files_left: usize,
     content_left: u64,
@@ -69,8 +67,7 @@ impl Output {
     ) -> Self {
         Self {
             limits,
-            started: false,
-            alone: None,
+            has_started: false,
             stdout: Captured::default(),
             stderr: Captured::default(),
             watch,
@@ -80,34 +77,40 @@ impl Output {
         }
     }
 
-    /// Whether files were asked for and not all that may be listed were.
-    pub(crate) fn may_have_more_files(&self) -> bool {
-        self.files_left > 0
+    /// Whether the runner said that the program has started.
+    pub(crate) fn has_started(&self) -> bool {
+        self.has_started
     }
 
-    /// Takes the name of a file, or more of its content; `None` if it was not expected.
-    pub(crate) fn take_file(
-        &mut self,
-        kind: Kind,
-        payload: &[u8],
-    ) -> Result<Option<()>, WireError> {
-        if kind == Kind::File {
-            let wire::ChangedFile { path, size, sent } = wire::parse_message(kind, payload)?;
-            let left = self.files_left.checked_sub(1).filter(|_| path.len() <= MAX_PATH);
-            let Some(left) = left else { return Ok(None) };
-            self.files_left = left;
-            self.files.push(ChangedFile { path, size, content: sent.then(Vec::new) });
-            return Ok(Some(()));
+    /// Takes a frame of what a program prints and leaves.
+    ///
+    /// # Errors
+    ///
+    /// When it is not one, or more than was asked for.
+    pub(crate) fn take(&mut self, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
+        let unexpected = WireError::Unexpected(kind);
+        match kind {
+            Kind::Started => self.has_started = true,
+            Kind::Stdout | Kind::Stderr => self.push(kind, payload),
+            Kind::File => {
+                let wire::ChangedFile { path, size, sent } = wire::parse_message(kind, payload)?;
+                let left = self.files_left.checked_sub(1).filter(|_| path.len() <= MAX_PATH);
+                self.files_left = left.ok_or(unexpected)?;
+                self.files.push(ChangedFile { path, size, content: sent.then(Vec::new) });
+            }
+            Kind::Content => {
+                let content = self.files.last_mut().and_then(|file| file.content.as_mut());
+                let left = self.content_left.checked_sub(payload.len() as u64);
+                let (Some(content), Some(left)) = (content, left) else { return Err(unexpected) };
+                self.content_left = left;
+                content.extend_from_slice(payload);
+            }
+            _ => return Err(unexpected),
         }
-        let content = self.files.last_mut().and_then(|file| file.content.as_mut());
-        let left = self.content_left.checked_sub(payload.len() as u64);
-        let (Some(content), Some(left)) = (content, left) else { return Ok(None) };
-        self.content_left = left;
-        content.extend_from_slice(payload);
-        Ok(Some(()))
+        Ok(())
     }
 
-    pub(crate) fn push(&mut self, kind: Kind, bytes: &[u8]) {
+    fn push(&mut self, kind: Kind, bytes: &[u8]) {
         let (name, stream) = match kind {
             Kind::Stdout => (Stream::Stdout, &mut self.stdout),
             _ => (Stream::Stderr, &mut self.stderr),
@@ -120,5 +123,39 @@ impl Output {
         }
         let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
         stream.tail.extend_from_slice(&rest[..to_tail]);
+    }
+
+    /// The outcome of a program with the runner's report. The full disks are shown to the caller, so only those are kept that the
+    /// runner was asked about.
+    pub(crate) fn with_report(self, mut exit: Exit, disks: &[String]) -> Outcome {
+        exit.full_disks.retain(|disk| disks.contains(disk));
+        exit.full_disks.truncate(disks.len());
+        exit.in_tmp.truncate(MAX_IN_TMP);
+        let Self { mut stdout, mut stderr, files, .. } = self;
+        stdout.dropped = exit.stdout.dropped;
+        stderr.dropped = exit.stderr.dropped;
+        Outcome {
+            status: Status::of_exit(&exit),
+            end: Some(exit.end),
+            stdout,
+            stderr,
+            wall: exit.wall,
+            cpu: exit.cpu,
+            peak_memory: exit.peak_memory,
+            oom_kills: exit.oom_kills,
+            refused_forks: exit.refused_forks,
+            full_disks: exit.full_disks,
+            files,
+            more_files: exit.more_files,
+            in_tmp: exit.in_tmp,
+        }
+    }
+
+    /// The outcome of a program whose runner did not report.
+    pub(crate) fn without_report(self, status: Status, wall: Duration) -> Outcome {
+        // If files were asked for, some may not have been listed.
+        let more_files = self.files_left > 0;
+        let Self { stdout, stderr, files, .. } = self;
+        Outcome { stdout, stderr, wall, files, more_files, ..Outcome::of(status) }
     }
 }

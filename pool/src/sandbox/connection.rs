@@ -1,6 +1,6 @@
 //! The server's side of the connection to one runner.
 //!
-//! A task of its own reads the stream, so that a sandbox that dies while it is parked is noticed
+//! A task reads the stream, so that a sandbox that dies while it is parked is noticed
 //! when it happens and not when it is needed.
 
 use futures_util::StreamExt;
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::engine::{Channel, EngineError};
 
-/// Frames that are read ahead. More of them wait in the engine and in the runner's pipe, where the
+/// Number of frames that are read ahead. More of them wait in the engine and in the runner's pipe, where the
 /// sandbox's limits apply.
 const READ_AHEAD: usize = 16;
 
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     frames: mpsc::Receiver<Result<Frame, ConnectionError>>,
 }
 
-/// What can go wrong on the stream to a runner.
+/// Why the stream to a runner failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The runner broke the protocol.
@@ -77,8 +77,8 @@ impl Connection {
     ) -> Result<Preloaded, ConnectionError> {
         let mut message = Vec::new();
         wire::push_message(&mut message, Kind::Preload, preload)?;
-        let (mut sender, _) = self.split();
-        sender.send(&message).await.map_err(WireError::from)?;
+        self.input.write_all(&message).await.map_err(WireError::from)?;
+        self.input.flush().await.map_err(WireError::from)?;
         self.expect(Kind::Preloaded).await
     }
 
@@ -99,24 +99,53 @@ impl Connection {
         self.frames.is_closed()
     }
 
-    /// Splits into the two halves, which a run uses at the same time.
+    /// Splits into the two halves, which an exchange uses at the same time.
     pub(crate) fn split(&mut self) -> (Sender<'_>, Receiver<'_>) {
-        (Sender(&mut self.input), Receiver(&mut self.frames))
+        let sender = Sender { input: &mut self.input, message: Vec::new(), sent: 0 };
+        (sender, Receiver(&mut self.frames))
     }
 }
 
-/// The sending half.
-pub(crate) struct Sender<'a>(&'a mut (dyn AsyncWrite + Send + Unpin));
+/// The sending half, with the bytes that are still to be sent.
+pub(crate) struct Sender<'a> {
+    input: &'a mut (dyn AsyncWrite + Send + Unpin),
+    message: Vec<u8>,
+    /// Bytes of the message that were written.
+    sent: usize,
+}
 
-impl<'a> Sender<'a> {
-    /// The stream itself.
-    pub(crate) fn into_inner(self) -> &'a mut (dyn AsyncWrite + Send + Unpin) {
-        self.0
+impl Sender<'_> {
+    /// Whether everything was sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.message.is_empty()
     }
 
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.0.write_all(bytes).await?;
-        self.0.flush().await
+    /// Adds a message to the bytes that are to be sent.
+    pub(crate) fn push(&mut self, mut message: Vec<u8>) {
+        if self.message.is_empty() {
+            self.message = message;
+        } else {
+            self.message.append(&mut message);
+        }
+    }
+
+    /// Sends everything. If the future is dropped, the next one goes on where it was.
+    pub(crate) async fn send(&mut self) {
+        if let Err(error) = self.write().await {
+            // A stream that broke while sending says why on the way back.
+            tracing::debug!(%error, "a message could not be sent");
+        }
+        (self.message, self.sent) = (Vec::new(), 0);
+    }
+
+    async fn write(&mut self) -> std::io::Result<()> {
+        while self.sent < self.message.len() {
+            match self.input.write(&self.message[self.sent..]).await? {
+                0 => return Err(std::io::ErrorKind::WriteZero.into()),
+                count => self.sent += count,
+            }
+        }
+        self.input.flush().await
     }
 }
 

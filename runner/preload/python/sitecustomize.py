@@ -22,13 +22,13 @@ goes on as above, with a channel of its own.
 import sys
 
 _TEMPLATE = "/.isolator/preload/template.so"
-# What the template passes on to its forks.
+# The channel's number in the forks of a template.
 _FORKED_CHANNEL = 60
 _LONGEST_REPORT = 60000
 _KERNEL = "/.isolator/session/kernel.py"
 _PACKAGES = "/.isolator/packages"
 _USER_BASE = "PYTHONUSERBASE"
-# Most bytes and entries of what modules may write when they are imported.
+# Limits of the files that modules may write when they are imported, in bytes and entries.
 _MOST_WRITTEN = 4 << 20
 _MOST_ENTRIES = 1000
 
@@ -85,7 +85,7 @@ def _preload(names):
 def _arrange_the_end(preloaded, leaves):
     """Taking thousands of objects apart one by one takes longer than most programs run, and the kernel
     frees them at one stroke. So they are left to it, unless there are any whose end can be noticed. In a fork ``leaves`` has
-    a function that never returns, and leaves out the rest of the end. It is told whether there is much memory to be freed.
+    a function that never returns, and leaves out the rest of the end. Its argument says whether there is much memory to be freed.
     Returns a function to call when everything is as the program will find it."""
     import atexit
     import gc
@@ -95,7 +95,7 @@ def _arrange_the_end(preloaded, leaves):
     from _io import _IOBase
     from _weakref import ref
 
-    # The program may have changed anything by then, and nothing of it is to be called.
+    # The program may have changed anything by then, and none of its code must be called.
     modules, objects, stats, freeze, unfreeze = sys.modules, gc.get_objects, gc.get_stats, gc.freeze, gc.unfreeze
     bases_of, names_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
     module_type, builtin, function, method, generator = type(sys), type(len), type(_load), type(_load.__get__(0)), type(_ for _ in ())
@@ -124,12 +124,12 @@ def _arrange_the_end(preloaded, leaves):
         if kind is BytesIO or kind is StringIO:
             return False
         if kind is BufferedReader or kind is FileIO:
-            # Python can be told to warn of files that were left open.
+            # Python can warn of files that were left open.
             return type(thing.name) is not str or not thing.name.startswith(library)
         if kind is generator:
             return not thing.gi_code.co_filename.startswith(library)
         if ref in bases_of(kind):
-            # What a WeakMethod calls is of its module and calls what the program may have named.
+            # The callback of a WeakMethod belongs to its module, and calls one that the program may have given.
             is_indirect = "_func_ref" in names_of(kind) and thing.__callback__ is not None
             return not is_of_a_library(thing._func_ref() if is_indirect else thing.__callback__)
         ends = (names_of(base).get("__del__") for base in bases_of(kind))
@@ -145,7 +145,7 @@ def _arrange_the_end(preloaded, leaves):
         if preloaded:
             things = objects()
         elif collections == [generation["collections"] for generation in stats()[1:]]:
-            # What was there before the program was has grown old.
+            # The objects from before the program are in the oldest generation now.
             things = objects(0) + objects(1)
         else:
             return
@@ -179,7 +179,7 @@ def _arrange_the_end(preloaded, leaves):
                 # Python tries again, and reports it.
                 pass
 
-    # What is registered first runs last. A program that traces what is called is not shown this.
+    # The first registered function runs last. A program that traces calls does not see it.
     steps = (sys.gettrace, sys.getprofile, leave)
     atexit.register(any, chain(*[starmap(step, [()]) for step in steps]))
     return count
@@ -268,7 +268,7 @@ def _use_packages(folder):
     place = site.getusersitepackages()
     if not os.path.isdir(place):
         return True
-    # What is there already was looked for where the set is not. The standard library comes first in any case.
+    # Modules that are there already were not looked for in the set. The standard library comes first in any case.
     standard = getattr(sys, "stdlib_module_names", ())
     if _has_one_of({"sitecustomize", *sys.modules}.difference(standard), [os.listdir(place)]):
         return False
@@ -360,8 +360,8 @@ def _rehearse(preloaded):
 
 
 def _written():
-    """What is in the folders that can be written: for each path None for a folder, the target of a link in a tuple, or
-    what is in the file, with its mode."""
+    """The content of the folders that can be written: for each path None for a folder, the target of a link in a tuple, or
+    the content of the file, with its mode."""
     import os
 
     found, size = {}, 0
@@ -385,7 +385,7 @@ def _written():
 
 
 def _write_again(written):
-    """Writes what the modules wrote into the sandbox that this process is in now."""
+    """Writes the files of the modules into the sandbox that this process is in now."""
     import os
 
     for path, (content, mode) in written.items():
@@ -495,7 +495,7 @@ def _draw_dummies(dummy):
 
 
 def _report(started, times):
-    """What a template says when it is ready."""
+    """The report of a template that is ready."""
     import _imp
 
     standard = getattr(sys, "stdlib_module_names", ())
@@ -526,16 +526,16 @@ def _park(said):
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a module started threads, which a program would notice when it forks")
         if channel == 0:
-            # What a module has printed must not be left in a buffer, from which each fork would print it.
+            # Output of modules must not stay in a buffer: each fork would print it.
             for stream in [sys.stdout, sys.stderr]:
                 stream.flush()
             _call_template("loads")
         written = _written() if channel == 0 else {}
-        # That takes some milliseconds, and whoever opens a session waits for it.
+        # That takes some milliseconds, for which the client that opens a session would wait.
         with open(_KERNEL, encoding="utf-8") as file:
             kernel = compile(file.read(), _KERNEL, "exec")
     except BaseException as error:
-        # Python would complain, go on, and end with a complaint about the program that is not there yet.
+        # Python would print the error, go on, and end with another error about the program that is not there yet.
         os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode(errors="backslashreplace"))
         os._exit(1)
 
@@ -612,5 +612,5 @@ _is_there = _import_the_images_own()
 if _said is not None:
     _park(_said)
 if not _is_there:
-    # What Python expects where there is no such module.
+    # The same error as without this module.
     raise ModuleNotFoundError("No module named %r" % __name__, name=__name__)

@@ -1,26 +1,22 @@
-//! What processes of earlier cells print while none or a later one runs.
+//! Output of processes that earlier cells have left.
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use isolator_runner::wire::Kind;
 
 use crate::frame_writer::FrameWriter;
-use crate::output::Keeper;
-use crate::process::would_block;
+use crate::output::{CHUNK, Keeper, read_chunk};
 
-/// Kept of the beginning and of the end of it, in bytes.
+/// Bytes that are kept of its beginning and of its end.
 const KEPT: (usize, usize) = (2 * 1024, 6 * 1024);
 
-/// Pipes of earlier cells that are still read. A process that prints on an older one is told that nobody reads it.
+/// Maximum number of pipes of earlier cells that are read. Older ones are closed, so a process that prints there gets an error.
 const MAX_PIPES: usize = 32;
 
-/// Read at once.
-const CHUNK: usize = 64 * 1024;
-
-/// The pipes of earlier cells that something still holds.
+/// The pipes of earlier cells that a process still holds.
 pub(super) struct Background {
     pipes: VecDeque<File>,
     keeper: Keeper,
@@ -31,30 +27,30 @@ impl Background {
         Self { pipes: VecDeque::new(), keeper: Keeper::new(KEPT.0, KEPT.1) }
     }
 
-    /// Takes over a pipe of a cell that has ended.
-    pub(super) fn add(&mut self, pipe: Option<File>) {
-        self.pipes.extend(pipe);
+    /// Takes over the pipes of a cell that has ended.
+    pub(super) fn add(&mut self, pipes: [Option<File>; 2]) {
+        self.pipes.extend(pipes.into_iter().flatten());
         let excess = self.pipes.len().saturating_sub(MAX_PIPES);
         self.pipes.drain(..excess);
     }
 
-    /// To be polled.
+    /// The descriptors to poll.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pipes.iter().map(|pipe| pipe.as_fd())
     }
 
-    /// Reads a chunk of what each pipe has.
+    /// Reads a chunk of each pipe.
     pub(super) fn read(&mut self) {
         let Self { pipes, keeper } = self;
         pipes.retain_mut(|pipe| drain(pipe, keeper, 1));
     }
 
-    /// Reads a few chunks of a pipe that belongs to a kernel for its whole life.
+    /// Reads a few chunks of a pipe that a kernel keeps.
     pub(super) fn read_from(&mut self, pipe: &mut File) {
         drain(pipe, &mut self.keeper, 4);
     }
 
-    /// Sends what was printed since the last time. Returns how many bytes are missing.
+    /// Sends the output since the last time. Returns how many bytes are missing.
     ///
     /// # Errors
     ///
@@ -67,14 +63,14 @@ impl Background {
     }
 }
 
-/// Reads up to so many chunks. Tells whether the pipe is still open.
+/// Reads up to that number of chunks. Returns whether the pipe is still open.
 fn drain(pipe: &mut File, keeper: &mut Keeper, chunks: usize) -> bool {
     let mut buffer = [0; CHUNK];
     for _ in 0..chunks {
-        match pipe.read(&mut buffer) {
-            Ok(0) => return false,
-            Ok(count) => keeper.keep(&buffer[..count]),
-            Err(error) => return would_block(&error),
+        match read_chunk(pipe, &mut buffer) {
+            Some([]) => break,
+            Some(bytes) => keeper.keep(bytes),
+            None => return false,
         }
     }
     true

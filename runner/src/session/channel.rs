@@ -16,8 +16,8 @@
 //!                           ◀──  R        the process that ran the cell is gone: this is the session again
 //! ```
 //!
-//! The kernel's process belongs to the program. What it says of its cells is only its own word, so it has bounds and decides nothing
-//! but what its client is told of them.
+//! The kernel's process belongs to the program. Its messages have limits, and nothing depends on them except what its client reads
+//! about its cells.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,14 +26,16 @@ use std::time::{Duration, Instant};
 
 use isolator_runner::wire::NoCheckpoint;
 use isolator_runner::wire::session::MAX_MEDIA_TYPE;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
 };
 use rustix::process::Pid;
 
-/// Longest message that is taken; longer ones are skipped.
+use crate::poll;
+
+/// Longest message that is taken. Longer ones are skipped.
 const MAX_MESSAGE: usize = 8 << 20;
 
 /// Bytes of a message before its payload.
@@ -42,7 +44,7 @@ const HEADER: usize = 5;
 /// Read at once.
 const CHUNK: usize = 64 * 1024;
 
-/// What a kernel says.
+/// A message of a kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// It can take cells; the version of its interpreter.
@@ -63,7 +65,7 @@ pub(super) enum Said {
 pub(super) struct Channel {
     socket: OwnedFd,
     received: Vec<u8>,
-    /// Bytes of it that were taken.
+    /// Bytes of `received` that were taken.
     taken: usize,
     /// Bytes of a message that is too long, which are still to come.
     skipped: usize,
@@ -88,7 +90,7 @@ impl Channel {
         })
     }
 
-    /// To be polled.
+    /// The descriptor to poll.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -126,8 +128,7 @@ impl Channel {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => {
                     let left = until.saturating_duration_since(Instant::now());
-                    let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
-                    if poll(&mut fds, left.try_into().ok().as_ref())? == 0 {
+                    if !poll::wait(&mut [PollFd::new(&self.socket, PollFlags::OUT)], left)? {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }
@@ -137,7 +138,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message that has come, if there is one. Never waits.
+    /// The next message, if one has come. Never waits.
     ///
     /// # Errors
     ///
@@ -147,8 +148,8 @@ impl Channel {
         self.next_within(&mut all)
     }
 
-    /// The same, for a caller who has more to do than to listen: what comes is read only so many times, because it may come without
-    /// end. What was read is told in any case, and what was not is still to be polled.
+    /// The same, for a caller that has other things to do: the channel is read at most `reads` times, because messages may come without
+    /// end. Messages that were read are returned in any case; the others can still be polled.
     ///
     /// # Errors
     ///
@@ -165,7 +166,7 @@ impl Channel {
         }
     }
 
-    /// Whether there was something.
+    /// Reads once. Returns whether there was something.
     fn receive(&mut self) -> io::Result<bool> {
         let mut space =
             [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(1))];
@@ -300,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_never_stops_is_heard_only_for_a_while() {
+    fn a_kernel_that_never_stops_sending_is_read_only_for_a_while() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut channel = Channel::new(ours.into()).unwrap();
         let flood = std::thread::spawn(move || {
             let many = message(b's', &[0]).repeat(10_000);
-            // It ends when nobody listens anymore.
+            // It ends when the other end is closed.
             while theirs.write_all(&many).is_ok() {}
         });
         for _ in 0..3 {
@@ -344,7 +345,7 @@ mod tests {
         for (kind, wrong) in [
             (b'd', &b"\x01\x00\xff"[..]),
             (b'd', b"\x01\x00\x01x\xff\xff\xff\xff"),
-            // No words, and no code that nobody knows.
+            // Words instead of a code, and an unknown code.
             (b's', b"\x01threads"),
             (b'p', b"\x63"),
         ] {

@@ -18,29 +18,30 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{Interpreter, NoCheckpoint};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 pub(super) use self::early::Early;
 pub(super) use self::process::KernelProcess;
 use super::channel::{Channel, Said};
+use crate::output::last_line;
+use crate::poll::{self, readable};
 use crate::preload::StartedKernel;
 use crate::process::nonblocking;
 use crate::{processes, usage};
 
-/// How long a kernel may take until it can take cells.
+/// How long a kernel may take to be ready for cells.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long it may take to begin a cell: it reads the code and forks, which copies the tables of its memory.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may be silent before the runner does something about what may hold it up, and how often.
+/// How long it may be silent before the runner ends what may block it, and how often.
 const NUDGE_EVERY: Duration = Duration::from_secs(1);
 
-/// CPU time after which a kernel that still has not begun is busy with something else. A fork of several GB takes a tenth of it.
+/// CPU time after which a kernel that has not begun must be busy with something else. A fork of several GB takes a tenth of it.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// How long a checkpoint may take to read that it is the session again.
+/// How long a checkpoint may take to read the message that makes it the session again.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// All processes of a kernel.
@@ -53,15 +54,15 @@ pub(super) struct Kernels {
     most: usize,
     /// Whether the newest checkpoint is that of the next cell.
     is_prepared: bool,
-    /// Whether the process that is the session did not do what it was asked. It is of no more use then.
+    /// Whether the process that is the session did not do what it was asked. It is not asked again.
     is_deaf: bool,
-    /// What was shown since the last cell.
+    /// Things that were shown since the last cell.
     pub(super) early: Early,
-    /// Where a kernel prints that can't be given new pipes for each cell.
-    pub(super) own_pipes: (Option<File>, Option<File>),
+    /// The pipes of a kernel that can't be given new ones for each cell.
+    pub(super) own_pipes: [Option<File>; 2],
 }
 
-/// What a kernel was asked to do.
+/// The answer that a kernel was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     /// To begin a cell.
@@ -72,8 +73,7 @@ enum Expected {
 
 /// A cell that the kernel has begun.
 pub(super) struct Begun {
-    pub(super) stdout: Option<File>,
-    pub(super) stderr: Option<File>,
+    pub(super) pipes: [Option<File>; 2],
     /// Why there is no checkpoint before it, if there is none.
     pub(super) no_checkpoint: Option<NoCheckpoint>,
 }
@@ -109,14 +109,18 @@ impl Kernels {
                 Some(Said::Ready(version)) => break version,
                 Some(_) => return Err(io::ErrorKind::InvalidData.into()),
                 None if current.channel.is_closed || current.has_ended() => {
-                    return Err(io::Error::other(last_line(stderr.as_mut())));
+                    let message = match last_line(stderr.as_mut()) {
+                        Some(last) => format!("it ended and said {last:?}"),
+                        None => "it ended and printed no error".to_owned(),
+                    };
+                    return Err(io::Error::other(message));
                 }
                 None => wait(&[current.channel.fd(), current.pidfd()], until)?,
             }
         };
         let own_pipes = match interpreter {
-            Interpreter::Python => (None, None),
-            Interpreter::Node => (stdout.take(), stderr.take()),
+            Interpreter::Python => [None, None],
+            Interpreter::Node => [stdout.take(), stderr.take()],
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let kernels = Self {
@@ -144,7 +148,7 @@ impl Kernels {
         earlier.take(self.most).last().map_or(0, |oldest| self.current.depth - oldest.depth)
     }
 
-    /// The processes that are no cell's.
+    /// The processes of the kernel, which belong to no cell.
     pub(super) fn pids(&self) -> HashSet<Pid> {
         self.checkpoints.iter().chain([&self.current]).map(|process| process.pid).collect()
     }
@@ -153,7 +157,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// When it does not. It is of no more use then.
+    /// When it does not.
     pub(super) fn begin(
         &mut self,
         number: u32,
@@ -183,8 +187,8 @@ impl Kernels {
             let no_checkpoint = self.wait_for_begin(None, Expected::Started)?.1;
             self.current.depth += 1;
             self.current.found.get_or_insert(found);
-            let (stdout, stderr) = std::mem::take(&mut self.own_pipes);
-            return Ok(Begun { stdout, stderr, no_checkpoint });
+            let pipes = std::mem::take(&mut self.own_pipes);
+            return Ok(Begun { pipes, no_checkpoint });
         }
         let ((stdout, out), (stderr, err)) = (pipe()?, pipe()?);
         let (ours, theirs) = UnixStream::pair()?;
@@ -192,20 +196,21 @@ impl Kernels {
         let passed = [out.as_fd(), err.as_fd(), theirs.as_fd()];
         self.current.channel.send(b'C', &message, &passed, BEGIN_TIMEOUT)?;
         drop((out, err, theirs));
+        let pipes = [Some(stdout), Some(stderr)];
         match self.wait_for_begin(Some(channel), Expected::Started)? {
             (Some(mut child), _) => {
                 child.depth += 1;
                 child.found = Some(found);
                 let parent = std::mem::replace(&mut self.current, child);
                 self.checkpoints.push(parent);
-                Ok(Begun { stdout: Some(stdout), stderr: Some(stderr), no_checkpoint: None })
+                Ok(Begun { pipes, no_checkpoint: None })
             }
             (None, no_checkpoint) => {
                 self.current.depth += 1;
                 self.current.found.get_or_insert(found);
                 let was_prepared = std::mem::take(&mut self.is_prepared);
                 let no_checkpoint = no_checkpoint.filter(|_| !was_prepared);
-                Ok(Begun { stdout: Some(stdout), stderr: Some(stderr), no_checkpoint })
+                Ok(Begun { pipes, no_checkpoint })
             }
         }
     }
@@ -241,7 +246,7 @@ impl Kernels {
                 else {
                     return Err(io::ErrorKind::InvalidData.into());
                 };
-                // It may have ended already, but nobody has waited for it: its number is still its own.
+                // It may have ended already, but was not reaped, so its number is still its own.
                 let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
                 let depth = self.current.depth;
                 let channel = channel.take().ok_or(io::ErrorKind::InvalidData)?;
@@ -315,7 +320,7 @@ impl Kernels {
                 self.is_prepared = true;
             }
             Ok(None) => {}
-            // What is wrong with it is told when the next cell comes.
+            // The next cell reports it.
             Err(_) => self.is_deaf = true,
         }
         if self.checkpoints.len() > self.most + usize::from(self.is_prepared) {
@@ -341,7 +346,7 @@ impl Kernels {
     }
 
     /// Gives up the oldest checkpoint, but not that of the next cell: the cell would not know that it has none, and it takes no
-    /// memory before the cell begins. Tells whether there was one.
+    /// memory before the cell begins. Returns whether there was one.
     pub(super) fn give_up_oldest(&mut self) -> bool {
         let has_one = self.checkpoints.len() > usize::from(self.is_prepared);
         if has_one {
@@ -356,7 +361,7 @@ impl Kernels {
         self.checkpoints.len() > 1 + usize::from(self.is_prepared)
     }
 
-    /// Kills the process that is the session, and everything that was started since its first cell began. Tells whether that
+    /// Kills the process that is the session, and everything that was started since its first cell began. Returns whether that
     /// worked.
     pub(super) fn kill_current(&self) -> bool {
         let mut keep = self.pids();
@@ -369,7 +374,7 @@ impl Kernels {
 
     /// Kills the process in which a cell does not begin. If a cell has failed to begin from its checkpoint, too, that is the state
     /// which an earlier cell has left. Then the checkpoint is killed as well if there is an older one, or no cell would ever begin.
-    /// Tells whether that worked.
+    /// Returns whether that worked.
     pub(super) fn kill_unfit(&mut self) -> bool {
         if !self.kill_current() {
             return false;
@@ -402,7 +407,7 @@ impl Kernels {
         None
     }
 
-    /// Tells whether a checkpoint is the session again. That it answers is checked: a cell may have killed it just now.
+    /// Makes a checkpoint the session again. Returns whether it answers: a cell may have killed it just now.
     fn resume(&mut self) -> bool {
         let process = &self.current;
         // A cell may have stopped it.
@@ -410,19 +415,18 @@ impl Kernels {
         if process.has_ended() || process.channel.send(b'R', &[], &[], RESUME_TIMEOUT).is_err() {
             return false;
         }
-        // Whatever has shown something is gone.
+        // The process that has shown them is gone.
         self.early = Early::default();
         self.is_deaf = false;
         self.prepare();
         !self.is_deaf
     }
 
-    /// Goes back to before so many cells. Returns how many were undone; none if there is no such checkpoint. The error is a session
-    /// that is gone.
-    pub(super) fn rewind(&mut self, cells: u32) -> Result<u32, ()> {
+    /// Undoes that number of cells. Returns how many were undone: zero if there is no such checkpoint. `None` if the session is gone.
+    pub(super) fn rewind(&mut self, cells: u32) -> Option<u32> {
         let depth = self.current.depth.checked_sub(cells);
         let found = self.checkpoints.iter().position(|process| Some(process.depth) == depth);
-        let (Some(at), 1..) = (found, cells) else { return Ok(0) };
+        let (Some(at), 1..) = (found, cells) else { return Some(0) };
         let later = self.checkpoints.get(at + 1).unwrap_or(&self.current);
         let mut keep: HashSet<_> =
             self.checkpoints[..=at].iter().map(|process| process.pid).collect();
@@ -431,11 +435,11 @@ impl Kernels {
             let younger: HashSet<_> = younger.map(|process| process.pid).collect();
             keep.extend(found.difference(&younger));
             if !processes::kill_all_but(&keep) {
-                return Err(());
+                return None;
             }
         }
         self.checkpoints.truncate(at + 1);
-        self.undo().ok_or(())
+        self.undo()
     }
 }
 
@@ -454,24 +458,10 @@ fn pipe() -> io::Result<(File, PipeWriter)> {
 
 /// Waits until one of them is ready.
 fn wait(fds: &[BorrowedFd<'_>], until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
-    let mut fds: Vec<_> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    match poll(&mut fds, left.try_into().ok().as_ref()) {
-        Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The last line that a kernel printed which did not get ready.
-fn last_line(stderr: Option<&mut File>) -> String {
-    use std::io::Read;
-    let mut printed = [0; 16 * 1024];
-    let count = stderr.and_then(|pipe| pipe.read(&mut printed).ok()).unwrap_or(0);
-    let printed = String::from_utf8_lossy(&printed[..count]);
-    match printed.lines().rev().find(|line| !line.trim().is_empty()) {
-        Some(last) => format!("it ended and said {:?}", last.trim()),
-        None => "it ended and printed no error".to_owned(),
+    let mut fds: Vec<_> = fds.iter().map(|fd| readable(*fd)).collect();
+    if poll::wait(&mut fds, until.saturating_duration_since(Instant::now()))? {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::TimedOut.into())
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::changes::Known;
 
-/// By what a changed file is known: its place on the disk, its size and the times of its last changes.
+/// The state of a file by which a change is noticed: its inode, its size and the times of its last changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -28,7 +28,7 @@ impl Stamp {
     }
 }
 
-/// What was there when the last cell ended, and what came from the server since.
+/// The files when the last cell ended, and those that came from the server since.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     before: HashMap<PathBuf, Stamp>,
@@ -36,14 +36,14 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// The server has sent a file, so it is not news.
+    /// Adds a file that came from the server.
     pub(super) fn sent(&mut self, path: &Path, file: &File) {
         if let Ok(metadata) = file.metadata() {
             self.before.insert(path.to_owned(), Stamp::of(&metadata));
         }
     }
 
-    /// Everything that was seen since the last time is not news anymore.
+    /// Ends a listing: its files are known from now on.
     pub(super) fn turn(&mut self) {
         self.before = std::mem::take(&mut self.now);
     }
@@ -56,11 +56,11 @@ impl Known for Listing {
         Ok(self.before.get(path) == Some(&stamp))
     }
 
-    /// Whoever names a file wants it, whichever cell has made it.
+    /// A client that names a file wants it, whichever cell has made it.
     const SENDS_KNOWN: bool = true;
 }
 
-/// Nothing: every file is listed.
+/// No known files: every file is listed.
 pub(super) struct Nothing;
 
 impl Known for Nothing {

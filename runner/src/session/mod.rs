@@ -1,46 +1,46 @@
 //! A session: the sandbox serves one cell after the other, until the server closes the stream.
 //!
-//! Unlike after a job, processes that a cell leaves live on. Everything else is as for a job: what a cell prints and leaves, its end,
-//! its time and its memory are the runner's word, not the cell's.
+//! Output, files, end, time and memory of a cell are the runner's word, not the cell's. Processes that a cell leaves live on. A [job]
+//! is a session with one program, which ends with it.
 
 mod background;
 mod cell;
 mod channel;
+mod job;
 mod kernels;
 mod listing;
 mod running;
 mod shown;
+mod supervise;
 mod upload;
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use isolator_runner::wire::{
     self, Cell, Failed, FailedCause, Kind, Listed, Opened, Read, ReadEnded, ReadError, Rewind,
     Rewound, WantedFiles, WireError,
 };
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::Pid;
 
 use self::background::Background;
+pub(crate) use self::job::run_job;
 use self::kernels::Kernels;
 use self::listing::{Listing, Nothing};
 use crate::frame_writer::FrameWriter;
+use crate::output::CHUNK;
 use crate::packages::{self, Links};
+use crate::poll::{self, readable};
 use crate::preload::{Preloads, StartedKernel};
 use crate::process::OomScore;
+use crate::request::{NotRun, receive_input};
 use crate::unpack::TarFrames;
-use crate::usage::{self, Reaped};
-use crate::{cgroup, changes, program};
+use crate::{cgroup, changes, processes, usage};
 
-/// How often the runner looks after what earlier cells have left, while no cell runs and the sandbox is not frozen.
+/// How often the runner reaps processes of earlier cells, while no cell runs and the sandbox is not frozen.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Read and sent at once, in bytes.
-const CHUNK: usize = 64 * 1024;
 
 /// A session that serves cells.
 struct Session<'a> {
@@ -50,9 +50,7 @@ struct Session<'a> {
     packages: Option<wire::Packages>,
     background: Background,
     listing: Listing,
-    /// Children that have ended while the cell runs.
-    reaped: HashMap<Pid, Reaped>,
-    /// What was counted when the last cell had ended.
+    /// The kernel's counters when the last cell had ended.
     counted: cgroup::Counters,
     oom_score: &'a OomScore,
     from_server: BufReader<File>,
@@ -63,88 +61,97 @@ struct Session<'a> {
 ///
 /// # Errors
 ///
-/// When the server's end of the stream is gone, or it breaks the protocol.
+/// When it can't be opened, the server's end of the stream is gone, or it breaks the protocol.
 pub(crate) fn serve(
     session: wire::Session,
     preloads: Preloads,
     oom_score: &OomScore,
     from_server: BufReader<File>,
     to_server: &mut FrameWriter<File>,
-) -> io::Result<()> {
+) -> Result<(), NotRun> {
     let wire::Session { kernel, workdir, checkpoints } = session;
+    let workdir = PathBuf::from(workdir);
     let packages = kernel.as_ref().and_then(|kernel| kernel.packages.clone());
-    if let Some(packages) = &packages
-        && let Err(failed) = packages::make_ready(packages, Path::new(&workdir), Links::OneByOne)
-    {
-        return to_server.send(Kind::Failed, &failed);
+    if let Some(packages) = &packages {
+        packages::make_ready(packages, &workdir, Links::OneByOne)?;
     }
-    let mut background = Background::new();
-    let mut opened = Opened::default();
-    let kernels = match kernel {
-        Some(kernel) => {
-            let started = preloads.into_kernel(&kernel, &workdir, oom_score);
+    let counted = cgroup::Counters::default();
+    let mut session = Session::new(workdir, packages, counted, oom_score, from_server, to_server);
+    let opened = session.open(kernel, preloads, checkpoints)?;
+    session.to_server.send(Kind::Opened, &opened)?;
+    session.counted = cgroup::Counters::read();
+    let served = session.rest().and_then(|()| session.serve());
+    processes::kill_everything();
+    Ok(served?)
+}
+
+impl<'a> Session<'a> {
+    /// A session without a kernel.
+    fn new(
+        workdir: PathBuf,
+        packages: Option<wire::Packages>,
+        counted: cgroup::Counters,
+        oom_score: &'a OomScore,
+        from_server: BufReader<File>,
+        to_server: &'a mut FrameWriter<File>,
+    ) -> Self {
+        Self {
+            workdir,
+            kernels: None,
+            packages,
+            background: Background::new(),
+            listing: Listing::default(),
+            counted,
+            oom_score,
+            from_server,
+            to_server,
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Starts the kernel, if there is one.
+    fn open(
+        &mut self,
+        kernel: Option<wire::Kernel>,
+        preloads: Preloads,
+        checkpoints: u32,
+    ) -> Result<Opened, Failed> {
+        let mut opened = Opened::default();
+        if let Some(kernel) = kernel {
+            let started = preloads.into_kernel(&kernel, &self.workdir, self.oom_score);
             let kernels = started.and_then(|started| {
                 let StartedKernel { preloaded, .. } = started;
                 opened.preloaded = preloaded;
                 Kernels::new(kernel.interpreter, started, checkpoints)
             });
-            match kernels {
-                Ok((kernels, version, [stdout, stderr])) => {
-                    background.add(stdout);
-                    background.add(stderr);
-                    opened.version = Some(version);
-                    Some(kernels)
-                }
-                Err(error) => {
-                    let command = kernel.argv.first().map_or("", String::as_str);
-                    let message = format!("{command}: {error}");
-                    return to_server
-                        .send(Kind::Failed, &Failed { cause: FailedCause::Command, message });
-                }
-            }
-        }
-        None => {
+            let (kernels, version, pipes) = kernels.map_err(|error| {
+                let command = kernel.argv.first().map_or("", String::as_str);
+                Failed { cause: FailedCause::Command, message: format!("{command}: {error}") }
+            })?;
+            self.background.add(pipes);
+            opened.version = Some(version);
+            self.kernels = Some(kernels);
+        } else {
             preloads.end();
-            None
         }
-    };
-    opened.memory = cgroup::memory();
-    to_server.send(Kind::Opened, &opened)?;
-    let mut session = Session {
-        workdir: workdir.into(),
-        kernels,
-        packages,
-        background,
-        listing: Listing::default(),
-        reaped: HashMap::new(),
-        counted: cgroup::Counters::read(),
-        oom_score,
-        from_server,
-        to_server,
-    };
-    let served = session.rest().and_then(|()| session.serve());
-    program::kill_everything();
-    match served {
-        // The server does not need the session anymore.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        served => served,
+        opened.memory = cgroup::memory();
+        Ok(opened)
     }
-}
 
-impl Session<'_> {
     fn serve(&mut self) -> io::Result<()> {
         loop {
             self.wait()?;
-            let frame = wire::read_frame(&mut self.from_server).map_err(io::Error::other)?;
+            let frame = wire::read_frame(&mut self.from_server)?;
             let Some((kind, payload)) = frame else { return Ok(()) };
             let is_alive = match kind {
-                Kind::Cell => self.cell(&parse(kind, &payload)?)?,
-                Kind::Rewind => self.rewind(parse(kind, &payload)?)?,
+                Kind::Cell => self.cell(&wire::parse_message(kind, &payload)?)?,
+                Kind::Rewind => self.rewind(wire::parse_message(kind, &payload)?)?,
                 Kind::List => self.list()?,
-                Kind::Read => self.read(&parse(kind, &payload)?)?,
+                Kind::Read => self.read(&wire::parse_message(kind, &payload)?)?,
                 // The cell that it was meant for has just ended.
                 Kind::Interrupt | Kind::Cancel => continue,
-                kind => return Err(io::Error::other(WireError::Unexpected(kind))),
+                kind => return Err(WireError::Unexpected(kind).into()),
             };
             if !is_alive {
                 return Ok(());
@@ -153,8 +160,8 @@ impl Session<'_> {
         }
     }
 
-    /// Prepares what can be for the next cell, and tells when that is done. If the sandbox were frozen meanwhile, the time would be
-    /// over when it is thawed.
+    /// Prepares for the next cell, and says when that is done. In a sandbox that is frozen meanwhile, the timeouts of this would have passed
+    /// when it is thawed.
     fn rest(&mut self) -> io::Result<()> {
         if let Some(kernels) = &mut self.kernels {
             kernels.prepare();
@@ -165,62 +172,47 @@ impl Session<'_> {
     /// Waits until the server says something.
     fn wait(&mut self) -> io::Result<()> {
         while !is_readable(&self.from_server)? {
-            let background = self.background.fds();
-            let mut fds: Vec<_> =
-                background.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            fds.push(PollFd::new(self.from_server.get_ref(), PollFlags::IN));
-            match poll(&mut fds, LOOK_EVERY.try_into().ok().as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            let mut fds: Vec<_> = self.background.fds().map(readable).collect();
+            fds.push(readable(self.from_server.get_ref().as_fd()));
+            poll::wait(&mut fds, LOOK_EVERY)?;
             self.background.read();
-            self.reap();
-            self.reaped.clear();
+            reap();
         }
         Ok(())
     }
 
-    /// Receives what belongs to a cell, and runs it. Tells whether the session goes on.
+    /// Receives the files and the input of a cell, and runs it. Returns whether the session goes on.
     fn cell(&mut self, cell: &Cell) -> io::Result<bool> {
-        self.reaped.clear();
         let began = Instant::now();
         let mut frames = TarFrames::new(&mut self.from_server);
         let listing = &mut self.listing;
         let uploaded = upload::upload(&mut frames, &self.workdir, &cell.appended, |path, file| {
             listing.sent(path, file);
         });
-        let mut next = frames.finish().map_err(io::Error::other)?;
+        let next = frames.finish()?;
         let unpack = began.elapsed();
-        let mut input = Vec::new();
-        loop {
-            match next {
-                Some((Kind::Stdin, payload)) => input.extend_from_slice(&payload),
-                Some((Kind::Go, _)) => break,
-                Some((kind, _)) => return Err(io::Error::other(WireError::Unexpected(kind))),
-                None => return Err(io::ErrorKind::UnexpectedEof.into()),
-            }
-            next = wire::read_frame(&mut self.from_server).map_err(io::Error::other)?;
-        }
+        let input = receive_input(next, &mut self.from_server)?;
         let ran = match uploaded {
-            Ok(()) => self.run(cell, &input, unpack)?,
-            Err(failed) => Err(failed),
+            Ok(()) => self.run(cell, &input, unpack),
+            Err(failed) => Err(failed.into()),
         };
         match ran {
             Ok(ended) => {
                 self.to_server.send(Kind::CellEnded, &ended)?;
                 Ok(ended.is_alive)
             }
-            Err(failed) => {
+            Err(NotRun::Failed(failed)) => {
                 self.to_server.send(Kind::Failed, &failed)?;
                 Ok(true)
             }
+            Err(NotRun::Over(error)) => Err(error),
         }
     }
 
     fn rewind(&mut self, Rewind { cells }: Rewind) -> io::Result<bool> {
-        let rewound = self.kernels.as_mut().map_or(Ok(0), |kernels| kernels.rewind(cells));
+        let rewound = self.kernels.as_mut().map_or(Some(0), |kernels| kernels.rewind(cells));
         let checkpoints = self.kernels.as_ref().map_or(0, Kernels::checkpoints);
-        let (cells, is_alive) = (rewound.unwrap_or(0), rewound.is_ok());
+        let (cells, is_alive) = (rewound.unwrap_or(0), rewound.is_some());
         self.to_server.send(Kind::Rewound, &Rewound { cells, checkpoints, is_alive })?;
         Ok(is_alive)
     }
@@ -256,13 +248,11 @@ impl Session<'_> {
         self.to_server.send(Kind::ReadEnded, &ended)?;
         Ok(true)
     }
+}
 
-    /// Notes which children have ended: those of cells, and what they have left.
-    fn reap(&mut self) {
-        while let Some(child) = usage::reap() {
-            self.reaped.insert(child.pid, child);
-        }
-    }
+/// Reaps all children that have ended: processes of cells, and what those have left.
+fn reap() {
+    while usage::reap().is_some() {}
 }
 
 /// Why a file can't be read.
@@ -271,7 +261,7 @@ fn unreadable(error: &io::Error) -> ReadError {
     let no_file = [Errno::NOENT, Errno::LOOP, Errno::NOTDIR, Errno::NXIO];
     match Errno::from_io_error(error) {
         Some(errno) if !no_file.contains(&errno) => ReadError::System(errno.raw_os_error()),
-        // What is no error of the system says that it is no file.
+        // Other errors mean that it is not a regular file.
         _ => ReadError::NoSuchFile,
     }
 }
@@ -281,14 +271,5 @@ fn is_readable(from_server: &BufReader<File>) -> io::Result<bool> {
     if !from_server.buffer().is_empty() {
         return Ok(true);
     }
-    let mut fds = [PollFd::new(from_server.get_ref(), PollFlags::IN)];
-    match poll(&mut fds, Some(&rustix::event::Timespec::default())) {
-        Ok(count) => Ok(count > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn parse<T: serde::de::DeserializeOwned>(kind: Kind, payload: &[u8]) -> io::Result<T> {
-    wire::parse_message(kind, payload).map_err(io::Error::other)
+    poll::wait(&mut [readable(from_server.get_ref().as_fd())], Duration::ZERO)
 }

@@ -1,110 +1,207 @@
-//! What runs a cell: the kernel's process, or a program of its own.
+//! A cell that runs, in the kernel's process or as a program.
 
-use std::collections::HashSet;
-use std::fs::File;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isolator_runner::wire::{Cell, CellRun, End, Failed, FailedCause, NoCheckpoint};
+use isolator_runner::wire::{
+    Cell, CellRun, End, Failed, FailedCause, Kind, NoCheckpoint, OutputLimits,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Session;
 use super::kernels::Begun;
+use crate::output::Output;
 use crate::packages;
-use crate::process::{Process, Spawned};
+use crate::preload::Spares;
+use crate::process::Process;
 use crate::processes::{self, Stat};
-use crate::usage;
+use crate::request::NotRun;
+use crate::usage::{self, Reaped};
 
 /// A cell that runs.
 pub(super) struct Running {
     pub(super) started: Instant,
+    pub(super) deadline: Option<Instant>,
     /// The process that runs it.
     pub(super) pid: Pid,
-    /// The number of its group, if it is a program.
-    pub(super) program: Option<Process>,
-    pub(super) stdout: Option<File>,
-    pub(super) stderr: Option<File>,
+    /// `None` for code, which the kernel runs.
+    pub(super) program: Option<Program>,
+    pub(super) output: Output,
+    /// Why there is no checkpoint before it, if it could have one.
     pub(super) no_checkpoint: Option<NoCheckpoint>,
     /// CPU time that its process had used before.
-    pub(super) cpu_before: Duration,
-    /// The processes that were there before a program.
-    pub(super) found: HashSet<Pid>,
+    cpu_before: Duration,
+    /// Its process, once that has ended.
+    reaped: Option<Reaped>,
+}
+
+/// A program that runs.
+pub(super) struct Program {
+    pub(super) process: Process,
+    pub(super) others: Others,
+    /// CPU time of its processes that have ended.
+    cpu: Duration,
+}
+
+/// The other processes of the sandbox.
+pub(super) enum Others {
+    /// They end with the program. Before it were only interpreters that it does not need.
+    End(Spares),
+    /// Those that were there before the program live on, and so do those that it leaves.
+    Stay(HashSet<Pid>),
+}
+
+impl Running {
+    /// A program that has started, or gone on, in a process.
+    pub(super) fn program(
+        mut process: Process,
+        others: Others,
+        started: Instant,
+        cpu_before: Duration,
+        (deadline, output): (Duration, &OutputLimits),
+    ) -> Self {
+        let pipes = [process.stdout.take(), process.stderr.take()];
+        Self {
+            started,
+            deadline: started.checked_add(deadline),
+            pid: process.pid,
+            output: Output::new(pipes, output),
+            program: Some(Program { process, others, cpu: Duration::ZERO }),
+            no_checkpoint: None,
+            cpu_before,
+            reaped: None,
+        }
+    }
+
+    /// The interpreters that a run has left over.
+    pub(super) fn spares(&mut self) -> Option<&mut Spares> {
+        match self.program.as_mut().map(|program| &mut program.others) {
+            Some(Others::End(spares)) => Some(spares),
+            _ => None,
+        }
+    }
+
+    /// Reaps all children that have ended, also those of earlier cells.
+    pub(super) fn reap(&mut self) {
+        while let Some(child) = usage::reap() {
+            let is_own = child.pid == self.pid;
+            if let Some(program) = &mut self.program {
+                let is_other = match &mut program.others {
+                    Others::End(spares) => spares.forget(child.pid),
+                    Others::Stay(found) => found.contains(&child.pid),
+                };
+                let uncounted = if is_own { self.cpu_before } else { Duration::ZERO };
+                if !is_other {
+                    program.cpu += child.cpu.saturating_sub(uncounted);
+                }
+            }
+            if is_own {
+                self.reaped = Some(child);
+            }
+        }
+    }
+
+    /// How its process ended, and the CPU time that was used. `code` is what the kernel says.
+    pub(super) fn end(&self, code: Option<i32>) -> (End, Duration) {
+        let end = match (code, &self.reaped) {
+            (Some(code), _) => End::Code(code),
+            (None, Some(reaped)) => reaped.end,
+            (None, None) => Stat::of(self.pid)
+                .filter(|stat| stat.has_ended)
+                .map_or(End::Signal(Signal::KILL.as_raw()), |stat| stat.end),
+        };
+        let used = match (&self.program, &self.reaped) {
+            (Some(program), Some(_)) => return (end, program.cpu),
+            (None, Some(reaped)) => reaped.cpu,
+            (_, None) => cpu(self.pid),
+        };
+        (end, used.saturating_sub(self.cpu_before))
+    }
 }
 
 impl Session<'_> {
-    /// `None` if there is nothing to run, or the kernel can't run it.
-    pub(super) fn begin(&mut self, cell: &Cell, input: &[u8]) -> Result<Option<Running>, Failed> {
-        let command = |message: String| Failed { cause: FailedCause::Command, message };
+    /// Begins a cell. `None` if there is nothing to run, or the kernel can't run it.
+    pub(super) fn begin(&mut self, cell: &Cell, input: &[u8]) -> Result<Option<Running>, NotRun> {
+        let limits = (cell.deadline, &cell.output);
         match &cell.run {
             CellRun::Files => Ok(None),
             CellRun::Code { typescript, columns } => {
                 let Some(kernels) = &mut self.kernels else {
-                    return Err(command("the session has no kernel".to_owned()));
+                    return Err(command("the session has no kernel".to_owned()).into());
                 };
                 let Ok(begun) = kernels.begin(cell.number, *typescript, *columns, input) else {
                     return Ok(None);
                 };
-                let Begun { stdout, stderr, no_checkpoint } = begun;
+                let Begun { pipes, no_checkpoint } = begun;
                 let pid = kernels.current.pid;
+                let started = Instant::now();
+                self.to_server.send_empty(Kind::Started)?;
                 Ok(Some(Running {
-                    started: Instant::now(),
+                    started,
+                    deadline: started.checked_add(cell.deadline),
                     pid,
                     program: None,
-                    stdout,
-                    stderr,
+                    output: Output::new(pipes, &cell.output),
                     // A process that was forked for the cell has used none.
                     cpu_before: if no_checkpoint.is_some() { cpu(pid) } else { Duration::ZERO },
                     no_checkpoint,
-                    found: HashSet::new(),
+                    reaped: None,
                 }))
             }
             CellRun::Program { argv, env, cwd } => {
                 let folder = self.workdir.join(cwd);
                 let found = processes::all().map_err(|error| command(error.to_string()))?;
+                // As in a run, the program may kill the runner as soon as it starts.
+                self.to_server.send_empty(Kind::Started)?;
                 let started = Instant::now();
-                let env = packages::variables(env, self.packages.as_ref());
-                let process = Process::spawn(argv, &env, &folder, self.oom_score, Some(input))
-                    .and_then(Spawned::supervised);
-                let mut process =
-                    process.map_err(|error| command(self.explain(argv, &folder, &error)))?;
-                Ok(Some(Running {
-                    started,
-                    pid: process.pid,
-                    stdout: process.stdout.take(),
-                    stderr: process.stderr.take(),
-                    program: Some(process),
-                    no_checkpoint: None,
-                    cpu_before: Duration::ZERO,
-                    found,
-                }))
+                let process = self.spawn(argv, env, &folder, input)?;
+                let others = Others::Stay(found);
+                Ok(Some(Running::program(process, others, started, Duration::ZERO, limits)))
             }
         }
     }
 
-    fn explain(&self, argv: &[String], folder: &Path, error: &io::Error) -> String {
-        if folder.is_dir() {
-            format!("{}: {error}", argv.first().map_or("", String::as_str))
-        } else {
-            format!("there is no folder {}", folder.display())
-        }
+    /// Starts a program with the session's packages.
+    ///
+    /// # Errors
+    ///
+    /// When the command can't be started. If it has taken from the runner what that needs to supervise it, the runner is over: that is
+    /// the program's doing.
+    pub(super) fn spawn(
+        &self,
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        folder: &Path,
+        input: &[u8],
+    ) -> Result<Process, NotRun> {
+        let env = packages::variables(env, self.packages.as_ref());
+        let spawned = Process::spawn(argv, &env, folder, self.oom_score, Some(input));
+        let spawned = spawned.map_err(|error| command(explain(argv, folder, &error)))?;
+        Ok(spawned.supervised()?)
     }
 
+    /// Interrupts it, as a terminal does.
     pub(super) fn interrupt(&self, running: &Running) {
         match (&running.program, &self.kernels) {
             // It has a group of its own. An error means that it has just ended.
-            (Some(process), _) => drop(kill_process_group(process.pid, Signal::INT)),
+            (Some(program), _) => drop(kill_process_group(program.process.pid, Signal::INT)),
             (None, Some(kernels)) => kernels.current.signal(Signal::INT),
             (None, None) => {}
         }
     }
 
-    /// Kills what the cell has started, with its process. Tells whether that worked.
+    /// Kills all that it has started, with its process. Returns whether that worked.
     pub(super) fn kill(&self, running: &Running) -> bool {
         match (&running.program, &self.kernels) {
-            (Some(process), _) => {
+            (Some(Program { others: Others::End(_), .. }), _) => {
+                processes::kill_everything();
+                true
+            }
+            (Some(Program { process, others: Others::Stay(found), .. }), _) => {
                 process.kill();
-                processes::kill_all_but(&running.found)
+                processes::kill_all_but(found)
             }
             (None, Some(kernels)) => kernels.kill_current(),
             (None, None) => true,
@@ -113,25 +210,22 @@ impl Session<'_> {
 
     pub(super) fn has_ended(&self, running: &Running) -> bool {
         match (&running.program, &self.kernels) {
-            (Some(process), _) => self.reaped.contains_key(&process.pid),
+            (Some(_), _) => running.reaped.is_some(),
             (None, Some(kernels)) => kernels.current.has_ended(),
             (None, None) => true,
         }
     }
+}
 
-    /// How the process of a cell ended, and the CPU time that the cell has used. `code` is what the kernel says.
-    pub(super) fn end_of(&self, running: &Running, code: Option<i32>) -> (End, Duration) {
-        let reaped = self.reaped.get(&running.pid);
-        if let Some(reaped) = reaped.filter(|_| running.program.is_some()) {
-            return (reaped.end, reaped.cpu);
-        }
-        let end = match (code, reaped) {
-            (Some(code), _) => End::Code(code),
-            (None, Some(reaped)) => reaped.end,
-            (None, None) => Stat::of(running.pid).map_or(End::Signal(9), |stat| stat.end),
-        };
-        let used = reaped.map_or_else(|| cpu(running.pid), |reaped| reaped.cpu);
-        (end, used.saturating_sub(running.cpu_before))
+fn command(message: String) -> Failed {
+    Failed { cause: FailedCause::Command, message }
+}
+
+fn explain(argv: &[String], folder: &Path, error: &io::Error) -> String {
+    if folder.is_dir() {
+        format!("{}: {error}", argv.first().map_or("", String::as_str))
+    } else {
+        format!("there is no folder {}", folder.display())
     }
 }
 

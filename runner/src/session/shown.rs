@@ -1,4 +1,4 @@
-//! What a cell shows, within bounds.
+//! The things that a cell shows, up to a limit.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use isolator_runner::wire::{Kind, Occasion, Shown};
 
 use crate::frame_writer::FrameWriter;
 
-/// What a cell has shown.
+/// The things that a cell has shown.
 pub(super) struct ShownSoFar {
     things: u32,
     /// Bytes that may still be sent.
@@ -17,12 +17,12 @@ pub(super) struct ShownSoFar {
 }
 
 impl ShownSoFar {
-    /// Nothing yet; up to so many bytes can be sent.
+    /// None yet. Up to `left` bytes can be sent.
     pub(super) fn new(left: u64) -> Self {
         Self { things: 0, left, dropped: 0 }
     }
 
-    /// Sends a thing in the forms for which there is room.
+    /// Sends those forms of a thing for which there is room.
     pub(super) fn pass_on(
         &mut self,
         occasion: Occasion,

@@ -1,6 +1,6 @@
 //! Writes the files that come with a cell into a workspace that earlier cells have used.
 //!
-//! They may have put links or pipes in the way. No link is followed, and what is in the way of a file is replaced.
+//! They may have put links or pipes in the way. No link is followed, and anything in the way of a file is replaced.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,11 +19,11 @@ const FILE: OFlags =
     OFlags::WRONLY.union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Unpacks the tar into `workdir`. The files named in `appended` are added to those that are there, the others replace them.
-/// `wrote` is told of each file, open and whole.
+/// `wrote` is called with each file once it is written.
 ///
 /// # Errors
 ///
-/// What the server has to know. Files before the one that failed are there.
+/// When a file can't be written. Those before it are there.
 pub(super) fn upload(
     tar: &mut impl Read,
     workdir: &Path,
@@ -68,7 +68,7 @@ fn open(workdir: &Path, name: &Path, mode: u32, appends: bool) -> io::Result<Fil
                 }
             }
             Err(Errno::NOENT) => {}
-            // A link, or a pipe that nobody reads.
+            // A link, or a pipe without a reader.
             Err(Errno::LOOP | Errno::NXIO) => {}
             Err(error) => return Err(error.into()),
         }

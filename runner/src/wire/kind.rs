@@ -4,7 +4,7 @@ use super::WireError;
 #[cfg(doc)]
 use super::*;
 
-/// What a frame carries.
+/// The kind of a frame: the meaning of its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -22,9 +22,9 @@ pub enum Kind {
     Session = 6,
     /// Server to runner: a [`Cell`].
     Cell = 7,
-    /// Server to runner: interrupt the cell that runs.
+    /// Server to runner: interrupt the running cell.
     Interrupt = 8,
-    /// Server to runner: nobody waits for the cell that runs.
+    /// Server to runner: the client does not wait for the running cell anymore.
     Cancel = 9,
     /// Server to runner: a [`Rewind`].
     Rewind = 10,
@@ -56,9 +56,9 @@ pub enum Kind {
     Opened = 74,
     /// Runner to server: a [`Shown`].
     Shown = 75,
-    /// Runner to server: a chunk of the last thing that was shown.
+    /// Runner to server: a chunk of the last [`Shown`].
     ShownContent = 76,
-    /// Runner to server: what processes of earlier cells have printed.
+    /// Runner to server: output of processes that earlier cells have left.
     Background = 77,
     /// Runner to server: a [`CellEnded`].
     CellEnded = 78,

@@ -7,9 +7,9 @@
 //!                            ◀──────  Cell       then, as for a job: Tar … Stdin … Go
 //!   Started                  ──────▶
 //!   Stdout … Stderr …        ──────▶
-//!   Shown, ShownContent … …  ──────▶             what the cell shows, and its value
+//!   Shown, ShownContent … …  ──────▶             things that the cell shows, and its value
 //!                            ◀──────  Interrupt | Cancel, while it runs
-//!   Background …             ──────▶             what processes of earlier cells printed
+//!   Background …             ──────▶             output of processes that earlier cells have left
 //!   File, Content … …        ──────▶
 //!   CellEnded | Failed       ──────▶             the next message can come
 //!   Resting                  ──────▶             soon after each answer: the sandbox can be frozen
@@ -30,23 +30,23 @@ use serde::{Deserialize, Serialize};
 
 use super::{Exit, Interpreter, OutputLimits, Packages, Wanted, WantedFiles};
 
-/// Most things that a cell can show.
+/// Maximum number of things that a cell can show.
 pub const MAX_SHOWN: u32 = 500;
 
 /// Longest media type of a form, in bytes.
 pub const MAX_MEDIA_TYPE: usize = 200;
 
-/// What each form of a thing counts besides its content, in bytes.
+/// Bytes that each form of a thing counts in addition to its content.
 pub const SHOWN_OVERHEAD: u64 = 100;
 
 /// A sandbox that serves many cells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// What runs cells of code, if the language has that. Otherwise each cell is a program of its own.
+    /// The interpreter that runs cells of code, if the language has one. Otherwise each cell is a separate program.
     pub kernel: Option<Kernel>,
     /// Absolute path of the workspace.
     pub workdir: String,
-    /// Most checkpoints that are kept.
+    /// Maximum number of checkpoints that are kept.
     pub checkpoints: u32,
 }
 
@@ -57,11 +57,11 @@ pub struct Kernel {
     pub interpreter: Interpreter,
     /// The command that starts it. The number of its channel follows.
     pub argv: Vec<String>,
-    /// The command with which one has been started that waits and can do it as well.
+    /// The command of waiting interpreters that can become the kernel.
     pub waiting: Vec<String>,
     /// Variables added to the image's.
     pub env: BTreeMap<String, String>,
-    /// Which of the interpreters that wait may become the kernel.
+    /// The kind of waiting interpreter that becomes the kernel.
     pub wanted: Wanted,
     /// The set of packages that its cells can import from, if any.
     #[serde(default)]
@@ -79,7 +79,7 @@ pub struct Opened {
     pub memory: Option<u64>,
 }
 
-/// What to run next.
+/// A cell to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// Its number in the session, beginning with one.
@@ -90,13 +90,13 @@ pub struct Cell {
     pub disks: Vec<String>,
     /// From start to kill.
     pub deadline: Duration,
-    /// What is kept of what it prints.
+    /// How much of its output is kept.
     pub output: OutputLimits,
-    /// Most bytes of what it shows.
+    /// Maximum size of the things that it shows, in bytes.
     pub shown: u64,
-    /// Which of the files that it creates or changes in the workspace are reported, if any.
+    /// The created or changed files of the workspace that are reported, if any.
     pub files: Option<WantedFiles>,
-    /// Files of the tar that are added to the end of those that are there. The others replace them.
+    /// Files of the tar that are appended to existing ones. The others replace them.
     pub appended: Vec<String>,
 }
 
@@ -108,14 +108,13 @@ pub enum CellRun {
     Code {
         /// Whether it is TypeScript.
         typescript: bool,
-        /// Columns of the terminal on which people see the values, which are then laid out for it. By default they are laid out
-        /// as in a notebook.
+        /// Columns of the terminal that shows the values, if it is one. Otherwise they are laid out as in a notebook.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         columns: Option<u16>,
     },
-    /// Not at all: only its files are written.
+    /// It does not run: only its files are written.
     Files,
-    /// As a program of its own, with standard input.
+    /// As a separate program, with standard input.
     Program {
         /// The program and its arguments.
         argv: Vec<String>,
@@ -129,9 +128,9 @@ pub enum CellRun {
 /// Something that a cell shows. As many bytes of [`ShownContent`](super::Kind::ShownContent) follow as `size` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
-    /// Number of the thing in the cell, beginning with zero. Several forms of one thing have the same number.
+    /// Number of the thing in the cell, beginning with zero. All forms of a thing have the same number.
     pub thing: u32,
-    /// On which occasion it is shown.
+    /// The occasion on which it is shown.
     pub occasion: Occasion,
     /// Media type of this form.
     pub media_type: String,
@@ -139,7 +138,7 @@ pub struct Shown {
     pub size: u64,
 }
 
-/// On which occasion something is shown.
+/// The occasion on which something is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Occasion {
@@ -164,16 +163,16 @@ pub enum CellEnd {
     Interrupted,
     /// It asked to exit, as with `sys.exit()`. The session goes on.
     Exited,
-    /// The kernel did not say: its process has ended, or was ended.
+    /// The kernel did not say: its process has ended or was killed.
     Died,
-    /// The kernel did not take the cell, which is the doing of an earlier one.
+    /// The kernel did not take the cell, because of an earlier one.
     NotBegun,
 }
 
 /// A cell has run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellEnded {
-    /// The same as of a job's program.
+    /// The same report as for a job's program.
     pub exit: Exit,
     /// How the code ended; `None` for a program.
     pub end: Option<CellEnd>,
@@ -187,14 +186,14 @@ pub struct CellEnded {
     pub is_alive: bool,
     /// Memory of the sandbox now, in bytes, where the kernel tells.
     pub memory: Option<u64>,
-    /// Bytes that processes of earlier cells printed and that are not sent.
+    /// Bytes of the output of earlier cells' processes that are not sent.
     pub background_dropped: u64,
-    /// Things that were shown and are not sent, because they are too large together.
+    /// Number of shown things that are not sent, because they are too large together.
     pub shown_dropped: u32,
 }
 
-/// Why there is no checkpoint before a cell, as the kernel says. It has codes and no words, so that no program can put its own into
-/// what its client reads.
+/// Why there is no checkpoint before a cell, as the kernel says. The kernel sends codes and no words, so that no program can put its own
+/// words into the server's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoCheckpoint {
@@ -202,7 +201,7 @@ pub enum NoCheckpoint {
     Threads,
     /// It is not known whether threads are running.
     UncountedThreads,
-    /// A process that it has started is there, or nobody has waited for its end.
+    /// A process that it has started is there, or has ended and was not waited for.
     Processes,
     /// A timer is running.
     Timer,

@@ -15,7 +15,7 @@ use crate::commands::config::how_to_get_snippets;
 use crate::commands::doctor::missing_tools;
 use crate::commands::image::how_to_fetch;
 use crate::commands::{complain, isolator, say};
-use crate::config::{Config, ConfigError, Index, Language, Problem, index_key, language_like};
+use crate::config::{Config, ConfigError, Index, Language, Problem, language_like};
 use crate::request::snippets::Snippets;
 use crate::transport::http;
 
@@ -57,7 +57,7 @@ pub(super) async fn check(config: &Config) -> anyhow::Result<ExitCode> {
     for (path, message) in http::problems_of_files(config) {
         report.error(path, message);
     }
-    if let Some(problem) = config.audit.as_ref().and_then(audit::problem) {
+    if let Some(problem) = audit::problem(&config.audit) {
         report.error("audit.path", problem);
     }
     snippets(config, &mut report);
@@ -112,13 +112,13 @@ fn snippets(config: &Config, report: &mut Report) {
 
 /// Where packages come from.
 fn packages(config: &Config, report: &mut Report) {
-    for (interpreter, index) in &config.packages.index {
+    for (key, index) in config.packages.indexes() {
         if let Index::Folder(folder) = index
             && !folder.is_dir()
         {
             let message =
                 format!("{} is no folder; name one with wheels, or an address", folder.display());
-            report.error(index_key(*interpreter), message);
+            report.error(key, message);
         }
     }
     for (key, message) in config.packages.warnings() {
@@ -178,7 +178,7 @@ fn memory(config: &Config, machine: ByteSize, report: &mut Report) {
         (language.pool.size.most() as u64).saturating_mul(WAITING.as_bytes() + of_one(language))
     };
     let needed: u64 = config.languages.values().map(|language| of_pool(language)).sum();
-    let bound = config.pools.memory.map_or(u64::MAX, ByteSize::as_bytes);
+    let bound = config.pool.memory.map_or(u64::MAX, ByteSize::as_bytes);
     let needed = ByteSize::bytes(needed.min(bound));
     // A number of KiB would be hard to read.
     let machine = ByteSize::mib(machine.as_mib());
@@ -236,7 +236,7 @@ async fn image(config: &Config, app: &App, language: &Language, report: &mut Rep
         Ok(None) => {
             let fix = how_to_fetch(config, app, language).await;
             let how = if app.images.is_built(image) { "builds" } else { "pulls" };
-            match (fix, config.pull_policy) {
+            match (fix, config.images.policy) {
                 (Ok(fix), PullPolicy::Never) => report.error(
                     path,
                     format!("{image} is missing, and images.policy is \"never\"; run `{fix}`"),

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use super::global::GlobalOptions;
 use crate::commands::{Work, complain, say};
-use crate::config::{self, Config, ConfigError, Problem};
+use crate::config::{self, Config, ConfigError};
 
 /// The commands for the configuration.
 #[derive(Debug, Subcommand)]
@@ -65,9 +65,7 @@ pub(super) fn how_to_get_snippets(config: &Config) -> String {
 
 /// Prints every key with its value, and where that comes from.
 fn show_all(config: &Config) -> anyhow::Result<ExitCode> {
-    let failed =
-        |problems: Vec<Problem>| ConfigError::Invalid { file: config.file.clone(), problems };
-    for entry in config.effective().map_err(failed)? {
+    for entry in config.effective() {
         say(&format!("{} = {}  # {}", entry.key, entry.value, entry.origin))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -395,6 +395,6 @@ fn probe(language: &Language, config: &Config) -> RunRequest {
     let (timeout, resources) = (limits.default_timeout, language.sandbox.resources);
     RunRequest {
         env: language.env.clone(),
-        ..RunRequest::new(argv, workspace.build(), timeout, resources, limits.output)
+        ..RunRequest::new(argv, workspace.build(), timeout, resources, limits.output())
     }
 }

@@ -11,12 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::RunArguments;
-use crate::commands::options::{
-    in_words_of_options, languages_of, no_language_of, not_a_language, option,
-};
+use crate::commands::options::{languages_of, no_language_of, not_a_language};
 use crate::commands::{complain, sent_files};
 use crate::config::Config;
 use crate::request::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
+use crate::request::options::{option, with_options};
 use crate::request::understand::languages;
 
 /// How long standard input may stay open before it is said that it is waited for.
@@ -55,7 +54,7 @@ pub(super) fn arguments(
 ) -> anyhow::Result<(Arguments, Names)> {
     let (mut additional_files, mut names) = (Vec::new(), Names::of(&command));
     for argument in &command.files {
-        let files = sent_files::read(argument, config.limits.files)
+        let files = sent_files::read(argument, config.limits.files())
             .with_context(|| format!("--file {argument}"))?;
         names.files.extend(files.iter().map(|_| argument.clone()));
         additional_files.extend(files.into_iter().map(additional_file));
@@ -130,7 +129,7 @@ pub(super) fn standard_input(config: &Config, command: &RunArguments) -> anyhow:
     if command.file.as_deref() == Some(Path::new("-")) || std::io::stdin().is_terminal() {
         return Ok(Vec::new());
     }
-    let most = config.limits.files.total;
+    let most = config.limits.files().total;
     let is_read = Arc::new(AtomicBool::new(command.quiet));
     let still_reading = Arc::clone(&is_read);
     // Whoever left a pipe open has to know what is waited for. The thread ends with the process at the latest.
@@ -197,7 +196,7 @@ impl Names {
             },
             other => option(other).unwrap_or(other).to_owned(),
         };
-        anyhow!("{name}: {}", in_words_of_options(message))
+        anyhow!("{name}: {}", with_options(message))
     }
 }
 

@@ -11,7 +11,6 @@ use isolator_pool::run::output::Stream;
 
 use super::RunArguments;
 use crate::calls::finished::{Content, Finished, FinishedFile};
-use crate::commands::options::in_words_of_options;
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
@@ -72,7 +71,7 @@ impl Output {
             print_to_stderr(&ProgramOutput::to(Stream::Stderr).whole(stderr))?;
             let notes = notes.iter().filter(|_| !self.is_quiet);
             for line in cause.iter().chain(notes) {
-                complain(&format!("isolator: {}", in_words_of_options(line)));
+                complain(&format!("isolator: {line}"));
             }
             Ok(())
         };
@@ -94,7 +93,7 @@ impl Output {
                     "isolator: {} was not kept: it has {size} bytes, and all files together can have {} \
                      (results.maxFilesKB)",
                     quoted(path),
-                    config.results.files
+                    config.results.files.as_bytes()
                 ));
                 continue;
             };

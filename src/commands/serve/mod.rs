@@ -88,7 +88,7 @@ fn serve_with(load: Load, arguments: ServeArguments) -> Work {
             Ok(config)
         });
         let config = load()?;
-        log::set_level(config.log_level.as_str());
+        log::set_level(config.log.level.as_str());
         match address {
             None => {
                 if std::io::stdin().is_terminal() {
@@ -118,7 +118,7 @@ async fn start(
     access: Option<Access>,
     admin: Option<&Admin>,
 ) -> anyhow::Result<Started> {
-    let audit = Audit::open(config.audit.as_ref())?;
+    let audit = Audit::open(&config.audit)?;
     let app = App::new(&config).await?;
     let pools = Arc::new(app.start_pools(&config, PoolFill::AsConfigured)?);
     let config = Arc::new(config);
@@ -164,7 +164,7 @@ async fn serve_host(config: Config, load: Load) -> anyhow::Result<ExitCode> {
     let admin = Admin::bind(&config).await?;
     // Before anything is created that a signal would leave behind.
     let (stop_signal, hang_ups) = (stop_signal_but_hang_up()?, HangUps::new()?);
-    let limits = Limits::new(config.limits.files.files);
+    let limits = Limits::new(config.limits.max_files);
     let started = start(config, load, Clients::One, None, admin.as_ref()).await?;
     let changes = started.server.changes();
     let draining = CancellationToken::new();
@@ -350,7 +350,7 @@ async fn check_and_sweep(app: &App, server: &Server) -> Infallible {
 
 /// Says once what to do about images that are missing, if the server does not try to get them by itself, which tells why it fails.
 async fn tell_missing_images(app: &App, config: &Config) {
-    if config.pull_policy != PullPolicy::Never {
+    if config.images.policy != PullPolicy::Never {
         return;
     }
     for language in config.languages.values() {

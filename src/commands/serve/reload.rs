@@ -115,13 +115,13 @@ impl Reloading {
         let guard = self.operators.as_ref().map(|it| it.guard(&config)).transpose()?;
         let audit = match config.audit == old.audit {
             true => audit,
-            false => Audit::open(config.audit.as_ref())?,
+            false => Audit::open(&config.audit)?,
         };
         if self.store.is_none() && config.packages.is_used() {
             self.store = store(&config).await?;
         }
         let specs = pool_specs(&config, PoolFill::AsConfigured);
-        let pools = old_pools.reconfigured(config.pools, specs)?;
+        let pools = old_pools.reconfigured(config.pools_limits(), specs)?;
         let filled = tokio::time::timeout(FILL_TIMEOUT, pools.filled()).await;
         match filled {
             Ok(true) => {}
@@ -151,7 +151,7 @@ impl Reloading {
         if config.packages.is_used() {
             packages.build_missing();
         }
-        log::set_level(config.log_level.as_str());
+        log::set_level(config.log.level.as_str());
         let changed = changed.into_iter().filter(|key| !is_in(key, &needs_restart)).collect();
         Ok(Reloaded { changed, needs_restart })
     }
@@ -199,8 +199,8 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "engine.kind" => engine.kind,
         "engine.host" => engine.host,
         "engine.favordynmods" => engine.favordynmods,
-        "images.policy" => pull_policy,
-        "images.base" => base_image,
+        "images.policy" => images.policy,
+        "images.base" => images.base,
         "admin.address" => admin.address,
         "http.tls" => http.tls,
         "http.maxConnections" => http.max_connections,
@@ -208,7 +208,7 @@ fn keep_what_needs_a_restart(old: &Config, new: &mut Config) -> Vec<String> {
         "http.writeTimeout" => http.write_timeout,
         "http.idleTimeout" => http.idle_timeout,
         "http.keepAlive" => http.keep_alive,
-        "limits.maxFiles" => limits.files.files,
+        "limits.maxFiles" => limits.max_files,
     }
     kept
 }
@@ -288,7 +288,7 @@ mod tests {
         let expected =
             ["engine.kind", "engine.host", "admin.address", "http.idleTimeout", "limits.maxFiles"];
         assert_eq!(kept, expected);
-        assert_eq!(new.limits.files.files, 7);
+        assert_eq!(new.limits.max_files, 7);
         assert_eq!(new.http.drain, Duration::from_secs(7));
         assert!(new.admin.address.is_none() && new.engine.host.is_none());
         assert!(keep_what_needs_a_restart(&old, &mut new).is_empty());

@@ -194,7 +194,7 @@ async fn piped(
     setup: &Setup,
     command: &SessionArguments,
 ) -> anyhow::Result<i32> {
-    let mut cells = read_cells(setup.language.kernel, config.limits.files.total);
+    let mut cells = read_cells(setup.language.kernel, config.limits.files().total);
     let mut code = 0;
     let mut is_waiting = !command.quiet && !command.json;
     loop {

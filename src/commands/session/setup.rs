@@ -11,13 +11,14 @@ use isolator_pool::run::workspace::WorkspaceBuilder;
 
 use super::SessionArguments;
 use crate::calls::CallError;
-use crate::commands::options::{in_words_of_options, not_a_language, option};
+use crate::commands::options::not_a_language;
 use crate::commands::run::input::with_unit;
 use crate::commands::sent_files;
 use crate::config::{Config, Language};
 use crate::policy::SourceFile;
 use crate::request::arguments::InvalidArgument;
 use crate::request::limits::{cpu, memory, timeout};
+use crate::request::options::{option, with_options};
 use crate::request::understand::languages;
 
 /// Extensions of files in TypeScript.
@@ -88,7 +89,7 @@ impl Setup {
 
 /// An error of an argument in the words of the command line.
 fn as_option(InvalidArgument { field, message }: InvalidArgument) -> anyhow::Error {
-    anyhow!("{}: {}", option(&field).unwrap_or(&field), in_words_of_options(&message))
+    anyhow!("{}: {}", option(&field).unwrap_or(&field), with_options(&message))
 }
 
 /// An error of a call in the words of the command line.
@@ -111,7 +112,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(config: &Config) -> Self {
-        let files = WorkspaceBuilder::new(config.limits.files);
+        let files = WorkspaceBuilder::new(config.limits.files());
         Self { files, unchecked: Vec::new(), names: Vec::new() }
     }
 
@@ -127,7 +128,7 @@ impl Pending {
         language: &Language,
     ) -> anyhow::Result<()> {
         let is_checked = config.policies.apply_to(&language.name);
-        for (name, content) in sent_files::read(argument, config.limits.files)? {
+        for (name, content) in sent_files::read(argument, config.limits.files())? {
             let copy = is_checked.then(|| content.clone());
             let name = self.files.add(&name, content)?;
             self.names.push(name.clone());

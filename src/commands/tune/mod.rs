@@ -96,8 +96,8 @@ async fn run(config: Config, arguments: TuneArguments) -> anyhow::Result<ExitCod
         memory: arguments
             .memory
             .map(|mib| mib << 20)
-            .or(config.pools.memory.map(|it| it.as_bytes())),
-        refills: config.pools.refills,
+            .or(config.pool.memory.map(|it| it.as_bytes())),
+        refills: config.requests.refills,
     };
     let seen: Vec<_> = config
         .languages

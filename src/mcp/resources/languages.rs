@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use globset::Glob;
 use isolator_pool::pool::pools::Pools;
 use serde::Serialize;
 
@@ -40,7 +39,7 @@ struct OneLanguage<'a> {
     limits: Limits,
 }
 
-/// What a program can use by default.
+/// Default limits of a program.
 #[derive(Serialize)]
 struct Limits {
     timeout_seconds: f64,
@@ -52,7 +51,7 @@ struct Limits {
     tmp_mb: u64,
 }
 
-/// What a request can ask for, in any language.
+/// Bounds of what a request can ask for, in any language.
 #[derive(Serialize)]
 struct Requests {
     max_timeout_seconds: f64,
@@ -69,9 +68,9 @@ pub(super) fn of<'a>(config: &'a Config, pools: &Pools, packages: &Packages) -> 
         max_timeout_seconds: limits.max_timeout.as_secs_f64(),
         max_memory_mb: limits.max_memory.as_mib(),
         max_cpus: limits.max_cpu.as_cores(),
-        max_files: limits.files.files,
-        max_file_bytes: limits.files.total,
-        max_output_bytes: limits.output.head + limits.output.tail,
+        max_files: limits.max_files,
+        max_file_bytes: limits.files().total,
+        max_output_bytes: limits.max_output.as_usize(),
     };
     let mut sets = packages::of_languages(packages);
     let languages = config.languages.values().map(|language| {
@@ -80,8 +79,8 @@ pub(super) fn of<'a>(config: &'a Config, pools: &Pools, packages: &Packages) -> 
         one(language, limits.default_timeout, policies, sets, pools.image(&language.name))
     });
     let languages = languages.collect();
-    let on_demand = config.packages.on_demand.as_ref();
-    let packages_on_demand = on_demand.map(|it| it.allow.iter().map(Glob::glob).collect());
+    let on_demand = config.packages.on_demand();
+    let packages_on_demand = on_demand.map(|it| it.allow.iter().map(String::as_str).collect());
     Languages { languages, packages_on_demand, requests }
 }
 

@@ -61,7 +61,7 @@ fn offer_packages(schema: &mut Value, config: &Config, only: Option<&str>) {
     let Some(properties) = schema["properties"].as_object_mut() else { return };
     let sets = config.packages.sets.values();
     let sets: Vec<_> = sets.filter(|set| only.is_none_or(|only| set.language == only)).collect();
-    let on_demand = config.packages.on_demand.is_some();
+    let on_demand = config.packages.on_demand().is_some();
     if sets.is_empty() && !on_demand {
         properties.remove("packages");
     } else if let Some(packages) = properties.get_mut("packages")
@@ -72,20 +72,20 @@ fn offer_packages(schema: &mut Value, config: &Config, only: Option<&str>) {
     }
 }
 
-/// What the argument `packages` takes, for the model.
+/// Describes the argument `packages` for the model.
 fn describe_packages(config: &Config) -> String {
     let mut of_languages: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for set in config.packages.sets.values() {
         of_languages.entry(&set.language).or_default().push(&set.name);
     }
-    let mut text = match &config.packages.on_demand {
+    let mut text = match config.packages.on_demand() {
         None => "Sets of packages that the program can import from.".to_owned(),
         Some(_) => "Packages that the program can import from in addition to the image's, such as \"humanize==4.*\" or \
                     \"lodash@4\"; also names of sets."
             .to_owned(),
     };
-    if let Some(on_demand) = &config.packages.on_demand {
-        let patterns: Vec<_> = on_demand.allow.iter().map(globset::Glob::glob).collect();
+    if let Some(on_demand) = config.packages.on_demand() {
+        let patterns: Vec<_> = on_demand.allow.iter().map(String::as_str).collect();
         if !patterns.contains(&"*") {
             text.push_str(&format!(" Only: {}.", list(&patterns)));
         }
@@ -139,7 +139,7 @@ fn tell_usual_resources<'l>(
     }
 }
 
-/// What a schema is made of. Hosts and the interfaces of models refuse or warn of much of the rest.
+/// Keywords of schemas. Hosts and the interfaces of models refuse or warn of much of the rest.
 const KEYWORDS: [&str; 8] =
     ["description", "enum", "items", "maximum", "minimum", "properties", "required", "type"];
 
@@ -211,7 +211,7 @@ fn retain(schema: &mut Value, keywords: &[&str]) {
     }
 }
 
-/// What a schema of answers has besides what `execute_code` describes.
+/// The schema of answers with these fields besides those that `execute_code` describes.
 fn like_execute_code(more: Value) -> Value {
     let mut schema = json!({ "type": "object", "properties": {
         "status": { "type": "string", "description": "This and all else as of execute_code." },
@@ -225,7 +225,7 @@ fn like_execute_code(more: Value) -> Value {
 fn simplify(schema: &mut Value) {
     retain(schema, &KEYWORDS);
     if let Some(schema) = schema.as_object_mut() {
-        // What is below is refused in words.
+        // A smaller number is refused with a message.
         schema.retain(|keyword, value| keyword != "minimum" || value.as_f64() != Some(0.0));
     }
     properties(schema).for_each(|(_, property)| simplify(property));

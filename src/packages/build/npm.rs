@@ -16,18 +16,17 @@ use isolator_pool::engine::preload::Interpreter;
 use percent_encoding::percent_decode_str;
 
 use super::environment::Environment;
-use super::error::BuildError;
+use super::error::{BuildError, TargetError};
 use super::secrets::credentials;
-use super::tool::{Call, Deadline, Failed};
-use super::watch::Watch;
-use crate::config::{Config, Index};
+use super::tool::{Call, Failed, Tools};
+use crate::config::Index;
 use crate::packages::lock::{PACKAGE, PACKAGE_LOCK};
 use crate::packages::store::StoreError;
-use crate::packages::target::{System, Target};
+use crate::packages::target::System;
 
 const NPM: &str = "npm";
 
-/// The same for each call. What could be set otherwise in a file or variable is set here, too.
+/// The arguments of each call. They also set what a file or variable could set otherwise.
 const ARGUMENTS: [&str; 26] = [
     "--ignore-scripts",
     "--allow-git=none",
@@ -58,7 +57,7 @@ const ARGUMENTS: [&str; 26] = [
     "--os=linux",
 ];
 
-/// Variables of npm that say how it reaches an index, and not which.
+/// Variables of npm for the way to an index, but not for the index itself.
 const SETTINGS: [&str; 10] = [
     "npm_config_ca",
     "npm_config_cafile",
@@ -75,28 +74,23 @@ const SETTINGS: [&str; 10] = [
 /// The part of its memory that npm may have for objects of JavaScript.
 const HEAP: (u64, u64) = (3, 4);
 
-/// What Node.js reserves for machine code and does not use, in bytes.
+/// Memory that Node.js reserves for machine code and does not use, in bytes.
 const RESERVED: u64 = 512 << 20;
 
-/// How npm is called for one set.
-pub(super) struct Npm<'n> {
-    pub config: &'n Config,
-    pub target: &'n Target,
-    pub watch: &'n Watch<'n>,
-    pub cache: &'n Path,
-    pub deadline: Deadline,
-}
-
-impl Npm<'_> {
+impl Tools<'_> {
     /// Resolves what `package.json` in the building folder asks for. Its result is there, too.
-    pub(super) async fn resolve(&self, say: Progress<'_>) -> Result<(), BuildError> {
-        self.run(self.watch.building.folder(), &["install", "--package-lock-only"], |_| None, say)
+    pub(super) async fn npm_resolve(&self, say: Progress<'_>) -> Result<(), BuildError> {
+        self.npm(self.watch.building.folder(), &["install", "--package-lock-only"], |_| None, say)
             .await
     }
 
     /// Installs what `package-lock.json` in `folder` has.
-    pub(super) async fn install(&self, folder: &Path, say: Progress<'_>) -> Result<(), BuildError> {
-        self.run(folder, &["ci", "--prefer-offline"], told, say).await?;
+    pub(super) async fn npm_install(
+        &self,
+        folder: &Path,
+        say: Progress<'_>,
+    ) -> Result<(), BuildError> {
+        self.npm(folder, &["ci", "--prefer-offline"], progress, say).await?;
         for name in [PACKAGE, PACKAGE_LOCK, "node_modules/.package-lock.json"] {
             let path = folder.join(name);
             match fs::remove_file(&path) {
@@ -111,17 +105,20 @@ impl Npm<'_> {
         fs::create_dir_all(&modules).map_err(|error| StoreError::io(&modules, error).into())
     }
 
-    async fn run(
+    async fn npm(
         &self,
         folder: &Path,
         command: &[&str],
-        tell: fn(&str) -> Option<String>,
+        progress: fn(&str) -> Option<String>,
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
         let System::Node { cpu, libc } = &self.target.system else {
-            return Err(BuildError::Store("npm was asked for another language".to_owned()));
+            return Err(BuildError::Target {
+                language: self.target.name.clone(),
+                why: TargetError::NoInterpreter,
+            });
         };
-        let index = self.config.packages.index.get(&Interpreter::Node);
+        let index = self.config.packages.index(Interpreter::Node);
         let mut arguments: Vec<OsString> =
             command.iter().chain(&ARGUMENTS).map(OsString::from).collect();
         arguments.extend([format!("--cpu={cpu}"), format!("--libc={libc}")].map(Into::into));
@@ -133,13 +130,13 @@ impl Npm<'_> {
             SETTINGS.contains(&lower.as_str())
                 || (index.is_none() && (lower.starts_with("npm_config_") || lower == "npm_token"))
         });
-        // What it writes anywhere counts.
+        // Its temporary files count as well.
         env.set("TMPDIR", self.watch.building.folder());
         // It collects its garbage before it reaches its bound.
         let heap = self.config.packages.build_memory.as_mib() / HEAP.1 * HEAP.0;
         env.set("NODE_OPTIONS", format!("--max-old-space-size={heap}"));
         let _settings = match index {
-            Some(index) => Some(self.settings(index, &mut env)?),
+            Some(index) => Some(self.npm_settings(index, &mut env)?),
             None => None,
         };
         let tools = &self.config.packages.tools;
@@ -149,20 +146,19 @@ impl Npm<'_> {
             arguments,
             env: env.variables,
             folder,
-            lock: self.watch.building.lock(),
             reserved: RESERVED,
             watch: self.watch,
             secrets: &env.secrets,
-            tell,
+            progress,
         };
         match call.run(self.deadline, say).await? {
             Ok(()) => Ok(()),
-            Err(failed) => Err(self.explained(failed, index)),
+            Err(failed) => Err(self.npm_error(failed, index)),
         }
     }
 
-    /// The files that configure npm for one index. They are removed when what is returned is dropped.
-    fn settings(&self, index: &Index, env: &mut Environment) -> Result<Settings, BuildError> {
+    /// Writes the files that configure npm for one index. They are removed when the guard is dropped.
+    fn npm_settings(&self, index: &Index, env: &mut Environment) -> Result<Settings, BuildError> {
         let url = index.with_credentials().unwrap_or_default();
         env.secrets.add_address(url);
         let text = npmrc(url);
@@ -187,8 +183,8 @@ impl Npm<'_> {
         Ok(settings)
     }
 
-    /// What a failure means, with npm's own explanation.
-    fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
+    /// The error that a failure means, with npm's own explanation.
+    fn npm_error(&self, failed: Failed, index: Option<&Index>) -> BuildError {
         let Failed { status, said } = failed;
         let package = damaged(&said).unwrap_or_else(|| "a package".to_owned());
         let said = without_noise(&said);
@@ -265,7 +261,7 @@ impl Drop for Settings {
     }
 }
 
-/// npm's settings for an index: it takes credentials beside an address, not in it.
+/// npm's settings for an index. npm takes no credentials in an address, so they get a line of their own.
 fn npmrc(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
@@ -292,7 +288,7 @@ fn npmrc(url: &str) -> String {
     text
 }
 
-/// The package whose file could not be used, or those that came last before it was found out: npm names it only sometimes.
+/// The package whose file could not be used, or the last ones before the error: npm does not always name it.
 fn damaged(said: &str) -> Option<String> {
     const MOST: usize = 5;
     let named = said.lines().rev().find_map(|line| {
@@ -310,7 +306,7 @@ fn damaged(said: &str) -> Option<String> {
     (!came.is_empty()).then(|| came.join(" or "))
 }
 
-/// What npm says about a failure, without the lines and words that say nothing about it.
+/// npm's output about a failure, without lines and words that say nothing about it.
 fn without_noise(said: &str) -> String {
     let is_noise = |line: &&str| {
         line.starts_with("npm http ")
@@ -326,8 +322,8 @@ fn without_noise(said: &str) -> String {
     lines.filter(|line| *line != "npm error").collect::<Vec<_>>().join("\n")
 }
 
-/// What people are told of a line of npm.
-fn told(line: &str) -> Option<String> {
+/// The progress that a line of npm means.
+fn progress(line: &str) -> Option<String> {
     file_of(line)?.strip_suffix(".tgz").map(|name| format!("downloaded {name}"))
 }
 
@@ -342,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_stand_beside_the_address() {
+    fn credentials_are_separate_from_the_address() {
         for (url, expected) in [
             ("https://index.example", "registry=https://index.example/\n"),
             (
@@ -360,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_not_be_used_is_known_by_its_package() {
+    fn the_package_of_a_damaged_file_is_found() {
         let fetched = |name: &str| {
             format!("npm http fetch GET 200 http://i.example/{name}/-/{name}-1.0.0.tgz 5ms\n")
         };
@@ -376,7 +372,7 @@ mod tests {
     #[test]
     fn people_see_which_files_came() {
         let line = "npm http fetch GET 200 https://index.example/lodash/-/lodash-4.17.21.tgz 31ms (cache miss)";
-        assert_eq!(told(line).as_deref(), Some("downloaded lodash-4.17.21"));
-        assert_eq!(told("npm http fetch GET 200 https://index.example/lodash 9ms"), None);
+        assert_eq!(progress(line).as_deref(), Some("downloaded lodash-4.17.21"));
+        assert_eq!(progress("npm http fetch GET 200 https://index.example/lodash 9ms"), None);
     }
 }

@@ -13,16 +13,15 @@ use isolator_pool::engine::Progress;
 use isolator_pool::engine::preload::Interpreter;
 
 use super::environment::Environment;
-use super::error::BuildError;
-use super::tool::{Call, Deadline, Failed};
-use super::watch::Watch;
+use super::error::{BuildError, TargetError};
+use super::tool::{Call, Failed, Tools};
 use crate::config::{Config, Index};
 use crate::packages::lock::{CONSTRAINTS, REQUIREMENTS, WANTED};
-use crate::packages::target::{System, Target};
+use crate::packages::target::System;
 
 const UV: &str = "uv";
 
-/// Variables of uv that say how it works, and not where packages come from.
+/// Variables of uv for the way it works, but not for the origin of packages.
 const SETTINGS: [&str; 17] = [
     "UV_CONCURRENT_DOWNLOADS",
     "UV_CONCURRENT_INSTALLS",
@@ -43,7 +42,7 @@ const SETTINGS: [&str; 17] = [
     "UV_TORCH_BACKEND",
 ];
 
-/// Variables of uv that say where packages come from.
+/// Variables of uv for the origin of packages.
 const INDEXES: [&str; 8] = [
     "UV_CONFIG_FILE",
     "UV_CREDENTIALS_DIR",
@@ -55,7 +54,7 @@ const INDEXES: [&str; 8] = [
     "UV_INDEX_URL",
 ];
 
-/// What uv says if a file is not what it should be, and if it did not come.
+/// The words of uv for a damaged file, and for one that was not received.
 const DAMAGED: [&str; 3] =
     ["Failed to extract archive", "invalid package format", "Invalid zip file"];
 const UNREACHABLE: [&str; 8] = [
@@ -69,19 +68,10 @@ const UNREACHABLE: [&str; 8] = [
     "os error 111",
 ];
 
-/// How uv is called for one set.
-pub(super) struct Uv<'u> {
-    pub config: &'u Config,
-    pub target: &'u Target,
-    pub watch: &'u Watch<'u>,
-    pub cache: &'u Path,
-    pub deadline: Deadline,
-}
-
-impl Uv<'_> {
+impl Tools<'_> {
     /// Resolves the requirements in the building folder, and keeps to the constraints there if there are some. Its result is
     /// there, too.
-    pub(super) async fn compile(
+    pub(super) async fn uv_compile(
         &self,
         has_constraints: bool,
         say: Progress<'_>,
@@ -101,14 +91,16 @@ impl Uv<'_> {
             arguments.extend(["--constraints", CONSTRAINTS]);
         }
         // Quiet, or it prints the result. Its errors are printed anyway.
-        self.run(&arguments, |_| None, say).await
+        self.uv(&arguments, |_| None, say).await
     }
 
-    /// Installs what is locked in the building folder below `prefix`.
-    pub(super) async fn install(&self, prefix: &Path, say: Progress<'_>) -> Result<(), BuildError> {
-        let prefix = prefix.to_str().ok_or_else(|| {
-            BuildError::Store(format!("{} is not UTF-8: use another folder", prefix.display()))
-        })?;
+    /// Installs the packages of the lock in the building folder below `prefix`.
+    pub(super) async fn uv_install(
+        &self,
+        prefix: &Path,
+        say: Progress<'_>,
+    ) -> Result<(), BuildError> {
+        let prefix = prefix.to_str().ok_or_else(|| BuildError::NotUtf8(prefix.to_owned()))?;
         let arguments = [
             "pip",
             "install",
@@ -121,19 +113,22 @@ impl Uv<'_> {
             "--link-mode",
             "hardlink",
         ];
-        self.run(&arguments, told, say).await
+        self.uv(&arguments, progress, say).await
     }
 
-    async fn run(
+    async fn uv(
         &self,
         arguments: &[&str],
-        tell: fn(&str) -> Option<String>,
+        progress: fn(&str) -> Option<String>,
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
         let System::Python { platform, .. } = &self.target.system else {
-            return Err(BuildError::Store("uv was asked for another language".to_owned()));
+            return Err(BuildError::Target {
+                language: self.target.name.clone(),
+                why: TargetError::NoInterpreter,
+            });
         };
-        let index = self.config.packages.index.get(&Interpreter::Python);
+        let index = self.config.packages.index(Interpreter::Python);
         let mut all: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         all.extend(["--only-binary", ":all:", "--no-progress", "--color", "never"].map(Into::into));
         all.extend(["--python-version", &self.target.version].map(Into::into));
@@ -153,7 +148,7 @@ impl Uv<'_> {
             all.extend(["--no-index".into(), "--find-links".into(), folder]);
         }
         let mut env = environment(index);
-        // What it writes anywhere counts.
+        // Its temporary files count as well.
         env.set("TMPDIR", self.watch.building.folder());
         let tools = &self.config.packages.tools;
         let call = Call {
@@ -162,20 +157,19 @@ impl Uv<'_> {
             arguments: all,
             env: env.variables,
             folder: self.watch.building.folder(),
-            lock: self.watch.building.lock(),
             reserved: 0,
             watch: self.watch,
             secrets: &env.secrets,
-            tell,
+            progress,
         };
         match call.run(self.deadline, say).await? {
             Ok(()) => Ok(()),
-            Err(failed) => Err(self.explained(failed, index)),
+            Err(failed) => Err(self.uv_error(failed, index)),
         }
     }
 
-    /// What a failure means, with uv's own explanation.
-    fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
+    /// The error that a failure means, with uv's own explanation.
+    fn uv_error(&self, failed: Failed, index: Option<&Index>) -> BuildError {
         let Failed { status, said } = failed;
         let said = without_noise(&said);
         if let Some(reached) = self.watch.explain(UV, status, &said) {
@@ -243,8 +237,8 @@ fn without_noise(said: &str) -> String {
     said.lines().filter(|line| !is_noise(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// What people are told of a line of uv.
-fn told(line: &str) -> Option<String> {
+/// The progress that a line of uv means.
+fn progress(line: &str) -> Option<String> {
     let line = line.trim();
     if let Some(what) = line.strip_prefix("Downloading ") {
         return Some(format!("downloading {what}"));
@@ -272,7 +266,7 @@ fn environment(index: Option<&Index>) -> Environment {
         Some(_) => {}
         None => {
             let has_own = env.variables.keys().any(|name| INDEXES.contains(&name.as_str()));
-            // uv does not read what pip does.
+            // uv does not read pip's variables.
             if let Some(url) = env::var("PIP_INDEX_URL").ok().filter(|_| !has_own) {
                 env.secrets.add_address(&url);
                 env.set("UV_DEFAULT_INDEX", url);
@@ -288,7 +282,7 @@ fn is_file(url: &str) -> bool {
 
 /// Whether there is a folder where the operator says that the wheels are.
 pub(super) fn check_folder(config: &Config) -> Result<(), BuildError> {
-    let Some(Index::Folder(folder)) = config.packages.index.get(&Interpreter::Python) else {
+    let Some(Index::Folder(folder)) = config.packages.index(Interpreter::Python) else {
         return Ok(());
     };
     match fs::metadata(folder) {
@@ -309,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_can_not_be_used_is_known_by_its_package() {
+    fn the_package_of_a_damaged_file_is_found() {
         for (said, package) in [
             (
                 "error: Failed to download `short==1.0`\n  cause: Failed to extract archive: x",

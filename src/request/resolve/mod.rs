@@ -64,8 +64,8 @@ fn resources(
 
 /// Checks a program's standard input.
 fn stdin(text: String, config: &Config) -> Result<Vec<u8>, InvalidArgument> {
-    if text.len() as u64 > config.limits.files.total {
-        let message = format!("is longer than {} bytes", config.limits.files.total);
+    if text.len() as u64 > config.limits.files().total {
+        let message = format!("is longer than {} bytes", config.limits.files().total);
         return Err(InvalidArgument::new("stdin", message));
     }
     Ok(text.into_bytes())

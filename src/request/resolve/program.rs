@@ -59,7 +59,8 @@ pub(crate) fn program(
     let resources = resources(&language, arguments.memory_mb, arguments.cpus, config)?;
     let env = variables(&arguments.args, &arguments.env, &language)?;
     let workdir = &language.sandbox.workdir;
-    let wanted = OutputFiles::new(arguments.output_files, workdir, config.results.files)?;
+    let wanted =
+        OutputFiles::new(arguments.output_files, workdir, config.results.files.as_bytes())?;
     let stdin = stdin(arguments.stdin.unwrap_or_default(), config)?;
     let advice = understand::advice(&entrypoint.code, &language);
     let of_code = if entrypoint.is_snippet { "snippet_name" } else { "entrypoint_code" };
@@ -135,14 +136,14 @@ pub(crate) fn test(
     let run = RunRequest {
         env: language.env.clone(),
         cpu_time: cpu_time.transpose()?,
-        ..RunRequest::new(argv, workspace, timeout, resources, config.limits.output)
+        ..RunRequest::new(argv, workspace, timeout, resources, config.limits.output())
     };
     Ok(ProgramJob {
         language: Arc::clone(language),
         advice: understand::advice(&code, language),
         syntax: Some(SyntaxJob::new(language, code, config)?),
         run,
-        wanted: OutputFiles::none(config.results.files),
+        wanted: OutputFiles::none(config.results.files.as_bytes()),
         unchecked,
         packages,
         max_wait: Some(config.results.detach_after),

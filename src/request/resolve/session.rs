@@ -59,12 +59,12 @@ impl StepJob {
     ) -> Self {
         let run = CellRequest {
             run,
-            workspace: WorkspaceBuilder::new(config.limits.files).build(),
+            workspace: WorkspaceBuilder::new(config.limits.files()).build(),
             appended: Vec::new(),
             input,
             timeout,
             output: config.output_with_kept(),
-            shown: config.results.files,
+            shown: config.results.files.as_bytes(),
             files: Some(wanted.to_sandbox()),
             watch: None,
         };
@@ -82,7 +82,7 @@ impl StepJob {
     /// A step that only brings files.
     fn only_files(config: &Config) -> Self {
         let (wanted, timeout) =
-            (OutputFiles::none(config.results.files), config.limits.default_timeout);
+            (OutputFiles::none(config.results.files.as_bytes()), config.limits.default_timeout);
         Self::new(CellRun::Files, Step::Files, Vec::new(), timeout, wanted, config)
     }
 
@@ -178,7 +178,8 @@ pub(crate) fn cell(
     let code = required(entrypoint_code, "entrypoint_code", "the source of the cell")?;
     let timeout = timeout(time.as_deref(), &config.limits)?;
     let advice = understand::advice(&code, language);
-    let wanted = OutputFiles::new(output_files, &language.sandbox.workdir, config.results.files)?;
+    let wanted =
+        OutputFiles::new(output_files, &language.sandbox.workdir, config.results.files.as_bytes())?;
     let input = StepInput { args, env, stdin: stdin.unwrap_or_default() };
     let mut packer = Packer::for_session(language, policies, config);
     let entrypoint = Entrypoint {
@@ -359,5 +360,12 @@ fn shell(
     let stdin = stdin(input.stdin.clone(), config)?;
     let run = CellRun::Program { argv, env, cwd: cwd.clone() };
     let step = Step::Command { command, cwd, input };
-    Ok(StepJob::new(run, step, stdin, timeout, OutputFiles::none(config.results.files), config))
+    Ok(StepJob::new(
+        run,
+        step,
+        stdin,
+        timeout,
+        OutputFiles::none(config.results.files.as_bytes()),
+        config,
+    ))
 }

@@ -30,7 +30,7 @@ const MAX_CONTEXT: usize = 1000;
 /// Lines and offsets beyond this are nonsense.
 const MAX_PLACE: u64 = u32::MAX as u64;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Syntax {
     /// Whether the program is valid.
@@ -99,17 +99,17 @@ impl SyntaxJob {
         config: &Config,
     ) -> Result<Self, InvalidArgument> {
         let check = check_of(language)?;
-        // What is on standard input is not among the files, which decide what a program gets.
+        // Standard input is not among the files, which decide what a program gets.
         let (file, stdin) = match check.checker {
             Checker::Shipped(program) => (program.as_bytes().to_vec(), code.as_bytes().to_vec()),
             Checker::Command(_) => (code.as_bytes().to_vec(), Vec::new()),
         };
         let wrong = |message: String| InvalidArgument::new("code", message);
-        if code.len() as u64 > config.limits.files.total {
-            let message = format!("is longer than {} bytes", config.limits.files.total);
+        if code.len() as u64 > config.limits.files().total {
+            let message = format!("is longer than {} bytes", config.limits.files().total);
             return Err(wrong(message));
         }
-        let mut limits = config.limits.files;
+        let mut limits = config.limits.files();
         limits.total = limits.total.max(file.len() as u64);
         let mut workspace = WorkspaceBuilder::new(limits);
         let name = workspace

@@ -71,7 +71,7 @@ impl Local {
     fn serve(server: &Server, socket: LocalSocket) -> anyhow::Result<Self> {
         tracing::info!(socket = %socket.path().display(), "listening for commands of this user");
         let config = server.setup().config;
-        let in_flight = config.limits.in_flight;
+        let in_flight = config.requests.max_in_flight.as_usize();
         // No tokens, and no names but those of this machine.
         let settings = HttpConfig { tokens: None, ..config.http.clone() };
         let rules = Current::new(Rules::new(&settings, std::net::Ipv4Addr::LOCALHOST.into())?);
@@ -80,7 +80,7 @@ impl Local {
             rules.clone(),
             Arc::new(Sessions::new(config.limits.max_timeout)),
             Budget::new(in_flight, in_flight),
-            Limits::new(config.limits.files.files),
+            Limits::new(config.limits.max_files),
             TaskTracker::new(),
             KEEP_ALIVE,
         );

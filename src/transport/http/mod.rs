@@ -92,7 +92,7 @@ impl Access {
     /// Uses other rules for requests that come from now on.
     pub(crate) fn set(&self, rules: Rules, config: &Config) {
         self.rules.set(rules);
-        let in_flight = config.limits.in_flight;
+        let in_flight = config.requests.max_in_flight.as_usize();
         self.bodies.set_limits(in_flight, in_flight / 2);
     }
 }
@@ -148,7 +148,7 @@ impl Http {
         }
         let listener = listen(addresses).await?;
         let address = listener.local_addr()?;
-        let (bound, in_flight) = (address.ip(), config.limits.in_flight);
+        let (bound, in_flight) = (address.ip(), config.requests.max_in_flight.as_usize());
         let rules = Current::new(Rules::new(&settings, bound)?);
         let access = Access { bound, rules, bodies: Budget::new(in_flight, in_flight / 2) };
         Ok(Self { listener, address, certificate, access, settings })
@@ -175,7 +175,7 @@ impl Http {
     ) {
         let sessions = Arc::new(Sessions::new(config.limits.max_timeout));
         let Access { rules, bodies, .. } = self.access;
-        let limits = Limits::new(config.limits.files.files);
+        let limits = Limits::new(config.limits.max_files);
         let keep_alive = self.settings.keep_alive;
         let answers = ending.answers.clone();
         let guard = Guard::new(rules.clone(), sessions, bodies, limits, answers, keep_alive);

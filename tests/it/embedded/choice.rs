@@ -18,7 +18,7 @@ fn doctor_without_docker(kind: &str) -> Finished {
 }
 
 #[test]
-fn where_no_docker_answers_it_makes_them_unless_docker_was_asked_for() {
+fn without_docker_the_embedded_engine_is_used_unless_docker_was_requested() {
     let doctor = doctor_without_docker("auto");
     assert_eq!(doctor.code, Some(0), "{doctor:?}");
     assert!(doctor.stdout.contains("embedded engine on Linux"), "{}", doctor.stdout);
@@ -30,7 +30,7 @@ fn where_no_docker_answers_it_makes_them_unless_docker_was_asked_for() {
 }
 
 #[test]
-fn docker_s_address_is_nothing_to_it() {
+fn the_embedded_engine_ignores_the_address_of_docker() {
     let home = tempfile::tempdir().expect("a directory");
     write_config(home.path(), &on_embedded(json!({})));
     let mut command = isolator(home.path());
@@ -40,7 +40,7 @@ fn docker_s_address_is_nothing_to_it() {
 }
 
 #[tokio::test]
-async fn what_it_left_is_collected_although_docker_would_be_chosen_now() {
+async fn leftovers_are_collected_even_if_docker_would_be_chosen_now() {
     let mut server = start(json!({ "pool": { "size": 2, "hot": 0 } })).await;
     server.wait_until_ready().await;
     let look = look(&server);

@@ -19,7 +19,7 @@ const SEED: u64 = 20;
 /// How long what was killed may run on.
 const GONE: Duration = Duration::from_secs(10);
 
-/// What the server is doing.
+/// The activity of the server when a process is killed.
 #[derive(Debug, Clone, Copy)]
 enum Moment {
     Refill,
@@ -164,7 +164,7 @@ async fn a_killed_launcher_takes_its_sandboxes_along_and_is_replaced() {
 }
 
 #[tokio::test]
-async fn nothing_runs_on_when_the_server_is_killed_and_the_rest_is_collected() {
+async fn nothing_survives_a_killed_server_and_leftovers_are_collected() {
     // It shares the place of its state with those that are killed.
     let settings = on_embedded(json!({ "pool": { "size": 0 } }));
     let keeper = Server::start(&settings).await;

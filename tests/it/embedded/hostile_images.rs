@@ -161,7 +161,7 @@ fn volumes(paths: impl IntoIterator<Item = String>) -> Value {
     paths.into_iter().map(|path| (path, json!({}))).collect()
 }
 
-/// What `docker save` writes for an image of one layer.
+/// An archive as `docker save` writes it, for an image of one layer.
 fn archive(entries: &[Entry], config: &Value) -> Vec<u8> {
     let layer = packed(entries);
     let hash: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -368,7 +368,7 @@ async fn images_that_reach_for_the_host_are_refused_or_reach_nothing() {
 }
 
 #[tokio::test]
-async fn an_image_has_a_say_in_nothing_that_comes_before_its_programs() {
+async fn an_image_influences_nothing_before_its_programs() {
     let mut home = Home::new();
     let passwd = "user:x:1000:1000::/elsewhere:/bin/sh\n".to_owned();
     let nsswitch = "passwd: files\n".to_owned();

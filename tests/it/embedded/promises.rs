@@ -22,7 +22,7 @@ const USERS: u32 = 1 << 16;
 
 const NAMESPACES: [&str; 7] = ["pid", "mnt", "net", "ipc", "uts", "cgroup", "user"];
 
-/// What tells of the host, and is hidden where the host has it.
+/// Files that describe the host. They are hidden if the host has them.
 const HIDDEN: [&str; 14] = [
     "/proc/acpi",
     "/proc/asound",
@@ -43,7 +43,7 @@ const HIDDEN: [&str; 14] = [
 /// Devices of a sandbox; what is hidden is null as well.
 const DEVICES: [&str; 6] = ["/null", "/zero", "/full", "/tty", "/random", "/urandom"];
 
-/// What changes the host, and can't be written.
+/// Files that change the host. They can't be written.
 const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -116,7 +116,7 @@ fn users(process: Process) -> std::ops::Range<u32> {
 }
 
 #[tokio::test]
-async fn every_namespace_is_the_sandbox_s_own() {
+async fn every_sandbox_has_its_own_namespaces() {
     let server = start(json!({ "pool": { "size": 2 } })).await;
     let sandboxes = first_processes(&server).await;
     let launchers = launchers(server.process());
@@ -136,7 +136,7 @@ async fn every_namespace_is_the_sandbox_s_own() {
 }
 
 #[tokio::test]
-async fn nothing_in_a_sandbox_is_anybody_on_the_host_or_may_do_anything_there() {
+async fn users_of_a_sandbox_have_no_rights_on_the_host() {
     let busy = Busy::start().await;
     let users = users(busy.first);
     let processes = busy.groups.processes();
@@ -158,7 +158,7 @@ async fn nothing_in_a_sandbox_is_anybody_on_the_host_or_may_do_anything_there() 
 }
 
 #[tokio::test]
-async fn no_two_sandboxes_have_users_in_common() {
+async fn sandboxes_share_no_users() {
     let pool = json!({ "pool": { "size": 3 } });
     let (one, other) = (start(pool.clone()).await, start(pool).await);
     let mut seen = BTreeSet::new();
@@ -180,7 +180,7 @@ async fn no_two_sandboxes_have_users_in_common() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_host_can_be_written_or_seen_but_what_a_sandbox_is_made_of() {
+async fn a_sandbox_sees_only_its_own_parts_of_the_host_and_writes_none() {
     let busy = Busy::start().await;
     // What is covered by a later mount can't be reached.
     let mounts = busy.program.mounts();
@@ -202,7 +202,7 @@ async fn nothing_of_the_host_can_be_written_or_seen_but_what_a_sandbox_is_made_o
         assert!(mount.has("ro") || is_writable, "{mount:?}");
         assert!(mount.has("nosuid") || mount.has("ro"), "{mount:?}");
         if !own.contains(&mount.kind.as_str()) {
-            // A file of an overlay is nobody else's, whatever lies below.
+            // A file of an overlay belongs to this overlay only, whatever lies below.
             assert!(mount.kind == "overlay" && mount.has("ro"), "{mount:?}");
             let is_root = mount.target == "/" && mount.root == "/";
             let is_device = DEVICES.contains(&mount.root.as_str());
@@ -230,7 +230,7 @@ async fn nothing_of_the_host_can_be_written_or_seen_but_what_a_sandbox_is_made_o
 }
 
 #[tokio::test]
-async fn the_kernel_holds_every_limit() {
+async fn the_kernel_enforces_every_limit() {
     let busy = Busy::start().await;
     let limit = |names: &[&str]| busy.groups.read(names);
     let memory = (256 << 20).to_string();
@@ -252,7 +252,7 @@ async fn the_kernel_holds_every_limit() {
     });
     assert_eq!(cpu.as_deref(), Some("100000 100000"));
     if let Some(devices) = limit(&["devices.list"]) {
-        // Nodes may be made, by who has the capability, which nobody has.
+        // Nodes may be made with a capability that no process has.
         let usable = devices.lines().filter(|line| !line.ends_with(" m"));
         for device in usable {
             assert!(device.starts_with("c ") && !device.starts_with("c *"), "{devices}");
@@ -295,7 +295,7 @@ const USE_UP: &str = "import ctypes, os, signal\n\
     print(queues, signals)";
 
 #[tokio::test]
-async fn what_a_user_can_have_of_the_kernel_is_not_shared_between_sandboxes() {
+async fn kernel_resources_per_user_are_not_shared_between_sandboxes() {
     let busy = Busy::start_after(USE_UP).await;
     let answer = busy.server.run_python(USE_UP).await;
     let found = answer.output();
@@ -307,7 +307,7 @@ async fn what_a_user_can_have_of_the_kernel_is_not_shared_between_sandboxes() {
 }
 
 #[tokio::test]
-async fn a_program_has_its_three_streams_and_nothing_of_the_server() {
+async fn a_program_inherits_only_its_three_streams() {
     let busy = Busy::start().await;
     let descriptors = busy.program.descriptors();
     assert_eq!(descriptors.keys().copied().collect::<Vec<_>>(), [0, 1, 2], "{descriptors:?}");
@@ -337,7 +337,7 @@ async fn a_program_has_its_three_streams_and_nothing_of_the_server() {
 }
 
 #[tokio::test]
-async fn nothing_of_the_server_s_environment_reaches_a_sandbox_or_a_launcher() {
+async fn the_environment_of_the_server_reaches_no_sandbox_and_no_launcher() {
     let busy = Busy::start().await;
     let (name, value) = OF_THE_SERVER;
     assert!(busy.server.process().read("environ").contains(&format!("{name}={value}")));
@@ -355,7 +355,7 @@ async fn nothing_of_the_server_s_environment_reaches_a_sandbox_or_a_launcher() {
 }
 
 #[test]
-fn what_only_another_engine_has_is_refused_at_the_start_with_what_to_change() {
+fn settings_of_another_engine_are_refused_at_startup_with_the_fix() {
     for (settings, hints) in [
         (json!({ "defaultNetworkMode": "bridge" }), ["defaultNetworkMode", "\"bridge\""]),
         (json!({ "engine": { "runtime": "runsc" } }), ["engine.runtime", "\"runsc\""]),
@@ -372,7 +372,7 @@ fn what_only_another_engine_has_is_refused_at_the_start_with_what_to_change() {
 }
 
 #[test]
-fn what_the_server_is_told_to_ignore_is_not_ignored_by_programs() {
+fn signals_that_the_server_ignores_are_not_ignored_by_programs() {
     let directory = tempfile::tempdir().expect("a directory");
     write_config(directory.path(), &on_embedded(json!({})));
     let code = "print([l.split()[1] for l in open('/proc/1/status') if l.startswith('SigIgn')],\n\
@@ -383,13 +383,13 @@ fn what_the_server_is_told_to_ignore_is_not_ignored_by_programs() {
     shell.arg(isolator.get_program()).current_dir(directory.path());
     shell.envs(isolator.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let finished = run_command(&mut shell, code);
-    // The runner does not want to be told of a broken pipe, SIGPIPE, and nobody else inherits that.
+    // The runner ignores SIGPIPE, and no other process inherits that.
     let promised = "['0000000000001000'] ['0000000000000000']\n";
     assert_eq!(finished.stdout, promised, "{finished:?}");
 }
 
 #[tokio::test]
-async fn launchers_keep_nothing_of_the_server_open() {
+async fn launchers_keep_no_files_of_the_server_open() {
     let server = start(json!({})).await;
     server.wait_until_ready().await;
     let of_server: BTreeSet<_> = server.process().descriptors().into_values().collect();
@@ -412,7 +412,7 @@ async fn launchers_keep_nothing_of_the_server_open() {
 }
 
 #[tokio::test]
-async fn changes_of_control_groups_are_favoured_unless_the_operator_says_no() {
+async fn control_groups_favour_changes_unless_the_operator_disables_it() {
     for (engine, wanted) in [(json!({}), true), (json!({ "favordynmods": false }), false)] {
         let server = start(json!({ "engine": engine })).await;
         server.wait_until_ready().await;
@@ -420,7 +420,7 @@ async fn changes_of_control_groups_are_favoured_unless_the_operator_says_no() {
         let option = |mount: &Mount, name: &str| mount.of_file_system.iter().any(|it| it == name);
         let is_ours =
             |mount: &Mount| option(mount, "favordynmods") && option(mount, "name=isolator");
-        // Version 2 has the option for the whole machine, whoever set it.
+        // Version 2 has the option for the whole machine.
         if mounts.iter().any(|mount| mount.kind == "cgroup" && option(mount, "memory")) {
             assert_eq!(mounts.iter().any(is_ours), wanted, "{mounts:?}");
         }

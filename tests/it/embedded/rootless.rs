@@ -22,7 +22,7 @@ use crate::common::{Finished, PATIENCE, isolator, run_command, write_config};
 /// A user that every system has, without anything of its own.
 const USER: &str = "daemon";
 
-/// What that user does before it becomes the program, in a mount namespace in which it was granted users
+/// Commands that this user runs before it becomes the program, in a mount namespace in which it was granted users
 /// and sees the images of who runs the tests.
 const SCRIPT: &str = r#"
 set -eu
@@ -157,7 +157,7 @@ fn doctor_tells_a_socket_without_permission_from_no_docker() {
 }
 
 #[test]
-fn without_root_a_program_runs_as_nobody_of_the_host() {
+fn without_root_a_program_runs_as_no_user_of_the_host() {
     let home = Home::new(true).allow_unlimited();
     let ran = home.run(None, &["run", "--language", "python", "-"], WHO);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "1000 True False\n"), "{ran:?}");
@@ -170,7 +170,7 @@ const TARGET: &str = "import os, platform, sys\n\
     libc = max(known for known in (*range(31, 41), 28, 17) if known <= libc)\n\
     print('cpython-%d.%d-%s-manylinux_2_%d' % (*sys.version_info[:2], platform.machine(), libc))\n";
 
-/// What a program finds of its set, and what it can do to it.
+/// Looks at a set from inside, and tries to change it.
 const PARCEL: &str = "import os, parcel\n\
     try:\n    open(os.path.join(os.path.dirname(parcel.__file__), 'x'), 'w')\n\
     except OSError as error:\n    print(parcel.weight, parcel.__file__.split('/')[1:3], error.strerror)\n";
@@ -218,7 +218,7 @@ fn the_doctor_says_what_is_missing_without_root() {
 }
 
 #[test]
-fn in_a_group_of_its_own_sandboxes_can_be_paused() {
+fn in_its_own_control_group_sandboxes_can_be_paused() {
     let home = Home::new(true);
     let places = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
     let mount = places.into_iter().find(|path| path.join("cgroup.procs").exists());
@@ -248,7 +248,7 @@ fn in_a_group_of_its_own_sandboxes_can_be_paused() {
 }
 
 #[test]
-fn without_users_of_its_own_the_doctor_says_what_to_run() {
+fn without_subordinate_users_the_doctor_says_what_to_run() {
     let doctor = Home::new(false).run(None, &["doctor"], "");
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stdout.contains("usermod --add-subuids"), "{}", doctor.stdout);
@@ -275,7 +275,7 @@ fn without_images_every_command_says_what_the_doctor_says() {
     }
 }
 
-/// What a program finds out about its sandbox: its limits and privileges, and what it can reach.
+/// Prints the limits and privileges of a sandbox and what it can reach.
 const INSIDE: &str = r#"
 import errno, json, os, socket
 def attempt(action, *arguments):
@@ -331,7 +331,7 @@ impl Served {
 }
 
 #[test]
-fn without_root_a_server_runs_programs_behind_every_wall_but_the_limits() {
+fn without_root_and_limits_programs_have_every_other_restriction() {
     let home = Home::new(true).allow_unlimited();
     let mut server = Served::start(home.command(None, &["serve"]));
     server.ask(

@@ -27,7 +27,7 @@ fn templates(server: &Server) -> Vec<Process> {
     children.filter(is_template).collect()
 }
 
-/// What a template has imported, if the process is one.
+/// The modules that a template has imported, if the process is one.
 fn modules(template: Process) -> Option<String> {
     let environ = template.read("environ");
     let mut variables = environ.split('\0');
@@ -42,7 +42,7 @@ async fn with_templates() -> Server {
 }
 
 #[tokio::test]
-async fn a_template_has_no_privileges_and_sees_nobody() {
+async fn a_template_has_no_privileges_and_sees_no_other_process() {
     let server = with_templates().await;
     for template in templates(&server) {
         template.assert_has_no_privileges();
@@ -61,13 +61,13 @@ async fn a_template_has_no_privileges_and_sees_nobody() {
     server.stop().await;
 }
 
-/// What each template has imported.
+/// The modules of each template.
 fn imported(server: &Server) -> Vec<String> {
     templates(server).into_iter().filter_map(modules).collect()
 }
 
 #[tokio::test]
-async fn what_programs_ask_for_often_is_imported_ahead() {
+async fn frequent_imports_get_a_template() {
     let server = with_templates().await;
     // It writes a folder when it is imported, and the program finds it.
     let code = "import matplotlib.pyplot, os\nprint(sorted(os.listdir('/tmp')))";
@@ -104,7 +104,7 @@ async fn what_programs_ask_for_often_is_imported_ahead() {
 }
 
 #[tokio::test]
-async fn forks_share_no_numbers_that_nobody_can_guess() {
+async fn forks_share_no_random_numbers() {
     let server = with_templates().await;
     let code = "import pandas, random, ssl, uuid, tempfile, secrets, numpy\n\
                 from multiprocessing import current_process\n\
@@ -139,7 +139,7 @@ const DRAWN: [(&str, &str); 3] = [
 ];
 
 #[tokio::test]
-async fn forks_draw_again_what_a_module_has_drawn() {
+async fn forks_redraw_the_random_numbers_of_modules() {
     let server = with_templates().await;
     for (modules, values) in DRAWN {
         let code = format!("import {modules}\nprint({values}, sep='\\n')");
@@ -162,7 +162,7 @@ async fn forks_draw_again_what_a_module_has_drawn() {
 }
 
 #[tokio::test]
-async fn usual_imports_beside_those_of_a_waiting_fork_make_no_template() {
+async fn cheap_imports_next_to_a_waiting_fork_make_no_template() {
     let server = with_templates().await;
     let code = "import pandas, time, json, os, datetime, pytz, dateutil\nprint('x')";
     for _ in 0..4 {
@@ -186,7 +186,7 @@ async fn usual_imports_beside_those_of_a_waiting_fork_make_no_template() {
 }
 
 #[tokio::test]
-async fn a_template_has_room_for_its_forks_where_programs_may_start_few_processes() {
+async fn a_template_can_fork_despite_a_low_limit_of_processes() {
     let settings = json!({ "pool": { "size": 4, "hot": 0 }, "defaultPidsLimit": 4 });
     let server = start(settings).await;
     eventually("a template with modules", async || templates(&server).len() > 1).await;
@@ -206,7 +206,7 @@ async fn a_template_has_room_for_its_forks_where_programs_may_start_few_processe
 #[tokio::test]
 async fn forks_can_t_lock_or_watch_the_program_that_they_share() {
     let server = with_templates().await;
-    // Whoever looks at it openly gets an interpreter of its own.
+    // A program that looks at it openly gets a new interpreter.
     let code = "import pandas\ntry: open('/pro' 'c/self/exe')\nexcept PermissionError: print('no')";
     assert_eq!(server.call(python(code)).await.output(), "no\n");
     server.stop().await;

@@ -1,4 +1,4 @@
-//! After hundreds of requests, nothing has piled up on the host.
+//! Hundreds of requests leave nothing on the host.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +53,7 @@ fn files(directory: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn hundreds_of_requests_leave_everything_where_it_was() {
+async fn hundreds_of_requests_leave_nothing_behind() {
     // Without interpreters that wait, sandboxes are made faster.
     let off = json!({
         "pool": { "size": 2 },

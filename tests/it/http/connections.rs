@@ -46,7 +46,7 @@ async fn health(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn one_place_leaves_connections_to_the_others() {
+async fn one_address_leaves_connections_for_others() {
     let http = json!({ "maxConnections": 8, "maxConnectionsPerAddress": 4 });
     let settings = json!({ "http": http, "pool": { "size": 0 } });
     let server = Server::start_at("0.0.0.0:0", settings, Some(&tokens(&[("ci", &[])]))).await;

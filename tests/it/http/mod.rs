@@ -40,7 +40,7 @@ struct Server {
     _slot: SemaphorePermit<'static>,
 }
 
-/// Those who may call, where it is not everybody.
+/// The clients that may call a server with tokens.
 struct Tokens {
     lines: String,
     secrets: Vec<String>,
@@ -294,7 +294,7 @@ async fn requests_without_a_valid_token_are_rejected() {
         answer(call(Some(&known)).await.expect("an answer")).await;
     }
 
-    // A session is nobody's but the one's who opened it.
+    // A session belongs to the client that opened it.
     let session = server.session().await;
     let list = json!({ "jsonrpc": "2.0", "id": 5, "method": "tools/list" });
     let stolen = server.legacy(&session, &list).headers(bearer(two)).send().await;
@@ -365,7 +365,7 @@ fn bearer(token: &str) -> HeaderMap {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_told_as_the_specification_has_it() {
+async fn invalid_requests_get_the_errors_of_the_specification() {
     let server = Server::start(json!({ "pool": { "size": 0 } })).await;
     let list = modern("tools/list", json!({}));
     let right = || {
@@ -441,7 +441,7 @@ async fn first_line(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn who_sends_nothing_is_not_waited_for() {
+async fn silent_connections_are_closed() {
     let http = json!({ "idleTimeout": "5s" });
     let server = Server::start(json!({ "http": http, "pool": { "size": 0 } })).await;
     let began = Instant::now();
@@ -506,7 +506,7 @@ async fn answers_are_never_mixed_up() {
 }
 
 #[tokio::test]
-async fn who_floods_does_not_starve_the_others() {
+async fn a_flooding_client_does_not_starve_others() {
     const FLOOD: usize = 12;
     // Whatever the name of a token is, its client is one of several.
     let tokens = tokens(&[("127.0.0.1", &[]), ("other", &[])]);
@@ -532,7 +532,7 @@ async fn who_floods_does_not_starve_the_others() {
 }
 
 #[tokio::test]
-async fn who_runs_for_long_leaves_a_place_to_the_others() {
+async fn a_client_with_long_runs_leaves_a_slot_for_others() {
     let tokens = tokens(&[("host", &[]), ("other", &[])]);
     let settings = json!({ "requests": { "maxRunning": 2 }, "pool": { "size": 0 } });
     let server = Server::start_with(settings, Some(&tokens)).await;
@@ -602,7 +602,7 @@ async fn the_server_reports_readiness_and_stops_when_all_are_answered() {
 }
 
 #[tokio::test]
-async fn with_a_certificate_it_speaks_tls_and_nothing_else() {
+async fn with_a_certificate_only_tls_is_spoken() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]);
     let made = made.expect("a certificate");
     let keys = tempfile::tempdir().expect("a directory");
@@ -625,7 +625,7 @@ async fn with_a_certificate_it_speaks_tls_and_nothing_else() {
 }
 
 #[test]
-fn what_is_not_safe_or_not_there_is_said_before_anything_is_started() {
+fn unsafe_or_missing_settings_are_reported_before_startup() {
     let home = tempfile::tempdir().expect("a directory");
     for (http, address, hints) in [
         (json!({}), "0.0.0.0:0", &["other machines", "isolator token"][..]),

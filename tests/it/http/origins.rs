@@ -1,4 +1,4 @@
-//! Web pages: what their browsers are told before a request and with each answer, and who is refused.
+//! Web pages: the headers for their browsers before a request and with each answer, and pages that are refused.
 
 use serde_json::json;
 
@@ -23,7 +23,7 @@ fn told(headers: &HeaderMap) -> Vec<(&str, &str)> {
     told
 }
 
-/// What a browser asks before a request.
+/// A preflight, which a browser sends before a request.
 fn preflight(server: &Server, origin: &str) -> reqwest::RequestBuilder {
     let asked = "authorization,content-type,mcp-protocol-version,mcp-session-id";
     server
@@ -36,7 +36,7 @@ fn preflight(server: &Server, origin: &str) -> reqwest::RequestBuilder {
 }
 
 #[tokio::test]
-async fn a_page_that_is_allowed_can_ask_first_and_read_every_answer() {
+async fn an_allowed_page_can_send_preflights_and_read_every_answer() {
     let server = Server::start_with(allowed(), Some(&tokens(&[("page", &[])]))).await;
     for origin in [PAGE, "http://localhost:5173"] {
         // A preflight has no token.

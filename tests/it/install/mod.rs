@@ -22,7 +22,7 @@ struct Host {
     more: fn() -> Value,
 }
 
-/// Those whose configuration is JSON.
+/// The hosts whose configuration is JSON.
 const HOSTS: [Host; 9] = [
     Host {
         name: "claude-desktop",
@@ -215,7 +215,7 @@ fn a_host_without_a_configuration_gets_one() {
 }
 
 #[test]
-fn what_a_configuration_has_is_kept_and_comes_back() {
+fn existing_content_is_kept_and_restored() {
     for host in HOSTS {
         let home = Home::new();
         let (file, before) = (host.file(&home), host.existing());
@@ -298,7 +298,7 @@ fn comments_are_kept_or_the_file_is_left_alone() {
 }
 
 #[test]
-fn what_is_not_understood_is_left_alone() {
+fn files_that_are_not_understood_are_left_alone() {
     for host in HOSTS {
         let (home, key) = (Home::new(), host.key);
         let file = host.file(&home);
@@ -323,7 +323,7 @@ fn what_is_not_understood_is_left_alone() {
 }
 
 #[test]
-fn another_server_of_that_name_is_left_alone_unless_it_is_to_go() {
+fn another_server_of_that_name_is_replaced_only_on_request() {
     for host in HOSTS {
         let (home, key) = (Home::new(), host.key);
         let file = host.file(&home);
@@ -395,14 +395,14 @@ fn a_link_stays_a_link() {
 
 #[test]
 fn an_unwritable_folder_is_reported() {
-    // Nobody makes files there, root included.
+    // Not even root can create files there.
     let home = Home::new();
     symlink("/proc/self", home.path().join(".cursor")).unwrap();
     assert_refused(&home, &["cursor"], &["mcp.json", "can't be", "nothing was changed"]);
 }
 
 #[test]
-fn a_home_or_a_place_is_not_guessed() {
+fn missing_folders_are_not_guessed() {
     let home = Home::new();
     for (value, hint) in
         [(None, "not set"), (Some("home"), "absolute"), (Some("/no/such"), "not a folder")]
@@ -431,7 +431,7 @@ fn a_home_or_a_place_is_not_guessed() {
 }
 
 #[test]
-fn the_server_is_started_as_this_command_was() {
+fn the_entry_starts_the_server_as_this_command_was_started() {
     let home = Home::new();
     let config = home.path().join("my settings.json");
     fs::write(&config, "{}").unwrap();
@@ -508,7 +508,7 @@ fn settings_that_hosts_leave_out_are_reported() {
 }
 
 #[test]
-fn hosts_with_toml_or_yaml_get_theirs() {
+fn hosts_with_toml_or_yaml_get_their_format() {
     for (host, file, before, entry) in [
         (
             "codex",
@@ -546,7 +546,7 @@ fn hosts_with_toml_or_yaml_get_theirs() {
 }
 
 #[test]
-fn wrong_command_lines_are_explained() {
+fn invalid_command_lines_are_explained() {
     let home = Home::new();
     for (arguments, hint) in [
         (&["emacs"][..], "claude-desktop"),

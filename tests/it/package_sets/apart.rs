@@ -1,4 +1,4 @@
-//! That a set is only where it was asked for, and that nobody can change it.
+//! A set is visible only to programs that ask for it, and no program can change it.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ const MEETS: &str = "import fcntl, os, ctypes, select, sys, parcel\n\
     print('seen' if select.select([watch], [], [], 3)[0] else 'alone')";
 
 #[tokio::test]
-async fn two_sandboxes_with_a_set_do_not_meet_in_it() {
+async fn sandboxes_with_the_same_set_can_not_signal_through_it() {
     // With Docker they do, as SECURITY.md says.
     let world = World::start(Kind::Embedded, "python").await;
     let set = world.module("parcel", "");

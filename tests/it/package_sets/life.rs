@@ -1,4 +1,4 @@
-//! How sets come and go, and what happens if one is not where it should be.
+//! The life of a set, and sets that are missing or in a wrong place.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ async fn a_set_is_held_until_its_sandbox_is_gone() {
 }
 
 #[tokio::test]
-async fn a_set_that_was_taken_back_can_come_again() {
+async fn a_withdrawn_set_can_be_added_again() {
     let world = World::python().await;
     let set = world.module("parcel", "weight = 3");
     let name = world.language.name.clone();
@@ -35,7 +35,7 @@ async fn a_set_that_was_taken_back_can_come_again() {
 }
 
 #[tokio::test]
-async fn a_set_that_is_gone_is_an_error_that_says_so() {
+async fn a_missing_set_is_an_error_that_says_so() {
     let world = World::python().await;
     let set = world.module("parcel", "");
     folders::remove(&set.folder).expect("ours");
@@ -63,7 +63,7 @@ async fn a_set_elsewhere_on_the_machine_is_refused() {
 }
 
 #[tokio::test]
-async fn a_volume_that_somebody_has_removed_is_filled_again() {
+async fn a_removed_volume_is_filled_again() {
     // A sandbox that waits has the volume, so the engine would not remove it.
     let world = World::with_pool(Kind::Docker, "python", 0).await;
     let set = world.module("parcel", "weight = 3");

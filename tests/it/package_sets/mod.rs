@@ -1,4 +1,4 @@
-//! Sets of packages in sandboxes: how programs find what is in them, and who else does. The sets are made by hand.
+//! Sets of packages in sandboxes, which only their own programs find. The sets are made by hand.
 
 mod apart;
 mod life;
@@ -37,7 +37,7 @@ use tempfile::TempDir;
 use crate::common::engine::Kind;
 use crate::common::eventually;
 
-/// What a template of Python loads.
+/// The modules that a template of Python loads.
 static TEMPLATE: &[u8] = include_bytes!(env!("ISOLATOR_TEMPLATE"));
 
 /// Where modules of Python are in a set.
@@ -82,7 +82,7 @@ impl World {
         Self::with_pool(kind, language, 2).await
     }
 
-    /// With so many sandboxes that wait.
+    /// With this number of waiting sandboxes.
     async fn with_pool(kind: Kind, language: &str, size: usize) -> Self {
         let settings = json!({
             "defaultCpus": 1,
@@ -124,7 +124,7 @@ impl World {
         sandbox.packages = language.kernel;
         let size = PoolSize { size: Size::Fixed(size), hot: 0, ..language.pool };
         let specs = BTreeMap::from([(language.name.clone(), PoolSpec { sandbox, size })]);
-        let pools = Pools::start(engine, images, Arc::new(instance), config.pools, specs);
+        let pools = Pools::start(engine, images, Arc::new(instance), config.pools_limits(), specs);
         let pools = Arc::new(pools.expect("it can be done"));
         let next = AtomicU64::new(1);
         let world = Self { pools, language, config, labels, directory, next };
@@ -169,7 +169,7 @@ impl World {
 
     fn request(&self, files: &[(&str, &str)], set: Option<&Arc<PackageSet>>) -> RunRequest {
         let limits = &self.config.limits;
-        let mut workspace = WorkspaceBuilder::new(limits.files);
+        let mut workspace = WorkspaceBuilder::new(limits.files());
         for (path, content) in files {
             workspace.add(path, content.as_bytes().to_vec()).expect("a valid path");
         }
@@ -181,7 +181,7 @@ impl World {
             workspace.build(),
             limits.default_timeout,
             resources,
-            limits.output,
+            limits.output(),
         );
         request.env = self.language.env.clone();
         request.packages = set.cloned();

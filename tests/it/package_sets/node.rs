@@ -1,4 +1,4 @@
-//! What programs of Node.js find in a set.
+//! Sets in programs of Node.js.
 
 use super::World;
 
@@ -54,7 +54,7 @@ async fn both_kinds_of_modules_find_the_set() {
 }
 
 #[tokio::test]
-async fn the_program_s_own_comes_first_and_the_image_s_last() {
+async fn modules_of_the_program_come_first_and_those_of_the_image_last() {
     let world = World::node().await;
     let mut files = Vec::new();
     for name in ["parcel", "lodash", "@post/stamp", "@post/card"] {
@@ -79,7 +79,7 @@ async fn commands_of_a_set_are_found() {
     let world = World::node().await;
     let tool = "#!/usr/bin/env node\nconsole.log('from the tool');";
     let set = world.set(&[("node_modules/.bin/tool", tool)], &[]);
-    // Whoever looks at `/proc` gets a new interpreter.
+    // A program that looks at `/proc` gets a new interpreter.
     for more in ["", "// /proc"] {
         let code = "require('child_process').execFileSync('tool', { stdio: 'inherit' });"
             .to_owned()
@@ -90,7 +90,7 @@ async fn commands_of_a_set_are_found() {
 }
 
 #[tokio::test]
-async fn links_to_a_set_are_no_files_of_the_program() {
+async fn links_to_a_set_are_not_returned_as_files() {
     let world = World::node().await;
     let mut files = Vec::new();
     package(&mut files, "parcel", "parcel");

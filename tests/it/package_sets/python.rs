@@ -1,4 +1,4 @@
-//! What programs in Python find in a set.
+//! Sets in programs of Python.
 
 use super::{MODULES, World};
 
@@ -21,7 +21,7 @@ async fn a_program_imports_from_its_set() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_packages_works() {
+async fn metadata_and_resources_of_packages_work() {
     let world = World::python().await;
     let at = |path: &str| format!("{MODULES}/{path}");
     let set = world.set(
@@ -55,7 +55,7 @@ async fn what_belongs_to_packages_works() {
 }
 
 #[tokio::test]
-async fn modules_are_looked_for_in_the_usual_order() {
+async fn modules_are_found_in_the_usual_order() {
     let world = World::python().await;
     let at = |path: &str| format!("{MODULES}/{path}");
     let set = world.set(
@@ -79,7 +79,7 @@ const LOOKS: &str = "import sys, os, site\n\
     print(sys.argv, sys.orig_argv, sys.flags, sorted(vars(sys.modules['__main__'])))\n";
 
 #[tokio::test]
-async fn an_interpreter_that_waited_is_the_same_as_a_new_one() {
+async fn a_preloaded_interpreter_behaves_like_a_new_one() {
     let world = World::python().await;
     let at = |path: &str| format!("{MODULES}/{path}");
     let set = world.set(
@@ -90,7 +90,7 @@ async fn an_interpreter_that_waited_is_the_same_as_a_new_one() {
         ],
         &["thing"],
     );
-    // Whoever reads `/proc` gets a new interpreter.
+    // A program that reads `/proc` gets a new interpreter.
     let plain = format!("{LOOKS}# /proc\n");
     for (set, waited) in [(Some(&set), LOOKS), (None, LOOKS)] {
         let mut found = Vec::new();
@@ -107,7 +107,7 @@ async fn an_interpreter_that_waited_is_the_same_as_a_new_one() {
 }
 
 #[tokio::test]
-async fn what_python_runs_at_its_start_it_runs_from_the_set() {
+async fn startup_files_of_python_run_from_the_set() {
     let world = World::python().await;
     let set = world.module("usercustomize", "import sys; sys.of_the_set = __name__");
     let printed = world.run_code("import sys; print(sys.of_the_set)", Some(&set)).await;
@@ -116,7 +116,7 @@ async fn what_python_runs_at_its_start_it_runs_from_the_set() {
 }
 
 #[tokio::test]
-async fn who_asks_for_no_user_s_modules_gets_none() {
+async fn user_modules_can_be_disabled() {
     let world = World::python().await;
     let set = world.module("parcel", "");
     let code = "import subprocess, sys\n\

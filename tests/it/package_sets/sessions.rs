@@ -26,7 +26,7 @@ async fn run(
     code: &str,
 ) -> String {
     let limits = &world.config.limits;
-    let mut workspace = WorkspaceBuilder::new(limits.files);
+    let mut workspace = WorkspaceBuilder::new(limits.files());
     for (path, content) in files {
         workspace.add(path, content.as_bytes().to_vec()).expect("a valid path");
     }
@@ -36,7 +36,7 @@ async fn run(
         appended: Vec::new(),
         input: code.as_bytes().to_vec(),
         timeout: limits.default_timeout,
-        output: limits.output,
+        output: limits.output(),
         shown: 10_000,
         files: None,
         watch: None,

@@ -1,6 +1,7 @@
-//! What this machine lets this user use for sandboxes, and warnings about what is missing.
+//! The features of this machine that this user can use for sandboxes, and warnings about missing ones.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroups::{self, Hierarchies, Version};
 use super::layout::IDS;
-use super::rootless::{self, Grant};
+use super::rootless::{self, Grant, GrantError};
 use crate::engine::Warning;
 use crate::engine::limits::LimitKind;
 use crate::engine::process_limits;
@@ -18,7 +19,7 @@ use crate::engine::process_limits;
 const FIRST_ID: u32 = 524_288;
 const LAST_ID: u32 = 1_879_048_191;
 
-/// How limits are had without root.
+/// How to get limits without root.
 const DELEGATE: &str = "start the server in a control group of its own, for example: \
      systemd-run --user --scope --property=Delegate=yes isolator serve";
 
@@ -34,13 +35,31 @@ pub(super) struct Ids {
 enum Users {
     /// Each has a range of its own.
     PerSandbox(AtomicU32),
-    /// All have the same range: all that there is without root.
+    /// All have the same range: without root there is only one.
     OneRange,
     /// None: no user namespaces can be made, so they have the host's.
     OfHost,
 }
 
-/// What this machine offers.
+/// Why this user can't make sandboxes on this machine.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HostError {
+    #[error("{0}")]
+    Groups(#[source] io::Error),
+    #[error("the control groups that limit sandboxes can't be created: {0}")]
+    NotCreated(#[source] io::Error),
+    #[error("the control groups of this machine can't limit {0}")]
+    Unlimited(String),
+    #[error(transparent)]
+    Grant(#[from] GrantError),
+    #[error(
+        "sandboxes without root need control groups version 2, which are not mounted; as root, run: \
+         mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    )]
+    NoVersionTwo,
+}
+
+/// The features of this machine.
 #[derive(Debug)]
 pub(super) struct Host {
     /// Control groups, if this user can have some.
@@ -49,7 +68,7 @@ pub(super) struct Host {
     pub(super) counts_sockets_apart: bool,
     /// Controllers that can't limit sandboxes.
     missing: Vec<&'static str>,
-    /// Why there are no groups.
+    /// The reason for missing groups.
     why: Option<String>,
     /// The IDs that this user was granted; `None` for root.
     pub(super) grant: Option<Grant>,
@@ -59,19 +78,16 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Detects what there is. The error names what is missing and required.
-    pub(super) fn find() -> Result<Self, String> {
+    /// Detects the features. The error names a required one that is missing.
+    pub(super) fn find() -> Result<Self, HostError> {
         if rootless::is_root() { Self::of_root() } else { Self::without_root() }
     }
 
-    fn of_root() -> Result<Self, String> {
-        let groups = Hierarchies::of_machine().map_err(|error| error.to_string())?;
-        let missing = groups.missing().map_err(|error| {
-            format!("the control groups that limit sandboxes can't be created: {error}")
-        })?;
+    fn of_root() -> Result<Self, HostError> {
+        let groups = Hierarchies::of_machine().map_err(HostError::Groups)?;
+        let missing = groups.missing().map_err(HostError::NotCreated)?;
         if !missing.is_empty() {
-            let missing = missing.join(" and ");
-            return Err(format!("the control groups of this machine can't limit {missing}"));
+            return Err(HostError::Unlimited(missing.join(" and ")));
         }
         // Once more: the server may be a part of another program.
         process_limits::raise_own();
@@ -85,21 +101,17 @@ impl Host {
         Ok(Self { groups, counts_sockets_apart, missing, why, grant, version_two_mount, users })
     }
 
-    fn without_root() -> Result<Self, String> {
-        let grant = Grant::find().map_err(|missing| missing.to_string())?;
+    fn without_root() -> Result<Self, HostError> {
+        let grant = Grant::find()?;
         let delegated =
-            Hierarchies::delegated().map_err(|error| error.to_string()).and_then(|groups| {
-                let missing = groups.missing().map_err(|error| error.to_string())?;
-                Ok((groups, missing))
-            });
+            Hierarchies::delegated().and_then(|groups| groups.missing().map(|it| (groups, it)));
         let (groups, missing, why) = match delegated {
             Ok((groups, missing)) => (Some(groups), missing, None),
-            Err(why) => (None, Vec::new(), Some(why)),
+            Err(error) => (None, Vec::new(), Some(error.to_string())),
         };
-        let version_two_mount = Some(cgroups::version_two_mount().map_err(|_| {
-            "sandboxes without root need control groups version 2, which are not mounted; as root, run: \
-             mount -t cgroup2 cgroup2 /sys/fs/cgroup"
-        })?);
+        let version_two_mount =
+            cgroups::version_two_mount().map_err(|_| HostError::NoVersionTwo)?;
+        let version_two_mount = Some(version_two_mount);
         let (grant, users) = (Some(grant), Users::OneRange);
         // The second version counts them as memory.
         let counts_sockets_apart = false;
@@ -127,13 +139,13 @@ impl Host {
         groups.map(|groups| groups.version)
     }
 
-    /// A user for the templates of an image, whom no sandbox has; `None` where sandboxes have no users of their own.
+    /// A user for the templates of an image that no sandbox has; `None` where sandboxes have no users of their own.
     pub(super) fn next_template_user(&self) -> Option<u32> {
         let Users::PerSandbox(next) = &self.users else { return None };
         Some(FIRST_ID + next.fetch_add(1, Ordering::Relaxed) % IDS)
     }
 
-    /// Whether a sandbox can use later what it does not use of its CPU time.
+    /// Whether a sandbox can save unused CPU time for later.
     pub(super) fn saves_cpu_time(&self) -> bool {
         let groups = self.groups.as_ref().filter(|_| self.limits("cpu"));
         groups.is_some_and(Hierarchies::save_cpu_time)
@@ -157,7 +169,7 @@ impl Host {
         kinds.filter(|kind| self.groups.is_some() || *kind != LimitKind::Processes).collect()
     }
 
-    /// Why limits can't be enforced, and what to do about it.
+    /// Why limits can't be enforced, and how to fix it.
     pub(super) fn how_to_limit(&self) -> String {
         match &self.why {
             Some(why) => format!("{why}; {DELEGATE}"),
@@ -210,7 +222,7 @@ impl Host {
     }
 }
 
-/// How the kernel says that all IDs are mapped.
+/// The kernel's notation for a mapping of all IDs.
 const ALL_IDS: &str = "4294967295";
 
 fn users_of_root(uid_map: &str, most_namespaces: &str) -> Users {

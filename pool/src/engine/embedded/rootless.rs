@@ -1,6 +1,5 @@
-//! Sandboxes without root: which user IDs this user was granted, and how its launcher gets them.
+//! Sandboxes without root: the user IDs that were granted to this user, and how its launcher gets them.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
@@ -23,15 +22,10 @@ pub(super) struct Grant {
     gids: u32,
 }
 
-/// What is missing for sandboxes without root.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A missing requirement of sandboxes without root.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct GrantError(String);
-
-impl fmt::Display for GrantError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Whether this process is root, and needs no grant.
 pub(super) fn is_root() -> bool {
@@ -45,7 +39,7 @@ pub(super) fn is_on_path(program: &str) -> bool {
 }
 
 impl Grant {
-    /// Finds what this user was granted.
+    /// Finds the IDs that were granted to this user.
     pub(super) fn find() -> Result<Self, GrantError> {
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();

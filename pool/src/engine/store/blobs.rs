@@ -96,9 +96,7 @@ impl IndexedArchive {
         let mut members = HashMap::new();
         let reader = Range { file: &file, position: 0, left: u64::MAX };
         let whole = tar_reader::for_each(reader, |header, _| -> io::Result<()> {
-            if job.check_canceled().is_err() {
-                return Err(io::Error::other("canceled, because nobody waits for the result"));
-            }
+            job.check_canceled()?;
             // The unpacker refuses odd paths.
             let Ok(path) = path::relative(&header.path, 1024) else { return Ok(()) };
             if path.iter().count() > MAX_MEMBER_DEPTH || members.len() >= MAX_MEMBERS {

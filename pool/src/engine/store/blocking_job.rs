@@ -5,30 +5,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::error::StoreError;
+use super::error::{Canceled, StoreError};
 use crate::engine::Progress;
 
-/// The handle of a running job: it reports progress, and tells the job whether it was canceled.
+/// The handle of a running job, with which it reports progress and checks whether it was canceled.
 pub(super) struct BlockingJob {
     lines: UnboundedSender<String>,
     canceled: Arc<AtomicBool>,
 }
 
 impl BlockingJob {
-    /// A job whose progress nobody reads.
+    /// A job without a reader of its progress.
     #[cfg(fuzzing)]
     pub(super) fn silent() -> Self {
         Self { lines: unbounded_channel().0, canceled: Arc::default() }
     }
 
-    /// Reports a line of progress. It is fine if nobody reads it.
+    /// Reports a line of progress, which may have no reader.
     pub(super) fn report(&self, line: impl Into<String>) {
         let _ = self.lines.send(line.into());
     }
 
     /// Fails if the job was canceled.
-    pub(super) fn check_canceled(&self) -> Result<(), StoreError> {
-        if self.canceled.load(Ordering::Relaxed) { Err(StoreError::GivenUp) } else { Ok(()) }
+    pub(super) fn check_canceled(&self) -> Result<(), Canceled> {
+        if self.canceled.load(Ordering::Relaxed) { Err(Canceled) } else { Ok(()) }
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn run_job<T: Send + 'static>(
     done.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         // The runtime is shutting down.
-        Err(_) => Err(StoreError::GivenUp),
+        Err(_) => Err(Canceled.into()),
     })
 }
 

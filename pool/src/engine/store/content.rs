@@ -11,7 +11,7 @@ use super::digest::{Digest, Fields, Hashing};
 use super::error::{IoContext, StoreError};
 use super::tree::{self, Node, Root};
 
-/// The digest of everything that a sandbox sees of an image: each path with its type, mode, owner and content,
+/// The digest of all that a sandbox sees of an image: each path with its type, mode, owner and content,
 /// and the description. Times are left out, so that the same build gives the same image.
 pub(super) fn digest(
     root: &Root,
@@ -24,9 +24,7 @@ pub(super) fn digest(
         list.iter().for_each(|field| fields.add(field.as_bytes()));
     }
     let walked = tree::walk(root, &mut |visit| -> io::Result<()> {
-        if job.check_canceled().is_err() {
-            return Err(io::Error::other("canceled, because nobody waits for the result"));
-        }
+        job.check_canceled()?;
         if matches!(visit.node, Node::Leave(_)) {
             return Ok(());
         }

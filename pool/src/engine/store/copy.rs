@@ -35,9 +35,7 @@ struct Copier<'a> {
 impl Copier<'_> {
     fn directory(&mut self, from: &OwnedFd, to: &OwnedFd, path: &mut PathBuf) -> io::Result<()> {
         for name in tree::names(from)? {
-            if self.job.check_canceled().is_err() {
-                return Err(io::Error::other("canceled, because nobody waits for the result"));
-            }
+            self.job.check_canceled()?;
             let Some(found) = tree::stat(from, &name)? else { continue };
             path.push(&name);
             match tree::kind(&found) {

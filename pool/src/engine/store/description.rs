@@ -21,12 +21,12 @@ pub struct Description {
     pub volumes: Vec<String>,
     /// When it was made, according to its maker.
     pub created: Option<String>,
-    /// What it was built from, if that was here.
+    /// Its origin, if it was built here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_from: Option<BuiltFrom>,
 }
 
-/// What is read from the configuration of an OCI or Docker image.
+/// The parts of the configuration of an OCI or Docker image that are read.
 #[derive(Debug)]
 pub(super) struct ImageConfig {
     pub(super) description: Description,
@@ -34,14 +34,14 @@ pub(super) struct ImageConfig {
     pub(super) diff_ids: Vec<Digest>,
 }
 
-/// Most bytes of all variables, written as JSON. They are in the packet that asks for a sandbox, which has 64 KiB
+/// Maximum size of all variables, in bytes of JSON. They are in the packet that asks for a sandbox, which has 64 KiB
 /// for everything (`MAX_MESSAGE` in `embedded/protocol.rs`). Images with dozens of variables have a tenth of this.
 const MAX_ENV: usize = 32 << 10;
 
-/// Most bytes of the paths of all volumes, written as JSON, for the same reason.
+/// Maximum size of the paths of all volumes, in bytes of JSON, for the same reason.
 const MAX_VOLUME_PATHS: usize = 8 << 10;
 
-/// Most volumes: each sandbox mounts all of them. Images of servers have up to ten.
+/// Maximum number of volumes: each sandbox mounts all of them. Images of servers have up to ten.
 const MAX_VOLUMES: usize = 32;
 
 /// Longest path of a volume, in bytes. With the root of a sandbox before it, it must be a path of the kernel.
@@ -98,42 +98,53 @@ impl ImageConfig {
             built_from: None,
         };
         Ok(Self {
-            description: description.check().map_err(|message| unusable(&message))?,
+            description: description.check(what)?,
             diff_ids: diff_ids.collect::<Result<_, _>>()?,
         })
     }
 }
 
 impl Description {
-    /// Checks variables and volumes. Volumes matter because something is mounted at each.
-    pub(super) fn check(mut self) -> Result<Self, String> {
+    /// Checks variables and volumes of an image, which is called `what` in messages. Volumes matter because something is
+    /// mounted at each.
+    pub(super) fn check(mut self, what: &str) -> Result<Self, StoreError> {
+        let unusable = |message: String| StoreError::unusable(what, message);
         let lists =
             [("variables", &self.env, MAX_ENV), ("volumes", &self.volumes, MAX_VOLUME_PATHS)];
-        for (what, list, most) in lists {
+        for (name, list, most) in lists {
             let bytes = serde_json::to_vec(list).map_or(usize::MAX, |json| json.len());
             if bytes > most {
-                return Err(format!("its {what} take {bytes} bytes, and {most} are allowed"));
+                return Err(unusable(format!(
+                    "its {name} take {bytes} bytes, and {most} are allowed"
+                )));
             }
         }
         if self.volumes.len() > MAX_VOLUMES {
             let count = self.volumes.len();
-            return Err(format!("it has {count} volumes, and {MAX_VOLUMES} are allowed"));
+            return Err(unusable(format!("it has {count} volumes, and {MAX_VOLUMES} are allowed")));
         }
         if self.created.as_ref().is_some_and(|created| created.len() > MAX_CREATED) {
-            return Err(format!("its time of creation has more than {MAX_CREATED} bytes"));
+            return Err(unusable(format!(
+                "its time of creation has more than {MAX_CREATED} bytes"
+            )));
         }
         for variable in &self.env {
             let name = variable.split_once('=').map_or("", |(name, _)| name);
             if name.is_empty() || variable.contains('\0') {
-                return Err(format!("{variable:?} is not a variable of the form NAME=VALUE"));
+                return Err(unusable(format!(
+                    "{variable:?} is not a variable of the form NAME=VALUE"
+                )));
             }
         }
         for volume in &mut self.volumes {
             if !is_clean(volume) {
-                return Err(format!("its volume {volume:?} is not a normalized absolute path"));
+                return Err(unusable(format!(
+                    "its volume {volume:?} is not a normalized absolute path"
+                )));
             }
-            path::relative(volume.trim_start_matches('/').as_bytes(), MAX_VOLUME_PATH)
-                .map_err(|message| format!("its volume {volume:?} can't be used: {message}"))?;
+            path::relative(volume.trim_start_matches('/').as_bytes(), MAX_VOLUME_PATH).map_err(
+                |message| unusable(format!("its volume {volume:?} can't be used: {message}")),
+            )?;
             // Some images have a trailing slash.
             volume.truncate(volume.trim_end_matches('/').len());
         }

@@ -61,9 +61,8 @@ impl Mountpoints {
     }
 }
 
-/// Makes all mount points of a new image that are known already, so that an image without room for them is
-/// refused when it is taken in. Returns the description, in which the volumes have paths without links, and the
-/// inodes of the directories that were made.
+/// Makes all mount points of a new image that are known already, so that an image without room for them is refused at once.
+/// Returns the description, in which the volumes have paths without links, and the inodes of the directories that were made.
 pub(super) fn prepare(
     root: &Root,
     image: &str,
@@ -72,8 +71,7 @@ pub(super) fn prepare(
     let mut maker = Maker { root, image, made: Vec::new() };
     let volumes = description.volumes.iter().map(|volume| maker.volume(volume));
     let volumes = volumes.collect::<Result<_, _>>()?;
-    let description = Description { volumes, ..description }.check();
-    let description = description.map_err(|message| StoreError::unusable(image, message))?;
+    let description = Description { volumes, ..description }.check(image)?;
     let volumes = description.volumes.iter().map(String::as_str);
     for directory in DIRECTORIES.into_iter().chain(volumes) {
         maker.directory(Path::new(directory), Path::new(directory))?;
@@ -177,7 +175,7 @@ impl Maker<'_> {
     }
 }
 
-/// What failed, for errors of the file system.
+/// The failed operation, for errors of the file system.
 fn what(image: &str, mountpoint: &Path) -> String {
     format!("can't make the mount point {} in image {image}", mountpoint.display())
 }

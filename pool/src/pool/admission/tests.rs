@@ -4,7 +4,10 @@ use super::*;
 
 fn admission(running: usize, queue: usize) -> Arc<Admission> {
     let wait = Duration::from_secs(5);
-    Arc::new(Admission::new(AdmissionLimits { running, running_of_one: running, queue, wait }))
+    Arc::new(Admission::new(
+        AdmissionLimits { running, running_of_one: running, queue, wait },
+        None,
+    ))
 }
 
 #[tokio::test(start_paused = true)]
@@ -21,7 +24,7 @@ async fn a_full_queue_refuses_at_once_and_a_long_wait_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_is_told_when_those_that_wait_are_served() {
+async fn a_refusal_says_when_the_waiting_requests_will_be_served() {
     let (admission, ran) = (admission(1, 40), Arc::default());
     let first = line_up(&admission, "a", 41, &ran);
     tokio::time::sleep(Duration::from_millis(105)).await;
@@ -105,7 +108,7 @@ async fn a_flooding_client_is_served_no_more_than_others() {
 async fn one_client_leaves_slots_for_others_unless_it_is_the_host() {
     let wait = Duration::from_secs(5);
     let limits = AdmissionLimits { running: 4, running_of_one: 3, queue: 10, wait };
-    let admission = Admission::new(limits);
+    let admission = Admission::new(limits, None);
     let (one, other) = (Client::named("one"), Client::named("other"));
     let mut running = Vec::new();
     for _ in 0..3 {
@@ -200,7 +203,7 @@ async fn the_turn_of_a_request_that_is_gone_goes_to_the_next() {
 async fn slots_that_rest_are_called_back_for_those_whom_they_help() {
     let limits =
         AdmissionLimits { running: 3, running_of_one: 2, queue: 0, wait: Duration::from_secs(5) };
-    let admission = Admission::new(limits);
+    let admission = Admission::new(limits, None);
     let (a, b) = (Client::named("a"), Client::named("b"));
     let mut slots = Vec::new();
     for client in [&a, &a, &b] {

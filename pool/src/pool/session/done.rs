@@ -1,11 +1,11 @@
-//! Who is told the end of what a session was asked for.
+//! Callbacks for the end of what a session was asked for.
 
 use super::{EndReason, SessionError};
 
-/// What is to be done with the end of a cell or of a rewinding, also if the caller has gone away meanwhile.
+/// Callback for the end of a cell or of a rewinding, called even if the caller has gone away meanwhile.
 pub type Done<T> = Box<dyn FnOnce(&Result<T, SessionError>) + Send>;
 
-/// What has begun, and has to be told its end: if it is dropped before, the session has ended.
+/// The callback of a call that has begun. If this is dropped before the call's end, the session has ended.
 pub(super) struct Begun<T>(Option<Done<T>>);
 
 impl<T> Begun<T> {
@@ -13,7 +13,7 @@ impl<T> Begun<T> {
         Self(Some(done))
     }
 
-    /// It has ended.
+    /// Calls it with the end of the call.
     pub(super) fn end(mut self, result: &Result<T, SessionError>) {
         if let Some(done) = self.0.take() {
             done(result);
@@ -26,15 +26,5 @@ impl<T> Drop for Begun<T> {
         if let Some(done) = self.0.take() {
             done(&Err(SessionError::Ended(EndReason::Closed)));
         }
-    }
-}
-
-/// What a command is answered, and the reason if the session is gone.
-pub(super) fn told_apart<T>(
-    done: Result<Result<T, SessionError>, EndReason>,
-) -> (Result<T, SessionError>, Result<(), EndReason>) {
-    match done {
-        Ok(answered) => (answered, Ok(())),
-        Err(reason) => (Err(SessionError::Ended(reason.clone())), Err(reason)),
     }
 }

@@ -1,63 +1,63 @@
 //! The files of a session's workspace.
 
 use std::io;
+use std::time::Duration;
 
-use isolator_runner::wire::{self, Kind, Listed, MAX_FILES, MAX_PATH, Read, ReadEnded, ReadError};
+use isolator_runner::wire::{
+    self, Kind, Listed, MAX_FILES, MAX_PATH, Read, ReadEnded, ReadError, WireError,
+};
 
-use super::exchange::{exchange, message, parse, told, unexpected};
-use super::task::SHORT_TIMEOUT;
-use super::{EndReason, FilePart, SessionError};
+use super::{FilePart, FileReadError, SessionError};
+use crate::run::exchange::{Step, exchange, message};
 use crate::run::outcome::ChangedFile;
 use crate::sandbox::{Armed, Sandbox};
 
-/// Lists them, and tells whether that is all. The outer error is a session that is gone.
+/// Longest time for listing or reading files.
+const FILES_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Lists them. The answer is true if those are all.
 pub(super) async fn list(
     sandbox: &mut Sandbox<Armed>,
-) -> Result<Result<(Vec<ChangedFile>, bool), SessionError>, EndReason> {
+) -> Result<(Vec<ChangedFile>, bool), SessionError> {
     let mut files = Vec::new();
     let message = wire::header(Kind::List, 0).to_vec();
-    let listed = exchange(sandbox, message, None, SHORT_TIMEOUT, |(kind, payload), _| match kind {
+    let take = |kind, payload: &[u8]| match kind {
         Kind::File if files.len() < MAX_FILES => {
-            let wire::ChangedFile { path, size, .. } = parse(kind, &payload)?;
+            let wire::ChangedFile { path, size, .. } = wire::parse_message(kind, payload)?;
             if path.len() > MAX_PATH {
-                return Err(format!("it listed a path of {} bytes", path.len()));
+                return Err(WireError::Unexpected(kind));
             }
             files.push(ChangedFile { path, size, content: None });
-            Ok(None)
+            Ok(Step::More)
         }
-        Kind::Listed => parse::<Listed>(kind, &payload).map(Some),
-        other => Err(unexpected(other)),
-    });
-    match listed.await {
-        Ok(Listed { more }) => Ok(Ok((files, !more))),
-        Err(broken) => Err(EndReason::Lost(told(&broken))),
-    }
+        Kind::Listed => Ok(Step::Last(wire::parse_message(kind, payload)?)),
+        other => Err(WireError::Unexpected(other)),
+    };
+    let Listed { more } = exchange(sandbox, message, FILES_TIMEOUT, None, take).await?;
+    Ok((files, !more))
 }
 
-/// Reads a part of one. The outer error is a session that is gone.
+/// Reads a part of one.
 pub(super) async fn read(
     sandbox: &mut Sandbox<Armed>,
     read: Read,
-) -> Result<Result<FilePart, SessionError>, EndReason> {
+) -> Result<FilePart, SessionError> {
     let mut content = Vec::new();
     let most = read.length;
-    let message = message(Kind::Read, &read);
-    let ended = exchange(sandbox, message, None, SHORT_TIMEOUT, |(kind, payload), _| match kind {
+    let message = message(Kind::Read, &read)?;
+    let take = |kind, payload: &[u8]| match kind {
         Kind::Content if (content.len() + payload.len()) as u64 <= most => {
-            content.extend_from_slice(&payload);
-            Ok(None)
+            content.extend_from_slice(payload);
+            Ok(Step::More)
         }
-        Kind::ReadEnded => parse::<ReadEnded>(kind, &payload).map(Some),
-        other => Err(unexpected(other)),
-    });
-    match ended.await {
-        Ok(ReadEnded { size: Some(size), error: None }) => Ok(Ok(FilePart { content, size })),
-        Ok(ReadEnded { error, .. }) => Ok(Err(SessionError::NoSuchFile(match error {
-            Some(ReadError::System(number)) => io::Error::from_raw_os_error(number).to_string(),
-            Some(ReadError::NoSuchFile) | None => {
-                "there is no such file (links and pipes are not read)".to_owned()
-            }
-        }))),
-        Err(broken) => Err(EndReason::Lost(told(&broken))),
+        Kind::ReadEnded => Ok(Step::Last(wire::parse_message(kind, payload)?)),
+        other => Err(WireError::Unexpected(other)),
+    };
+    match exchange(sandbox, message, FILES_TIMEOUT, None, take).await? {
+        ReadEnded { size: Some(size), error: None } => Ok(FilePart { content, size }),
+        ReadEnded { error: Some(ReadError::System(number)), .. } => {
+            Err(FileReadError::System(io::Error::from_raw_os_error(number)).into())
+        }
+        ReadEnded { .. } => Err(FileReadError::NoSuchFile.into()),
     }
 }

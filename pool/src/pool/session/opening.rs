@@ -1,31 +1,31 @@
-//! How a session begins: its kernel gets ready, and a task takes its sandbox.
+//! The beginning of a session: its kernel gets ready, and a task takes its sandbox.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened};
+use isolator_runner::wire::{self, Failed, FailedCause, Kernel, Kind, Opened, WireError};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::exchange::{exchange, parse, told, unexpected};
 use super::task::{FREEZE_AFTER, Held, Task};
-use super::{EndReason, OpenedSession, Session, SessionError, SessionRequest, State};
+use super::{EndReason, LossError, OpenedSession, Session, SessionError, SessionRequest, State};
 use crate::pool::Shared;
 use crate::pool::admission::Admitted;
 use crate::quote::said;
 use crate::run::Prepared;
+use crate::run::exchange::{RunnerReport, Step, exchange, message};
 use crate::sandbox::{Armed, Sandbox};
 
-/// How long a kernel may take to get ready: longer than the runner allows it.
+/// Longest time for a kernel to get ready: longer than the runner allows it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Makes a session of a sandbox that can take a job.
 ///
 /// # Errors
 ///
-/// Why it does not become one.
+/// See [`SessionError`].
 pub(crate) async fn open(
     sandbox: &mut Sandbox<Armed>,
     request: &SessionRequest,
@@ -42,30 +42,24 @@ pub(crate) async fn open(
     });
     let workdir = sandbox.spec.workdir.clone();
     let checkpoints = request.checkpoints.min(sandbox.spec.limits.pids / 4);
-    let session = wire::Session { kernel, workdir, checkpoints };
-    let mut message = Vec::new();
-    wire::push_message(&mut message, Kind::Session, &session)
-        .map_err(|error| SessionError::Command(error.to_string()))?;
-    let opened = exchange(sandbox, message, None, OPEN_TIMEOUT, |(kind, payload), _| match kind {
-        Kind::Opened => parse::<Opened>(kind, &payload).map(|opened| Some(Ok(opened))),
-        Kind::Failed => parse::<Failed>(kind, &payload).map(|failed| Some(Err(failed))),
-        other => Err(unexpected(other)),
-    });
-    match opened.await {
-        Ok(Ok(opened)) => Ok(opened),
-        Ok(Err(failed)) if failed.cause == FailedCause::Packages => {
+    let message = message(Kind::Session, &wire::Session { kernel, workdir, checkpoints })?;
+    let take = |kind, payload: &[u8]| {
+        let report = RunnerReport::<Opened>::read(Kind::Opened, kind, payload)?;
+        report.map(Step::Last).ok_or(WireError::Unexpected(kind))
+    };
+    match exchange(sandbox, message, OPEN_TIMEOUT, None, take).await? {
+        RunnerReport::Done(opened) => Ok(opened),
+        RunnerReport::Failed(Failed { cause: FailedCause::Packages, message }) => {
             if let Some(set) = &request.packages {
                 sandbox.engine.missed(set);
             }
-            let why = format!("it did not get its packages: {}", said(&failed.message));
-            Err(SessionError::Ended(EndReason::Lost(why)))
+            Err(SessionError::Ended(EndReason::lost(LossError::NotBound(said(&message)))))
         }
-        Ok(Err(failed)) => Err(SessionError::Command(said(&failed.message))),
-        Err(broken) => Err(SessionError::Ended(EndReason::Lost(told(&broken)))),
+        RunnerReport::Failed(failed) => Err(SessionError::Command(said(&failed.message))),
     }
 }
 
-/// Begins to serve a session in its sandbox, for the client whose slot it is.
+/// Begins to serve a session in its sandbox, for the client that has the slot.
 pub(crate) fn begin(
     sandbox: Sandbox<Armed>,
     opened: Opened,
@@ -85,7 +79,7 @@ pub(crate) fn begin(
         memory: AtomicU64::new(opened.memory.unwrap_or(0).min(limit)),
         measured: Notify::new(),
     });
-    // Whose turn it is sends, so there is at most one.
+    // Only the call that has the turn sends, so there is at most one.
     let (commands, received) = mpsc::channel(1);
     let turn = Arc::new(Semaphore::new(1));
     let task = Task {

@@ -1,4 +1,4 @@
-//! What comes from the runner while a cell runs. Its word on limits is not trusted.
+//! The output of a cell while it runs, and the things that it shows. The runner's word on limits is not trusted.
 
 use isolator_runner::wire::session::{MAX_MEDIA_TYPE, MAX_SHOWN, SHOWN_OVERHEAD};
 use isolator_runner::wire::{self, Kind, Shown, WireError};
@@ -6,7 +6,7 @@ use isolator_runner::wire::{self, Kind, Shown, WireError};
 use super::{CellRequest, ShownThing};
 use crate::run::output::Output;
 
-/// Most bytes of what processes of earlier cells have printed.
+/// Most bytes that processes of earlier cells can have printed.
 const MAX_BACKGROUND: usize = 16 * 1024;
 
 /// The output of a cell so far.
@@ -37,15 +37,6 @@ impl CellOutput {
     /// When it is not one, or more than was asked for.
     pub(super) fn take(&mut self, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
         let taken = match kind {
-            Kind::Started => {
-                self.output.started = true;
-                Some(())
-            }
-            Kind::Stdout | Kind::Stderr => {
-                self.output.push(kind, payload);
-                Some(())
-            }
-            Kind::File | Kind::Content => self.output.take_file(kind, payload)?,
             Kind::Background => {
                 let room = MAX_BACKGROUND.saturating_sub(self.background.len());
                 self.background.extend_from_slice(&payload[..payload.len().min(room)]);
@@ -53,7 +44,7 @@ impl CellOutput {
             }
             Kind::Shown => self.begin_form(wire::parse_message(kind, payload)?),
             Kind::ShownContent => self.go_on(payload),
-            _ => None,
+            _ => return self.output.take(kind, payload),
         };
         taken.ok_or(WireError::Unexpected(kind))
     }

@@ -6,46 +6,51 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use isolator_runner::wire::{
-    self, Cell, CellEnd, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound,
+    self, Cell, CellEnded, Failed, FailedCause, Kind, Read, Rewind, Rewound, WireError,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::done::{Begun, told_apart};
-use super::exchange::{Broken, Signals, exchange, message, parse, told, unexpected};
+use super::done::Begun;
 use super::files;
 use super::output::CellOutput;
 use super::{
-    Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, SessionError, State,
+    Asked, CellOutcome, CellRequest, CellRun, CellTimes, Command, EndReason, LossError, ProgramEnd,
+    SessionError, State,
 };
+use crate::engine::SandboxState;
 use crate::lock::lock;
 use crate::pool::Shared;
 use crate::pool::admission::{Admission, Admitted, Client};
 use crate::quote::said;
 use crate::run::disks;
-use crate::run::outcome::{Outcome, Status};
-use crate::sandbox::{Armed, Paused, Sandbox};
+use crate::run::exchange::{
+    ExchangeError, RunnerReport, Signals, Step, exchange, message, start_message,
+};
+use crate::run::outcome::Status;
+use crate::sandbox::connection::ConnectionError;
+use crate::sandbox::{Armed, Paused, PausedOrKept, Sandbox};
 
-/// How long a session stays thawed after a cell if nobody else wants its slot: the next cell of a conversation often follows at once,
-/// and thawing takes longer than most cells on some engines.
+/// Time that a session stays thawed after a cell if no other client wants its slot: the next cell of a conversation often follows at
+/// once, and thawing takes longer than most cells on some engines.
 pub(super) const FREEZE_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a session stays thawed if its runner does not say that it rests.
-const LONGEST_UNREST: Duration = Duration::from_secs(20);
+/// Longest time that a session stays thawed if its runner does not say that it rests.
+const MAX_UNREST: Duration = Duration::from_secs(20);
 
-/// When freezing is tried again that has failed, as it does on a machine that is very busy, and how often.
+/// Time until freezing is tried again after it has failed, as it does on a machine that is very busy, and number of tries.
 const FREEZE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 const FREEZE_TRIES: u32 = 12;
 
-/// From the first byte sent to the start of a cell: its files, a checkpoint, a kernel that does not answer.
+/// Longest time from the first byte sent to the start of a cell: its files, a checkpoint, a kernel that does not answer.
 const START_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// How much longer than a cell's own time the server waits: it is interrupted, killed, undone and reported.
+/// Time that the server waits for the report after a cell's own time: it is interrupted, killed, undone and reported.
 const REPORT_GRACE: Duration = Duration::from_secs(15);
 
-/// How long listing and reading files and rewinding may take.
-pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest time for rewinding.
+const REWIND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The sandbox of a session. As long as its programs can run it has a slot.
 pub(super) enum Held {
@@ -64,14 +69,14 @@ impl Held {
 pub(super) struct Task {
     pub(super) shared: Arc<Shared>,
     pub(super) admission: Admission,
-    /// Whose session it is.
+    /// The owner of the session.
     pub(super) client: Client,
     pub(super) abort: CancellationToken,
     pub(super) state: Arc<State>,
     pub(super) turn: Arc<Semaphore>,
-    /// Cells so far.
+    /// Number of cells so far.
     pub(super) cells: u32,
-    /// Until when the sandbox stays thawed if nobody else wants its slot.
+    /// Until when the sandbox stays thawed if no other client wants its slot.
     pub(super) awake_until: Instant,
     /// Whether the runner has said that the sandbox can be frozen.
     pub(super) is_resting: bool,
@@ -81,15 +86,13 @@ pub(super) struct Task {
 }
 
 impl Drop for Task {
-    /// Tells those who wait, also if the task has panicked: by the end of their turns and of the channels, after which they look for
-    /// the reason.
+    /// Ends the turns and the channels of calls that wait, after which they look for the reason. There is one even if the task has
+    /// panicked.
     fn drop(&mut self) {
         *lock(&self.state.running_since) = None;
         self.state.ended.send_if_modified(|ended| {
             let is_unknown = ended.is_none();
-            ended.get_or_insert_with(|| {
-                EndReason::Lost("a mistake in the server has ended it".to_owned())
-            });
+            ended.get_or_insert_with(|| EndReason::lost(LossError::Panic));
             is_unknown
         });
         self.turn.close();
@@ -118,7 +121,7 @@ impl Task {
                 Ok(command) => command,
                 Err(reason) => return reason,
             };
-            match self.freeze_or_obey(held, command).await {
+            match self.freeze_or_run(held, command).await {
                 Ok(next) => held = next,
                 Err(reason) => return reason,
             }
@@ -150,13 +153,13 @@ impl Task {
             let freeze_at = if self.failed_freezes > 0 {
                 since + FREEZE_AGAIN_AFTER
             } else if !self.is_resting {
-                since + LONGEST_UNREST
+                since + MAX_UNREST
             } else if is_wanted {
                 since
             } else {
                 self.awake_until
             };
-            // Calls that follow each other without a pause would keep the slot from others. One that can't be given back is used.
+            // Calls that follow each other without a pause would keep the slot from others. A slot that can't be given back is used.
             let takes_commands = !is_wanted || self.failed_freezes > 0;
             tokio::select! {
                 biased;
@@ -167,31 +170,28 @@ impl Task {
                 }
                 frame = receiver.next() => match frame {
                     Some(Ok((Kind::Resting, _))) => self.is_resting = true,
-                    Some(Ok((kind, _))) => return Err(EndReason::Lost(unexpected(kind))),
-                    Some(Err(error)) => return Err(EndReason::Lost(error.to_string())),
-                    None => {
-                        let why = "the sandbox has ended between two calls";
-                        return Err(EndReason::Lost(why.to_owned()));
+                    Some(Ok((kind, _))) => {
+                        let error = ConnectionError::from(WireError::Unexpected(kind));
+                        return Err(EndReason::lost(error));
                     }
+                    Some(Err(error)) => return Err(EndReason::lost(error)),
+                    None => return Err(EndReason::lost(LossError::BetweenCalls)),
                 },
                 () = tokio::time::sleep_until(freeze_at), if is_awake => return Ok(None),
             }
         }
     }
 
-    async fn freeze_or_obey(
-        &mut self,
-        held: Held,
-        asked: Option<Asked>,
-    ) -> Result<Held, EndReason> {
-        let Some(Asked { mut command, turn: _turn }) = asked else {
+    /// Runs a command, or freezes the sandbox if there is none.
+    async fn freeze_or_run(&mut self, held: Held, asked: Option<Asked>) -> Result<Held, EndReason> {
+        let Some(Asked { command, gone, turn: _turn }) = asked else {
             return match held {
                 Held::Awake(sandbox, slot) => self.freeze(sandbox, slot).await,
                 frozen @ Held::Frozen(_) => Ok(frozen),
             };
         };
-        // Whoever does not wait anymore needs nothing.
-        if !command.is_wanted() {
+        // The caller has gone away.
+        if gone.is_cancelled() {
             return Ok(held);
         }
         let arrived = Instant::now();
@@ -203,7 +203,7 @@ impl Task {
             Held::Frozen(sandbox) => {
                 let admitted = tokio::select! {
                     biased;
-                    () = command.unwanted() => return Ok(Held::Frozen(sandbox)),
+                    () = gone.cancelled() => return Ok(Held::Frozen(sandbox)),
                     () = self.abort.cancelled() => return Err(EndReason::ServerStops),
                     admitted = self.admission.enter(&self.client) => admitted,
                 };
@@ -217,7 +217,7 @@ impl Task {
             }
         };
         let queue = arrived.elapsed();
-        // Reading and listing files need no more than their moment.
+        // Other calls seldom follow the reading and listing of files.
         let is_followed = matches!(command, Command::Cell { .. } | Command::Rewind { .. });
         if matches!(command, Command::Cell { .. }) {
             self.shared.counts.queue.add(queue);
@@ -227,11 +227,14 @@ impl Task {
         (self.is_resting, self.failed_freezes) = (false, 0);
         let activity = Arc::clone(&self.shared.activity);
         let abort = self.abort.clone();
-        let obeyed = async { self.obey(&mut sandbox, command, queue, was_frozen).await };
-        tokio::select! {
+        let run = async { self.run(&mut sandbox, command, &gone, queue, was_frozen).await };
+        let end = tokio::select! {
             biased;
-            () = abort.cancelled() => return Err(EndReason::ServerStops),
-            obeyed = activity.during(obeyed) => obeyed?,
+            () = abort.cancelled() => Some(EndReason::ServerStops),
+            end = activity.during(run) => end,
+        };
+        if let Some(reason) = end {
+            return Err(reason);
         }
         if is_followed {
             self.awake_until = Instant::now() + FREEZE_AFTER;
@@ -242,24 +245,24 @@ impl Task {
     /// Freezes the sandbox, and gives its slot back.
     async fn freeze(&mut self, sandbox: Sandbox<Armed>, slot: Admitted) -> Result<Held, EndReason> {
         match sandbox.pause_or_keep().await {
-            Ok(Ok(mut frozen)) => {
+            Ok(PausedOrKept::Paused(mut frozen)) => {
                 drop(slot);
                 self.state.is_frozen.store(true, Ordering::Relaxed);
                 self.measure(&mut frozen).await;
                 Ok(Held::Frozen(frozen))
             }
-            Ok(Err(sandbox)) => {
+            Ok(PausedOrKept::Kept(sandbox)) => {
                 self.failed_freezes += 1;
                 if self.failed_freezes < FREEZE_TRIES {
                     return Ok(Held::Awake(sandbox, slot));
                 }
-                Err(EndReason::Lost("its processes could not be frozen".to_owned()))
+                Err(EndReason::lost(LossError::NotFrozen))
             }
-            Err(error) => Err(EndReason::Lost(error.to_string())),
+            Err(error) => Err(EndReason::lost(error)),
         }
     }
 
-    /// Looks how much memory a sandbox has that was just frozen: what goes on after the answer of a cell can have taken more.
+    /// Measures the memory of a sandbox that was just frozen: threads that go on after the answer of a cell can have taken more.
     async fn measure(&self, frozen: &mut Sandbox<Paused>) {
         match frozen.used_memory().await {
             Ok(None) => {}
@@ -267,60 +270,50 @@ impl Task {
                 self.state.memory.store(memory.min(self.memory_limit), Ordering::Relaxed);
                 self.state.measured.notify_one();
             }
-            // What its last cell had is still a good guess.
+            // The memory of its last cell is still a good guess.
             Err(error) => tracing::debug!(%error, "the memory of a session is not known"),
         }
     }
 
-    async fn obey(
+    /// Runs a command. Returns the end of the session, if the command was its last one.
+    async fn run(
         &mut self,
         sandbox: &mut Sandbox<Armed>,
         command: Command,
+        gone: &CancellationToken,
         queue: Duration,
         was_frozen: bool,
-    ) -> Result<(), EndReason> {
+    ) -> Option<EndReason> {
         match command {
-            Command::Cell { request, gone, done, answer, .. } => {
+            Command::Cell { request, done, answer } => {
                 let done = Begun::new(done);
                 // An interruption that came too late for the last one is not for this one.
                 let _ = self.state.interrupt.notified().now_or_never();
                 *lock(&self.state.running_since) = Some(Instant::now());
-                let ran = self.cell(sandbox, &request, &gone, queue, was_frozen).await;
+                let ran = self.cell(sandbox, &request, gone, queue, was_frozen).await;
                 *lock(&self.state.running_since) = None;
-                let (outcome, end) = match ran {
-                    Ok(ran) => ran,
-                    Err(reason) => (Err(SessionError::Ended(reason.clone())), Some(reason)),
-                };
-                done.end(&outcome);
+                done.end(&ran);
+                let fatal = ran.as_ref().ok().filter(|cell| !cell.is_alive).map(fatal);
+                let end = fatal.map(EndReason::ByProgram).or_else(|| end_of(&ran));
                 if let Some(reason) = &end {
                     self.state.ended.send_replace(Some(reason.clone()));
                 }
-                // The receiver may be gone, which is fine.
-                let _ = answer.send(outcome);
-                end.map_or(Ok(()), Err)
+                send(answer, ran);
+                end
             }
             Command::Rewind { cells, done, answer } => {
                 let done = Begun::new(done);
-                let (rewound, end) = told_apart(self.rewind(sandbox, cells).await);
+                let rewound = rewind(sandbox, cells).await;
                 done.end(&rewound);
-                let _ = answer.send(rewound);
-                end
+                send(answer, rewound)
             }
-            Command::List { answer } => {
-                let (listed, end) = told_apart(files::list(sandbox).await);
-                let _ = answer.send(listed);
-                end
-            }
+            Command::List { answer } => send(answer, files::list(sandbox).await),
             Command::Read { path, offset, length, answer } => {
-                let read = files::read(sandbox, Read { path, offset, length }).await;
-                let (read, end) = told_apart(read);
-                let _ = answer.send(read);
-                end
+                send(answer, files::read(sandbox, Read { path, offset, length }).await)
             }
         }
     }
 
-    /// Runs a cell. The outer error is a session that is gone without an outcome; with one, the reason comes beside it.
     async fn cell(
         &mut self,
         sandbox: &mut Sandbox<Armed>,
@@ -328,57 +321,28 @@ impl Task {
         gone: &CancellationToken,
         queue: Duration,
         was_frozen: bool,
-    ) -> Result<(Result<CellOutcome, SessionError>, Option<EndReason>), EndReason> {
-        // What only brings files is no cell.
+    ) -> Result<CellOutcome, SessionError> {
+        // A call that only brings files is no cell.
         let number = self.cells + u32::from(request.run != CellRun::Files);
         let disks = disks(&sandbox.spec);
-        let cell = Cell {
-            number,
-            run: request.run.clone(),
-            disks: disks.clone(),
-            deadline: request.timeout,
-            output: request.output,
-            shown: request.shown,
-            files: request.files.clone(),
-            appended: request.appended.clone(),
-        };
-        let tar = request.workspace.tar();
-        let mut message = Vec::with_capacity(tar.len() + request.input.len() + 4096);
-        if let Err(error) = wire::push_message(&mut message, Kind::Cell, &cell) {
-            return Ok((Err(SessionError::Command(error.to_string())), None));
-        }
-        wire::push_bytes(&mut message, Kind::Tar, tar);
-        wire::push_bytes(&mut message, Kind::Stdin, &request.input);
-        message.extend_from_slice(&wire::header(Kind::Go, 0));
+        let message = encode(request, number, &disks)?;
         let sent = Instant::now();
         let mut output = CellOutput::new(request);
-        let signals = Some(Signals { gone, interrupt: &self.state.interrupt });
-        let take = |(kind, payload): (Kind, Vec<u8>), timeout: &mut Duration| match kind {
-            Kind::CellEnded => Ok(Some(Ok(parse::<CellEnded>(kind, &payload)?))),
-            Kind::Failed => Ok(Some(Err(parse::<Failed>(kind, &payload)?))),
-            _ => {
-                output.take(kind, &payload).map_err(|error| error.to_string())?;
-                if kind == Kind::Started {
-                    *timeout = request.timeout + REPORT_GRACE;
-                }
-                Ok(None)
+        let take = |kind, payload: &[u8]| {
+            if let Some(report) = RunnerReport::<CellEnded>::read(Kind::CellEnded, kind, payload)? {
+                return Ok(Step::Last(report));
             }
+            output.take(kind, payload)?;
+            Ok(Step::after(kind, request.timeout + REPORT_GRACE))
         };
-        let ended = match exchange(sandbox, message, signals, START_TIMEOUT, take).await {
-            Ok(Ok(ended)) => ended,
-            Ok(Err(Failed { cause, message })) => {
-                let message = said(&message);
-                let error = match cause {
-                    FailedCause::WorkspaceFull | FailedCause::Workspace => {
-                        SessionError::Files(message)
-                    }
-                    FailedCause::Command | FailedCause::Packages | FailedCause::Protocol => {
-                        SessionError::Command(message)
-                    }
-                };
-                return Ok((Err(error), None));
+        let signals = Some(Signals { gone, interrupt: &self.state.interrupt });
+        let ended = match exchange(sandbox, message, START_TIMEOUT, signals, take).await {
+            Ok(RunnerReport::Done(ended)) => ended,
+            Ok(RunnerReport::Failed(failed)) => return Err(from_failed(&failed)),
+            Err(ExchangeError::Closed) if output.output.has_started() => {
+                return Err(SessionError::Ended(end_of_sandbox(sandbox).await));
             }
-            Err(broken) => return Err(self.lost(sandbox, &broken, output.output.started).await),
+            Err(error) => return Err(error.into()),
         };
         self.cells = number;
         let total = sent.elapsed();
@@ -392,12 +356,9 @@ impl Task {
             total,
         };
         let CellOutput { output, shown, background, .. } = output;
-        let outcome = Outcome::from_exit(ended.exit, output, &disks);
-        let end =
-            (!ended.is_alive).then(|| EndReason::ByProgram(fatal(&outcome, ended.end).to_owned()));
-        let outcome = CellOutcome {
+        Ok(CellOutcome {
             cell: number,
-            outcome,
+            outcome: output.with_report(ended.exit, &disks),
             end: ended.end,
             shown,
             shown_dropped: ended.shown_dropped,
@@ -408,60 +369,85 @@ impl Task {
             background_dropped: ended.background_dropped,
             is_alive: ended.is_alive,
             times,
-        };
-        Ok((Ok(outcome), end))
+        })
     }
+}
 
-    async fn rewind(
-        &self,
-        sandbox: &mut Sandbox<Armed>,
-        cells: u32,
-    ) -> Result<Result<Rewound, SessionError>, EndReason> {
-        let message = message(Kind::Rewind, &Rewind { cells });
-        let rewound =
-            exchange(sandbox, message, None, SHORT_TIMEOUT, |(kind, payload), _| match kind {
-                Kind::Rewound => parse::<Rewound>(kind, &payload).map(Some),
-                other => Err(unexpected(other)),
-            });
-        match rewound.await {
-            Ok(rewound) if rewound.is_alive => Ok(Ok(rewound)),
-            Ok(_) => Err(EndReason::ByProgram("its checkpoints were gone".to_owned())),
-            Err(broken) => Err(EndReason::Lost(told(&broken))),
-        }
+/// Answers a call, whose caller may have gone away. Returns the end of the session, if that is the answer.
+fn send<T>(
+    to: oneshot::Sender<Result<T, SessionError>>,
+    answer: Result<T, SessionError>,
+) -> Option<EndReason> {
+    let end = end_of(&answer);
+    let _ = to.send(answer);
+    end
+}
+
+/// The end of the session, if that is the answer.
+fn end_of<T>(answer: &Result<T, SessionError>) -> Option<EndReason> {
+    match answer {
+        Err(SessionError::Ended(reason)) => Some(reason.clone()),
+        _ => None,
     }
+}
 
-    /// Why a session is gone whose stream is.
-    async fn lost(
-        &self,
-        sandbox: &mut Sandbox<Armed>,
-        broken: &Broken,
-        has_started: bool,
-    ) -> EndReason {
-        use crate::engine::SandboxState;
-        if !matches!(broken, Broken::Closed) || !has_started {
-            return EndReason::Lost(told(broken));
-        }
-        match sandbox.settled_state().await {
-            // The runner has ended, and with it the sandbox. Either the program killed it, or the kernel did because
-            // memory ran out.
-            Ok(SandboxState::Running | SandboxState::Ended) => EndReason::ByProgram(
-                "everything in its sandbox was killed, by the program or for want of memory"
-                    .to_owned(),
-            ),
-            Ok(state) => EndReason::Lost(format!("the sandbox is {state}")),
-            Err(error) => EndReason::Lost(error.to_string()),
+fn encode(request: &CellRequest, number: u32, disks: &[String]) -> Result<Vec<u8>, WireError> {
+    let cell = Cell {
+        number,
+        run: request.run.clone(),
+        disks: disks.to_vec(),
+        deadline: request.timeout,
+        output: request.output,
+        shown: request.shown,
+        files: request.files.clone(),
+        appended: request.appended.clone(),
+    };
+    start_message(Kind::Cell, &cell, request.workspace.tar(), &request.input)
+}
+
+fn from_failed(failed: &Failed) -> SessionError {
+    let message = said(&failed.message);
+    match failed.cause {
+        FailedCause::WorkspaceFull | FailedCause::Workspace => SessionError::Files(message),
+        FailedCause::Command | FailedCause::Packages | FailedCause::Protocol => {
+            SessionError::Command(message)
         }
     }
 }
 
-/// What a cell did with which its session has ended.
-fn fatal(outcome: &Outcome, end: Option<CellEnd>) -> &'static str {
-    match outcome.status {
-        _ if outcome.lacked_memory() => "a cell needed more memory than it can have",
-        Status::Timeout => "a cell ran longer than its timeout and had to be killed",
-        Status::OutputLimit => "a cell printed more than it may and had to be killed",
-        Status::Killed => "a cell was cancelled and had to be killed",
-        _ if end.is_some() => "a cell ended its interpreter",
-        _ => "what a command had started could not be ended",
+async fn rewind(sandbox: &mut Sandbox<Armed>, cells: u32) -> Result<Rewound, SessionError> {
+    let message = message(Kind::Rewind, &Rewind { cells })?;
+    let take = |kind, payload: &[u8]| match kind {
+        Kind::Rewound => Ok(Step::Last(wire::parse_message::<Rewound>(kind, payload)?)),
+        other => Err(WireError::Unexpected(other)),
+    };
+    let rewound = exchange(sandbox, message, REWIND_TIMEOUT, None, take).await?;
+    if !rewound.is_alive {
+        return Err(SessionError::Ended(EndReason::ByProgram(ProgramEnd::NoCheckpoints)));
+    }
+    Ok(rewound)
+}
+
+/// Why a sandbox has ended while a cell ran in it.
+async fn end_of_sandbox(sandbox: &mut Sandbox<Armed>) -> EndReason {
+    match sandbox.settled_state().await {
+        // When the runner has ended, so has the sandbox: the program killed it, or the kernel did because memory ran out.
+        Ok(SandboxState::Running | SandboxState::Ended) => {
+            EndReason::ByProgram(ProgramEnd::AllKilled)
+        }
+        Ok(state) => EndReason::lost(LossError::State(state)),
+        Err(error) => EndReason::lost(error),
+    }
+}
+
+/// How a cell has ended its session.
+fn fatal(cell: &CellOutcome) -> ProgramEnd {
+    match cell.outcome.status {
+        _ if cell.outcome.ran_out_of_memory() => ProgramEnd::OutOfMemory,
+        Status::Timeout => ProgramEnd::Timeout,
+        Status::OutputLimit => ProgramEnd::OutputLimit,
+        Status::Killed => ProgramEnd::Cancelled,
+        _ if cell.end.is_some() => ProgramEnd::InterpreterEnded,
+        _ => ProgramEnd::ProcessesLeft,
     }
 }

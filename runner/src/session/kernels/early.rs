@@ -1,11 +1,11 @@
-//! What is shown between two cells.
+//! Things that are shown between two cells.
 
 use isolator_runner::wire::session::SHOWN_OVERHEAD;
 
-/// Most bytes of it.
+/// Maximum size of them, in bytes.
 const MOST_EARLY: u64 = 1 << 20;
 
-/// What threads and timers of earlier cells have shown between two cells. It belongs to the next one.
+/// Things that threads and timers of earlier cells have shown between two cells. They belong to the next one.
 #[derive(Default)]
 pub(in crate::session) struct Early {
     /// The forms of each thing.

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 
+use crate::poll;
 use crate::session::channel::Channel;
 
 /// A process of the kernel.
@@ -14,7 +15,7 @@ pub(in crate::session) struct KernelProcess {
     /// Readable once the process has ended.
     pub(super) pidfd: OwnedFd,
     pub(in crate::session) channel: Channel,
-    /// How many cells have made its state.
+    /// Number of cells that have made its state.
     pub(super) depth: u32,
     /// The processes that were there when the first cell that is undone with it began, if there is one. All others belong to its
     /// cells.
@@ -27,8 +28,7 @@ impl KernelProcess {
     }
 
     pub(in crate::session) fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        matches!(poll(&mut fds, Some(&rustix::event::Timespec::default())), Ok(1..))
+        matches!(poll::wait(&mut [poll::readable(self.pidfd())], Duration::ZERO), Ok(true))
     }
 
     pub(in crate::session) fn signal(&self, signal: Signal) {

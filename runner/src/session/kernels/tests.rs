@@ -1,20 +1,20 @@
-//! Undoing cells, with processes that only give answers in place of a kernel's.
+//! Undoing cells, with processes that only give answers instead of a kernel's.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command};
 
 use super::*;
 
-/// What a kernel says that can't do what it was asked.
+/// The answer of a kernel that can't do what it was asked.
 const DEAF: &[u8] = b"e\0\0\0\x05\0\0\0\0\0";
 
-/// What a kernel says that is the session again, but makes no checkpoint.
+/// The answer of a kernel that is the session again, but makes no checkpoint.
 const RESUMED: &[u8] = b"p\0\0\0\x01\x01";
 
-/// What a kernel says that begins a cell without a checkpoint.
+/// The answer of a kernel that begins a cell without a checkpoint.
 const STARTED: &[u8] = b"s\0\0\0\x01\x01";
 
-/// What stands behind a process of a kernel: a process that does nothing, and its end of the channel.
+/// The other side of a [`KernelProcess`]: a process that does nothing, and its end of the channel.
 struct Behind {
     process: Child,
     channel: UnixStream,
@@ -44,8 +44,8 @@ impl Drop for Behind {
     }
 }
 
-/// A process of a kernel that gives these answers, whatever it is asked. It knows of no other process: or every process of this
-/// machine that it does not know would be killed with it.
+/// A process of a kernel that gives these answers, whatever it is asked. It has no list of other processes: all processes of this
+/// machine that are missing from such a list would be killed.
 fn process(depth: u32, answers: &[u8]) -> (KernelProcess, Behind) {
     let process = Command::new("sleep").arg("60").spawn().unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -66,7 +66,7 @@ fn kernels(checkpoints: Vec<KernelProcess>, current: KernelProcess, is_prepared:
         is_prepared,
         is_deaf: false,
         early: Early::default(),
-        own_pipes: (None, None),
+        own_pipes: [None, None],
     }
 }
 

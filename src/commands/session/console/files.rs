@@ -21,7 +21,7 @@ const NOTHING: &str = "true";
 impl Console<'_> {
     /// The code of a file.
     pub(super) fn read_code(&self, file: &str) -> anyhow::Result<String> {
-        let most = self.config.limits.files.total;
+        let most = self.config.limits.files().total;
         let size = std::fs::metadata(file).with_context(|| file.to_owned())?.len();
         if size > most {
             bail!("{file}: a cell may have {most} bytes (limits.maxFilesKB)");

@@ -1,4 +1,4 @@
-//! The binder: a fork of the launcher that brings sets of packages into sandboxes.
+//! The binder: a fork of the launcher that mounts sets of packages in sandboxes.
 //!
 //! A request waits for its set, so this must not wait until the launcher has made the sandbox that it is making. The binder
 //! mounts the set where the launcher's mounts are, goes into the sandbox's mounts for two system calls, and returns. Nothing in the
@@ -34,29 +34,42 @@ pub(super) fn serve(server: &OwnedFd) -> io::Result<()> {
     let home = File::open("/proc/self/ns/mnt")?;
     while let Some((BindRequest { set }, descriptors)) = protocol::receive(server)? {
         let bound = match descriptors.first() {
-            Some(process) => bind(&set, process, &home)?,
-            None => Err(io::Error::other("the server sent no sandbox")),
+            Some(process) => bind(&set, process, &home),
+            None => Err(BindError::NoSandbox),
         };
-        let error = bound.err().map(|error| error.to_string());
+        let error = match bound {
+            Err(BindError::NotReturned(error)) => return Err(error),
+            bound => bound.err().map(|error| error.to_string()),
+        };
         protocol::send(server, &BindReply { error }, &[])?;
     }
     Ok(())
 }
 
-/// The outer error is that this process is still among the mounts of a sandbox.
-fn bind(set: &Path, process: &OwnedFd, home: &File) -> io::Result<io::Result<()>> {
-    let what = |what: &'static str| move |error| io::Error::other(format!("{what}: {error}"));
-    let mounted = match mount(set) {
-        Ok(mounted) => mounted,
-        Err(error) => return Ok(Err(what("the set can't be mounted")(error))),
-    };
-    let entered = move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::MOUNT);
-    if let Err(error) = entered {
-        return Ok(Err(what("the sandbox's mounts can't be entered")(error.into())));
-    }
-    let placed = place(&mounted).map_err(what("the set can't be mounted in the sandbox"));
-    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount))?;
-    Ok(placed)
+/// Why a set was not mounted in a sandbox.
+#[derive(Debug, thiserror::Error)]
+enum BindError {
+    #[error("the server sent no sandbox")]
+    NoSandbox,
+    #[error("the set can't be mounted: {0}")]
+    NotMounted(#[source] io::Error),
+    #[error("the sandbox's mounts can't be entered: {0}")]
+    NotEntered(#[source] io::Error),
+    #[error("the set can't be mounted in the sandbox: {0}")]
+    NotPlaced(#[source] io::Error),
+    /// This process is still among the mounts of the sandbox, and must end.
+    #[error("the binder can't return from a sandbox: {0}")]
+    NotReturned(#[source] io::Error),
+}
+
+fn bind(set: &Path, process: &OwnedFd, home: &File) -> Result<(), BindError> {
+    let mounted = mount(set).map_err(BindError::NotMounted)?;
+    move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::MOUNT)
+        .map_err(|error| BindError::NotEntered(error.into()))?;
+    let placed = place(&mounted);
+    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount))
+        .map_err(|error| BindError::NotReturned(error.into()))?;
+    placed.map_err(BindError::NotPlaced)
 }
 
 /// Mounts a set, nowhere yet.
@@ -76,7 +89,7 @@ fn mount(set: &Path) -> io::Result<OwnedFd> {
 pub(in crate::engine::embedded) fn layers(set: &Path) -> Option<String> {
     let is_plain = |part: Component<'_>| {
         let Component::Normal(part) = part else { return false };
-        // What would end the path, or the option, in an overlay's.
+        // Characters that would end the path, or the option, of an overlay.
         !part.as_encoded_bytes().iter().any(|byte| b":,\\".contains(byte))
     };
     let is_path = set.components().next().is_some() && set.components().all(is_plain);
@@ -84,7 +97,7 @@ pub(in crate::engine::embedded) fn layers(set: &Path) -> Option<String> {
     is_path.then(|| format!("{}:{EMPTY}", path.display()))
 }
 
-/// Puts it where it belongs, as seen from inside the sandbox.
+/// Moves it to its mount point, as seen from inside the sandbox.
 fn place(mounted: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

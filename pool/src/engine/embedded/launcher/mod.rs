@@ -27,6 +27,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
 
 use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::error::LibcontainerError;
 use libcontainer::syscall::syscall::SyscallType;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{
@@ -65,8 +66,8 @@ pub(super) const ROOTLESS: &str = "rootless";
 /// The argument of the inner process.
 const INNER: &str = "inner";
 
-/// Where the launcher mounts what sandboxes are made from. Every system has this directory, and the launcher,
-/// which has its own mount namespace, does not need what was in it.
+/// The directory in which the launcher mounts the parts of sandboxes. Every system has it, and the launcher, which has its own
+/// mount namespace, does not need its content.
 const VIEW: &str = "/tmp";
 
 /// Where `libcontainer` keeps the state of its containers.
@@ -114,7 +115,7 @@ pub fn run(arguments: &[String], log: impl FnOnce()) -> Option<ExitCode> {
     })
 }
 
-/// If nobody can be told, the sandboxes must be made all the same.
+/// An error of standard error is ignored: the sandboxes must be made all the same.
 fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped(message));
 }
@@ -149,19 +150,19 @@ fn become_root_of_a_namespace() -> io::Result<()> {
 
 fn enter_namespaces() -> io::Result<()> {
     unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS)?;
-    // What is unmounted on the host must not stay mounted here, and nothing propagates back.
+    // Mounts that the host removes must not stay here, and nothing propagates back.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     Ok(mount_change("/", slave)?)
 }
 
 #[allow(unsafe_code)]
 fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the process has a single thread and shares its descriptors with nobody.
+    // SAFETY: the process has a single thread and shares its descriptors with no other.
     Ok(unsafe { unshare_unsafe(namespaces) }?)
 }
 
 fn inner() -> io::Result<()> {
-    // Nobody inside a namespace can kill its process 1; this signal comes from outside.
+    // No process inside a namespace can kill its process 1; this signal comes from outside.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // Otherwise sandboxes would keep the groups of the server's user.
     set_thread_groups(&[])?;
@@ -233,7 +234,7 @@ fn mount_paths(paths: &LauncherPaths) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts what no sandbox is made from. Every sandbox begins with a copy of all mounts, and `libcontainer` reads the
+/// Unmounts everything that sandboxes don't need. Every sandbox begins with a copy of all mounts, and `libcontainer` reads the
 /// list of them a dozen times for each.
 fn unmount_the_rest() -> io::Result<()> {
     // The kernel mounts those of a sandbox only where it sees the machine's.
@@ -272,6 +273,27 @@ fn set_apart_from_sandboxes() {
 struct Filters {
     program: Rc<[BpfProgram]>,
     template: Rc<[BpfProgram]>,
+}
+
+/// Why a sandbox was not made. The server gets the message.
+#[derive(Debug, thiserror::Error)]
+enum CreateError {
+    #[error("{0}")]
+    Group(#[source] io::Error),
+    #[error("the sandbox's users can't be mapped: {0}")]
+    Users(#[source] io::Error),
+    #[error("the sandbox's files can't be mounted: {0}")]
+    Files(#[source] io::Error),
+    #[error("the sandbox's loopback interface can't be brought up: {0}")]
+    Loopback(#[source] io::Error),
+    #[error("{} ({log})", error_chain(source))]
+    Container { source: Box<LibcontainerError>, log: String },
+    #[error("the sandbox has no process")]
+    NoProcess,
+    #[error(transparent)]
+    Library(#[from] LibcontainerError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 struct Launcher {
@@ -340,7 +362,7 @@ impl Launcher {
                 joined_group.map_or(Ok(()), JoinedGroup::leave)?;
                 created
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(CreateError::Group(error)),
         };
         let (answer, descriptors) = match created {
             Ok((pid, descriptors)) => {
@@ -350,7 +372,7 @@ impl Launcher {
             }
             Err(error) => {
                 remove_files(&name);
-                (LauncherReply::failed(name, error), Vec::new())
+                (LauncherReply::failed(name, error_chain(&error)), Vec::new())
             }
         };
         protocol::send(&self.server, &answer, &descriptors)
@@ -361,15 +383,14 @@ impl Launcher {
         name: &str,
         spec: Value,
         kind: SandboxKind,
-    ) -> Result<(Pid, Vec<OwnedFd>), String> {
+    ) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
         let SandboxKind::Image { image, layer, role } = kind else {
             return self.try_create(name, &spec, false);
         };
         let mut spec = spec;
         let users = match &role {
             Role::Program { entered_by: Some((owner, ids)) } => {
-                let users = user_namespace::make(*owner, *ids)
-                    .map_err(|error| format!("the sandbox's users can't be mapped: {error}"))?;
+                let users = user_namespace::make(*owner, *ids).map_err(CreateError::Users)?;
                 user_namespace::join(&mut spec, &users);
                 Some(users)
             }
@@ -386,8 +407,7 @@ impl Launcher {
             Devices::Own => files.with_devices(),
             Devices::Host => Ok(files),
         });
-        let files =
-            files.map_err(|error| format!("the sandbox's files can't be mounted: {error}"))?;
+        let files = files.map_err(CreateError::Files)?;
         let created = self.try_create(name, &spec, is_template);
         // The sandbox's own namespaces have them now.
         drop((files, users));
@@ -401,7 +421,7 @@ impl Launcher {
         name: &str,
         spec: &Value,
         is_template: bool,
-    ) -> Result<(Pid, Vec<OwnedFd>), String> {
+    ) -> Result<(Pid, Vec<OwnedFd>), CreateError> {
         let bundle = Path::new(BUNDLES).join(name);
         let prepare = || -> io::Result<_> {
             fs::create_dir(&bundle)?;
@@ -410,15 +430,14 @@ impl Launcher {
             let stream = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
             Ok((stream, pipe_with(PipeFlags::CLOEXEC)?))
         };
-        let ((ours, theirs), (log, their_log)) = prepare().map_err(|error| error_chain(&error))?;
-        // What a template prints is no message.
+        let ((ours, theirs), (log, their_log)) = prepare()?;
+        // The output of a template is no message.
         let their_output = if is_template { &their_log } else { &theirs };
-        let their_output = their_output.try_clone().map_err(|error| error_chain(&error))?;
+        let their_output = their_output.try_clone()?;
         let programs = if is_template { &self.filters.template } else { &self.filters.program };
         let built = ContainerBuilder::new(name.to_owned(), SyscallType::default())
             .with_executor(Exec { programs: Rc::clone(programs) })
-            .with_root_path(STATE)
-            .map_err(|error| error_chain(&error))?
+            .with_root_path(STATE)?
             .with_stdin(theirs)
             .with_stdout(their_output)
             .with_stderr(their_log)
@@ -426,19 +445,17 @@ impl Launcher {
             .with_systemd(false)
             .with_detach(true)
             .build();
-        let mut container = built.map_err(|error| {
+        let mut container = built.map_err(|source| {
             // The failure was in another process, whose log says more than its error.
-            format!("{} ({})", error_chain(&error), read_log(&log))
+            CreateError::Container { source: Box::new(source), log: read_log(&log) }
         })?;
         let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
-        let pid = pid.ok_or("the sandbox has no process")?;
+        let pid = pid.ok_or(CreateError::NoProcess)?;
         let loopback = if is_template { Ok(()) } else { loopback::bring_up(pid) };
         let started = loopback
-            .map_err(|error| {
-                format!("the sandbox's loopback interface can't be brought up: {error}")
-            })
-            .and_then(|()| container.start().map_err(|error| error_chain(&error)));
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
+            .map_err(CreateError::Loopback)
+            .and_then(|()| container.start().map_err(CreateError::from));
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
         if let Err(error) = started {
             let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
             let _ = waitpid(Some(pid), WaitOptions::empty());
@@ -471,7 +488,7 @@ fn remove_folder(folder: &Path) {
     }
 }
 
-/// What a log holds now, on one line.
+/// The current content of a log, on one line.
 fn read_log(log: &OwnedFd) -> String {
     let mut said = vec![0; MAX_LOG];
     let read = rustix::io::ioctl_fionbio(log, true)

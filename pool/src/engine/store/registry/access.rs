@@ -1,4 +1,4 @@
-//! How the server shows a registry that it may read an image: with a password, or with a token that it gets for it.
+//! Authorization at a registry: with a password, or with a token that is fetched with it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,21 +8,22 @@ use reqwest::{Response, Url};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
+use super::error::RegistryError;
 use super::http::{Http, place};
 use crate::engine::store::credentials::Login;
 
 /// Longest answer of a token server, in bytes. Tokens have a few thousand.
 const MAX_TOKEN_ANSWER: u64 = 256 << 10;
 
-/// What the registry gets with each request.
+/// The authorization for the requests to a registry.
 pub(super) struct Access {
     login: Option<Login>,
-    /// What is asked for: to read one repository.
+    /// The requested right: to read one repository.
     scope: String,
     current: Mutex<Option<HeaderValue>>,
 }
 
-/// What a registry asks for.
+/// The authorization that a registry requires.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Basic,
@@ -42,18 +43,19 @@ impl Access {
         Self { login, scope, current: Mutex::default() }
     }
 
-    /// What to send.
+    /// The header to send.
     pub(super) async fn current(&self) -> Option<HeaderValue> {
         self.current.lock().await.clone()
     }
 
-    /// Gets what the registry asks for in its refusal of what was `sent`. `None` if there is nothing to try.
+    /// Fetches the authorization that a registry requires when it refuses the one that was `sent`. `None` if there is nothing
+    /// to try.
     pub(super) async fn renew(
         &self,
         http: &Http,
         sent: Option<&HeaderValue>,
         refusal: &Response,
-    ) -> Result<Option<HeaderValue>, String> {
+    ) -> Result<Option<HeaderValue>, RegistryError> {
         let mut current = self.current.lock().await;
         if current.as_ref() != sent {
             // Another request has done so meanwhile.
@@ -79,19 +81,20 @@ impl Access {
         http: &Http,
         realm: &str,
         service: Option<&str>,
-    ) -> Result<String, String> {
-        let mut url = Url::parse(realm).map_err(|_| "its token server has no address")?;
+    ) -> Result<String, RegistryError> {
+        let mut url = Url::parse(realm).map_err(|_| RegistryError::NoTokenServer)?;
         url.query_pairs_mut().append_pair("scope", &self.scope);
         url.query_pairs_mut().extend_pairs(service.map(|service| ("service", service)));
         let login = self.login.as_ref().map(|login| secret(&basic(login))).transpose()?;
         let answer = http.send(&url, "application/json", login.as_ref()).await?;
         if !answer.status().is_success() {
-            return Err(format!("{} gives no token: {}", place(&url), answer.status()));
+            let (place, status) = (place(&url), answer.status());
+            return Err(RegistryError::NoToken { place, status });
         }
         let answer = http.body(answer, MAX_TOKEN_ANSWER).all().await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&answer).ok();
         let token = answer.and_then(|answer| answer.token.or(answer.access_token));
-        token.ok_or_else(|| format!("{} answers without a token", place(&url)))
+        token.ok_or_else(|| RegistryError::AnswerWithoutToken(place(&url)))
     }
 }
 
@@ -116,9 +119,9 @@ fn basic(login: &Login) -> String {
 }
 
 /// A header that is not logged.
-fn secret(text: &str) -> Result<HeaderValue, String> {
+fn secret(text: &str) -> Result<HeaderValue, RegistryError> {
     let value = HeaderValue::from_str(text);
-    let mut value = value.map_err(|_| "its token has characters that can't be sent")?;
+    let mut value = value.map_err(|_| RegistryError::UnsendableToken)?;
     value.set_sensitive(true);
     Ok(value)
 }

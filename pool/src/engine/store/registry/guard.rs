@@ -1,4 +1,4 @@
-//! Which addresses a registry may lead the server to.
+//! The check of addresses that a registry leads the server to.
 //!
 //! Redirects and the addresses of token servers come from the registry, which is not trusted. The server often
 //! runs inside a company's network, and requests from there reach what the registry itself can't.
@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use super::error::RefusedAddress;
 
 /// From where an address can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,15 +41,15 @@ impl Guard {
     }
 
     /// Checks an address that came from the registry. The addresses of a name are checked when it is looked up.
-    pub(super) fn check(&self, url: &Url) -> Result<(), String> {
-        // Nobody can listen in on a registry of this machine.
+    pub(super) fn check(&self, url: &Url) -> Result<(), RefusedAddress> {
+        // The traffic to a registry on this machine can't be intercepted.
         let is_safe = match url.scheme() {
             "https" => true,
             "http" => self.registry.scheme() == "http" && url.host() == self.registry.host(),
             _ => false,
         };
         if !is_safe {
-            return Err("it would not be encrypted".to_owned());
+            return Err(RefusedAddress::Unencrypted);
         }
         let host = url.host_str().unwrap_or_default();
         match host.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -61,7 +63,7 @@ impl Guard {
     }
 
     /// Whether a host may have an address.
-    fn admit(&self, host: &str, address: IpAddr) -> Result<(), String> {
+    fn admit(&self, host: &str, address: IpAddr) -> Result<(), RefusedAddress> {
         let there = reach(address);
         let here = if self.is_registry(host) {
             *self.reach.get_or_init(|| there)
@@ -71,7 +73,7 @@ impl Guard {
         match (here, there) {
             (_, Reach::Public) | (Reach::Machine, Reach::Private) => Ok(()),
             (here, there) if here == there => Ok(()),
-            _ => Err(format!("{address} is not a public address, and the registry is elsewhere")),
+            _ => Err(RefusedAddress::NotPublic(address)),
         }
     }
 
@@ -80,7 +82,11 @@ impl Guard {
     }
 
     /// The addresses of a name that may be used.
-    fn select(&self, name: &str, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, String> {
+    fn select(
+        &self,
+        name: &str,
+        mut found: Vec<SocketAddr>,
+    ) -> Result<Vec<SocketAddr>, RefusedAddress> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if !names.contains(name) {
             return Ok(found);
@@ -91,13 +97,15 @@ impl Guard {
         let mut refused = None;
         found.retain(|address| match self.admit(name, address.ip()) {
             Ok(()) => true,
-            Err(message) => {
-                refused.get_or_insert(message);
+            Err(error) => {
+                refused.get_or_insert(error);
                 false
             }
         });
         match refused {
-            Some(message) if found.is_empty() => Err(format!("{name}: {message}")),
+            Some(source) if found.is_empty() => {
+                Err(RefusedAddress::Name { name: name.to_owned(), source: source.into() })
+            }
             _ => Ok(found),
         }
     }

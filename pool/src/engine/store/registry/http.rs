@@ -1,5 +1,4 @@
-//! Requests to a registry whose answers are bounded: in their size, in the time that they take, and in where they
-//! lead.
+//! Requests to a registry. The size, the time and the redirects of answers are bounded.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,12 +9,12 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use tokio::time::timeout;
 
+use super::error::RegistryError;
 use super::guard::{Guard, Resolver};
-use crate::error_chain::error_chain;
 use crate::quote::quoted;
 
 /// Redirects of one request. Registries use one or two, to their object storage.
-const MAX_REDIRECTS: usize = 5;
+pub(super) const MAX_REDIRECTS: usize = 5;
 
 /// The slowest registry that is waited for, in bytes for each second.
 const MIN_SPEED: u64 = 8 << 10;
@@ -31,7 +30,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub(super) fn new(registry: &Url, patience: Duration) -> Result<Self, String> {
+    pub(super) fn new(registry: &Url, patience: Duration) -> Result<Self, RegistryError> {
         // Fails if it was installed before, which is fine: this program has only one provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let guard = Arc::new(Guard::new(registry.clone()));
@@ -42,7 +41,7 @@ impl Http {
             .dns_resolver(Arc::new(Resolver(Arc::clone(&guard))))
             .user_agent(USER_AGENT)
             .build();
-        let client = client.map_err(|error| error_chain(&error))?;
+        let client = client.map_err(RegistryError::Client)?;
         Ok(Self { client, guard, patience })
     }
 
@@ -52,17 +51,20 @@ impl Http {
         url: &Url,
         accept: &'static str,
         authorization: Option<&HeaderValue>,
-    ) -> Result<Response, String> {
-        self.guard.check(url).map_err(|why| format!("{} was not asked: {why}", place(url)))?;
+    ) -> Result<Response, RegistryError> {
+        let place = place(url);
+        if let Err(source) = self.guard.check(url) {
+            return Err(RegistryError::NotAsked { place, source });
+        }
         let mut request = self.client.get(url.clone()).header(ACCEPT, accept);
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
         match timeout(self.patience, request.send()).await {
-            Ok(sent) => sent.map_err(|error| error_chain(&error.without_url())),
-            Err(_) => Err(format!("no answer within {:?}", self.patience)),
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(RegistryError::Request { place, source: error.without_url() }),
+            Err(_) => Err(RegistryError::NoAnswer { place, patience: self.patience }),
         }
-        .map_err(|why| format!("{}: {why}", place(url)))
     }
 
     /// Sends a request and follows redirects. Only the registry itself gets the authorization. Also returns whether
@@ -72,7 +74,7 @@ impl Http {
         url: &Url,
         accept: &'static str,
         authorization: Option<&HeaderValue>,
-    ) -> Result<(Response, bool), String> {
+    ) -> Result<(Response, bool), RegistryError> {
         let registry = url.origin();
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
@@ -84,9 +86,9 @@ impl Http {
             }
             let target = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             let target = target.and_then(|target| url.join(target).ok());
-            url = target.ok_or_else(|| format!("{} redirects to no address", place(&url)))?;
+            url = target.ok_or_else(|| RegistryError::NoTarget(place(&url)))?;
         }
-        Err(format!("it redirects more than {MAX_REDIRECTS} times"))
+        Err(RegistryError::TooManyRedirects)
     }
 
     /// The content of an answer, of which at most `most` bytes are read.
@@ -106,7 +108,7 @@ pub(super) struct Body {
 
 impl Body {
     /// The next part.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, String> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, RegistryError> {
         let is_long = self.answer.content_length().is_some_and(|length| length > self.most);
         if is_long && self.received == 0 {
             return Err(self.too_long());
@@ -116,19 +118,21 @@ impl Body {
         let started = Instant::now();
         let part = timeout(allowed.saturating_sub(self.waited), self.answer.chunk()).await;
         self.waited += started.elapsed();
+        let place = || place(self.answer.url());
         let part = part.map_err(|_| {
-            let (place, received) = (place(self.answer.url()), self.received);
-            format!("{place} is too slow: {received} bytes of an answer in {:.0?}", self.waited)
+            let (received, waited) = (self.received, self.waited);
+            RegistryError::TooSlow { place: place(), received, waited }
         })?;
-        let part = part.map_err(|error| {
-            format!("{}: {}", place(self.answer.url()), error_chain(&error.without_url()))
+        let part = part.map_err(|error| RegistryError::Request {
+            place: place(),
+            source: error.without_url(),
         })?;
         self.received += part.as_ref().map_or(0, |part| part.len() as u64);
         if self.received > self.most { Err(self.too_long()) } else { Ok(part) }
     }
 
     /// All of it.
-    pub(super) async fn all(mut self) -> Result<Vec<u8>, String> {
+    pub(super) async fn all(mut self) -> Result<Vec<u8>, RegistryError> {
         let mut content = Vec::new();
         while let Some(part) = self.next().await? {
             content.extend_from_slice(&part);
@@ -136,8 +140,8 @@ impl Body {
         Ok(content)
     }
 
-    fn too_long(&self) -> String {
-        format!("{} sends an answer of more than {} bytes", place(self.answer.url()), self.most)
+    fn too_long(&self) -> RegistryError {
+        RegistryError::TooLong { place: place(self.answer.url()), most: self.most }
     }
 }
 

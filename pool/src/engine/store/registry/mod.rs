@@ -1,8 +1,8 @@
-//! A client of a registry that is not trusted: what it reads is bounded, and so is where it goes.
-//!
-//! `http` bounds answers, `guard` says which addresses are asked, and `access` holds what opens a repository.
+//! A client of a registry that is not trusted: the size of its answers and the addresses that it leads to are bounded.
+//! `http` bounds answers, `guard` checks addresses, and `access` holds the credentials for a repository.
 
 mod access;
+mod error;
 mod guard;
 mod http;
 
@@ -16,6 +16,7 @@ use serde::de::IgnoredAny;
 use tokio::io::AsyncWriteExt;
 
 use self::access::Access;
+use self::error::RegistryError;
 use self::http::{Http, place};
 use super::blobs::blob;
 use super::credentials;
@@ -23,6 +24,7 @@ use super::digest::Digest;
 use super::error::{IoContext, StoreError};
 use super::layout::{MAX_INDEX_DEPTH, digest_of, fits};
 use super::limits::Limits;
+use crate::engine::docker_config;
 use crate::quote::quoted;
 
 /// The kinds of manifests and indexes that are read.
@@ -32,7 +34,7 @@ const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, \
 
 const ANYTHING: &str = "*/*";
 
-/// What is read of the content of an error, in bytes. Registries write a few hundred.
+/// Maximum read of the content of an error, in bytes. Registries write a few hundred.
 const MAX_ERROR: u64 = 64 << 10;
 
 /// A client of a registry, for one image.
@@ -45,7 +47,7 @@ pub(super) struct Registry<'a> {
     http: Http,
 }
 
-/// What tells a manifest from an index.
+/// The fields that tell a manifest from an index.
 #[derive(Deserialize)]
 struct Outline {
     manifests: Option<IgnoredAny>,
@@ -53,12 +55,12 @@ struct Outline {
 }
 
 #[derive(Deserialize)]
-struct Errors {
-    errors: Vec<RegistryError>,
+struct ErrorReply {
+    errors: Vec<ErrorDetail>,
 }
 
 #[derive(Deserialize)]
-struct RegistryError {
+struct ErrorDetail {
     code: String,
     message: Option<String>,
 }
@@ -70,16 +72,16 @@ impl<'a> Registry<'a> {
         let protocol = if is_local(registry) { "http" } else { "https" };
         let path = reference.repository();
         let repository = Url::parse(&format!("{protocol}://{registry}/v2/{path}/"));
-        let unusable = |message: String| StoreError::Registry { name: reference.whole(), message };
-        let repository = repository.map_err(|error| unusable(error.to_string()))?;
-        let http = Http::new(&repository, limits.patience).map_err(unusable)?;
-        let login = credentials::find(credentials::directory().as_deref(), reference.registry());
+        let failed = |error| StoreError::registry(reference.whole(), error);
+        let repository = repository.map_err(|error| failed(RegistryError::Address(error)))?;
+        let http = Http::new(&repository, limits.patience).map_err(failed)?;
+        let login = credentials::find(docker_config::directory().as_deref(), reference.registry());
         let access = Access::new(login, path);
         Ok(Self { reference, limits, repository, access, http })
     }
 
-    fn error(&self, message: String) -> StoreError {
-        StoreError::Registry { name: self.reference.whole(), message }
+    fn error(&self, error: RegistryError) -> StoreError {
+        StoreError::registry(self.reference.whole(), error)
     }
 
     /// The manifest of the image for this machine.
@@ -94,7 +96,7 @@ impl<'a> Registry<'a> {
             let json = self.describe(wanted.as_ref()).await?;
             let outline: Outline = self.parse(&json)?;
             match (outline.manifests, outline.layers) {
-                // Others could read it as the other one.
+                // Another client could read it as the other kind.
                 (Some(_), Some(_)) => return Err(self.unusable("it is a manifest and an index")),
                 (None, _) => return self.check_layers(self.parse(&json)?),
                 (Some(_), None) => {}
@@ -113,7 +115,7 @@ impl<'a> Registry<'a> {
         let name = digest.map_or_else(|| self.reference.tag().unwrap_or("latest"), Digest::as_str);
         let answer = self.get(&format!("manifests/{name}"), MANIFESTS).await?;
         let read = self.http.body(answer, self.limits.description).all().await;
-        let json = read.map_err(|message| self.error(message))?;
+        let json = read.map_err(|error| self.error(error))?;
         if let Some(digest) = digest {
             Digest::of(&json).expect(&format!("manifest {name}"), digest)?;
         }
@@ -150,7 +152,7 @@ impl<'a> Registry<'a> {
         let path = directory.join(blob(&digest));
         let mut file = tokio::fs::File::create_new(&path).await.at("make", &path)?;
         let mut hash = Digest::start();
-        while let Some(part) = body.next().await.map_err(|message| self.error(message))? {
+        while let Some(part) = body.next().await.map_err(|error| self.error(error))? {
             hash.add(&part);
             file.write_all(&part).await.at("write", &path)?;
         }
@@ -160,15 +162,18 @@ impl<'a> Registry<'a> {
 
     /// Asks for something of the repository.
     async fn get(&self, path: &str, accept: &'static str) -> Result<Response, StoreError> {
-        let url = self.repository.join(path).map_err(|error| self.error(error.to_string()))?;
-        let answer = self.ask(&url, accept).await.map_err(|message| self.error(message))?;
+        let url = self
+            .repository
+            .join(path)
+            .map_err(|error| self.error(RegistryError::Address(error)))?;
+        let answer = self.ask(&url, accept).await.map_err(|error| self.error(error))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
         let (place, status) = (place(answer.url()), answer.status());
         let mut message = format!("{place} answers {status}");
         if let Ok(content) = self.http.body(answer, MAX_ERROR).all().await
-            && let Ok(Errors { errors }) = serde_json::from_slice(&content)
+            && let Ok(ErrorReply { errors }) = serde_json::from_slice(&content)
             && let Some(first) = errors.first()
         {
             let said = quoted(first.message.as_deref().unwrap_or(&first.code));
@@ -177,13 +182,13 @@ impl<'a> Registry<'a> {
         if status == StatusCode::UNAUTHORIZED {
             message.push_str(". If the image is private, log in with `docker login` first");
         }
-        Err(self.error(message))
+        Err(self.error(RegistryError::Refused(message)))
     }
 
-    async fn ask(&self, url: &Url, accept: &'static str) -> Result<Response, String> {
+    async fn ask(&self, url: &Url, accept: &'static str) -> Result<Response, RegistryError> {
         let sent = self.access.current().await;
         let (answer, is_own) = self.http.follow(url, accept, sent.as_ref()).await?;
-        // A stranger to whom the registry leads is told nothing about who asks.
+        // Another server that the registry leads to gets no credentials.
         if answer.status() != StatusCode::UNAUTHORIZED || !is_own {
             return Ok(answer);
         }
@@ -202,7 +207,7 @@ impl<'a> Registry<'a> {
     }
 }
 
-/// Whether a registry is on this machine, so that nobody can listen in.
+/// Whether a registry is on this machine, so that its traffic can't be intercepted.
 fn is_local(registry: &str) -> bool {
     let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
     matches!(host, "localhost" | "127.0.0.1")

@@ -18,7 +18,7 @@ use rustix::fs::{FileType, Mode, RawMode, fchmod, futimens};
 use super::blocking_job::BlockingJob;
 use super::check::{check, times};
 use super::description::Description;
-use super::error::{StoreError, is_full};
+use super::error::{Canceled, StoreError, is_full};
 use super::limits::Limits;
 use super::mountpoints;
 use super::path::{self, Meaning};
@@ -58,16 +58,14 @@ struct LayerState {
 }
 
 /// Why an entry was not unpacked.
+#[derive(Debug, thiserror::Error)]
 enum EntryError {
+    #[error("{0}")]
     Refused(String),
-    Io(io::Error),
-    Store(StoreError),
-}
-
-impl From<io::Error> for EntryError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Canceled(#[from] Canceled),
 }
 
 impl From<rustix::io::Errno> for EntryError {
@@ -106,16 +104,13 @@ impl<'a> Unpacker<'a> {
             entry = header.path.escape_ascii().to_string();
             self.entry(&mut layer, header, content)
         });
-        unpacked.map_err(|fault| match fault {
-            EntryError::Store(error) => error,
+        unpacked.map_err(|error| match error {
+            EntryError::Canceled(canceled) => canceled.into(),
             EntryError::Io(source) if is_full(&source) => {
                 StoreError::Io { what: format!("can't unpack {label}"), source }
             }
-            EntryError::Io(error) => {
+            error => {
                 StoreError::Entry { layer: label.to_owned(), entry, reason: error.to_string() }
-            }
-            EntryError::Refused(reason) => {
-                StoreError::Entry { layer: label.to_owned(), entry, reason }
             }
         })
     }
@@ -126,7 +121,7 @@ impl<'a> Unpacker<'a> {
         header: &Header,
         content: &mut dyn Read,
     ) -> Result<(), EntryError> {
-        self.job.check_canceled().map_err(EntryError::Store)?;
+        self.job.check_canceled()?;
         self.count(1)?;
         match path::meaning(&header.path, self.limits.path)? {
             Meaning::Root => self.change_root(header),
@@ -200,7 +195,7 @@ impl<'a> Unpacker<'a> {
         names.iter().try_for_each(|name| self.hide(layer, place, name))
     }
 
-    /// Removes what earlier layers have at a name; what this layer created stays.
+    /// Removes the content of earlier layers at a name; that of this layer stays.
     fn hide(
         &mut self,
         layer: &LayerState,

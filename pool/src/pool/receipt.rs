@@ -1,4 +1,4 @@
-//! How a request was served, or why it was not.
+//! Receipts: how a request was served, or why it was not.
 
 use std::time::Duration;
 
@@ -6,19 +6,21 @@ use super::admission::AdmissionError;
 use super::session::SessionError;
 use super::sizing::LeadTime;
 use super::{CheckoutError, Start};
+use crate::engine::EngineError;
 use crate::engine::limits::LimitKind;
 use crate::run::{RunError, RunTimes};
+use crate::sandbox::SandboxError;
 
-/// What a call found of its pool when it took a sandbox.
+/// The state of a pool when a call took a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FoundPool {
-    /// When, since the pools were started.
+    /// Time of the call, since the pools were started.
     pub at: Duration,
-    /// How many sandboxes of the pool were being made.
+    /// Number of sandboxes of the pool that were being made.
     pub depth: usize,
-    /// How long replacing one typically took, if some were made.
+    /// Typical time for replacing one, if some were made.
     pub lead: Option<LeadTime>,
-    /// Bytes of each that waited, if that was measured.
+    /// Memory of each sandbox that waited, in bytes, if that was measured.
     pub sandbox_bytes: Option<u64>,
 }
 
@@ -27,7 +29,7 @@ pub struct FoundPool {
 pub struct Receipt {
     /// How the request got its sandbox.
     pub start: Start,
-    /// What it found of the pool.
+    /// The state of its pool.
     pub found: FoundPool,
     /// Waiting to be admitted.
     pub queue: Duration,
@@ -37,7 +39,7 @@ pub struct Receipt {
     pub run: RunTimes,
     /// Digest of the image.
     pub image: String,
-    /// Limits that did not hold, because the engine can't enforce them here.
+    /// Limits that the engine can't enforce here.
     pub unenforced: Vec<LimitKind>,
 }
 
@@ -46,7 +48,7 @@ pub struct Receipt {
 pub struct OpenReceipt {
     /// How it got its sandbox.
     pub start: Start,
-    /// What it found of the pool.
+    /// The state of its pool.
     pub found: FoundPool,
     /// Waiting to be admitted.
     pub queue: Duration,
@@ -54,28 +56,6 @@ pub struct OpenReceipt {
     pub checkout: Duration,
     /// From then until cells can be run.
     pub open: Duration,
-}
-
-/// Why a session was not opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// As a request that has no outcome.
-    #[error(transparent)]
-    Execute(#[from] ExecuteError),
-    /// Its kernel did not start.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-}
-
-impl OpenError {
-    /// Whether it would be the same in any sandbox.
-    pub(super) fn is_of_any_sandbox(&self) -> bool {
-        matches!(
-            self,
-            Self::Session(SessionError::Command(_))
-                | Self::Execute(ExecuteError::Run(RunError::Packages(_)))
-        )
-    }
 }
 
 /// Why a request has no outcome.
@@ -93,4 +73,28 @@ pub enum ExecuteError {
     /// The sandbox could not do its work.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The session did not open in its sandbox.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl ExecuteError {
+    /// Whether nothing of the request has begun, and another sandbox could serve it.
+    pub(super) fn has_not_begun(&self) -> bool {
+        match self {
+            // It would most likely take as long in the next one.
+            Self::Run(RunError::NotLimited(SandboxError::Engine(EngineError::Deadline {
+                ..
+            }))) => false,
+            Self::Run(error) => matches!(
+                error,
+                RunError::NotStarted(_)
+                    | RunError::NotForked(_)
+                    | RunError::NotBound(_)
+                    | RunError::NotLimited(_)
+            ),
+            Self::Session(error) => matches!(error, SessionError::Ended(_)),
+            Self::NoSuchPool(_) | Self::Admission(_) | Self::Checkout(_) => false,
+        }
+    }
 }

@@ -1,34 +1,35 @@
 //! How a language's programs are checked for syntax errors without running them.
 
+use isolator_pool::engine::preload::Interpreter;
 use regex::Regex;
 
 use super::CommandPart;
-use super::check::Check;
-use super::raw::{RawInterpreter, RawSyntaxCheck};
+use super::settings::SyntaxCheckSettings;
+use crate::config::check::Check;
 
 /// Checkers that come with Isolator. They read the code from standard input.
-const PYTHON: &str = include_str!("../request/syntax/check.py");
-const NODE: &str = include_str!("../request/syntax/check.cjs");
+const PYTHON: &str = include_str!("../../request/syntax/check.py");
+const NODE: &str = include_str!("../../request/syntax/check.cjs");
 
 /// How a program is checked for syntax errors.
 #[derive(Debug)]
 pub struct SyntaxCheck {
-    /// What checks it.
+    /// The program that checks it.
     pub checker: Checker,
-    /// How that says what it found.
+    /// The form of its verdict.
     pub verdicts: Verdicts,
 }
 
-/// What checks a program.
+/// A program that checks another one.
 #[derive(Debug)]
 pub enum Checker {
-    /// A program of ours in the language, which the language's command runs as any other.
+    /// A program in the language that comes with Isolator. The language's command runs it as any other.
     Shipped(&'static str),
     /// A command of the image.
     Command(Vec<CommandPart>),
 }
 
-/// How a checker says what it found.
+/// The form in which a checker reports errors.
 #[derive(Debug)]
 pub enum Verdicts {
     /// As JSON on standard output.
@@ -38,14 +39,14 @@ pub enum Verdicts {
 }
 
 pub(super) fn check(
-    raw: &RawSyntaxCheck,
+    settings: &SyntaxCheckSettings,
     at: &impl Fn(&str) -> String,
-    check: &mut Check,
+    check: &mut Check<'_>,
 ) -> Option<SyntaxCheck> {
-    let RawSyntaxCheck { checker, command: words, pattern } = raw;
+    let SyntaxCheckSettings { checker, command: words, pattern } = settings;
     let checker = match (checker, words) {
-        (Some(RawInterpreter::Python), None) => Checker::Shipped(PYTHON),
-        (Some(RawInterpreter::Node), None) => Checker::Shipped(NODE),
+        (Some(Interpreter::Python), None) => Checker::Shipped(PYTHON),
+        (Some(Interpreter::Node), None) => Checker::Shipped(NODE),
         (None, Some(words)) => Checker::Command(CommandPart::parse(words)),
         _ => {
             check.problem(
