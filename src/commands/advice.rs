@@ -53,6 +53,19 @@ fn with_file(file: &Path) -> String {
     }
 }
 
+/// The folder of the snippets, beside the configuration.
+pub(super) const SNIPPETS: &str = "prompts";
+
+/// Advice on how the folder of snippets gets some.
+pub(super) fn how_to_get_snippets(config: &Config) -> String {
+    let parent = config.prompts.parent().unwrap_or(Path::new(""));
+    let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    match config.prompts.ends_with(SNIPPETS) {
+        true => format!("`isolator config init {}` writes some", folder.display()),
+        false => "`isolator config init FOLDER` writes some into the folder prompts there, for you to copy".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

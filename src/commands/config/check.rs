@@ -11,7 +11,7 @@ use isolator_pool::engine::{Call, SandboxSpec, bounded};
 
 use crate::app::App;
 use crate::audit;
-use crate::commands::config::how_to_get_snippets;
+use crate::commands::advice::how_to_get_snippets;
 use crate::commands::doctor::missing_tools;
 use crate::commands::image::how_to_fetch;
 use crate::commands::{complain, isolator, say};

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use include_dir::{Dir, include_dir};
 use tempfile::NamedTempFile;
 
+use crate::commands::advice::SNIPPETS;
 use crate::commands::{complain, say};
 use crate::config::{FILE_NAME, user_directory};
 
@@ -16,9 +17,6 @@ const DEFAULT: &str = include_str!("../../../isolator_config.json");
 
 /// The snippets that come with Isolator.
 static PROMPTS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/prompts");
-
-/// The folder of the snippets, beside the configuration.
-pub(super) const SNIPPETS: &str = "prompts";
 
 /// Writes the default configuration and the snippets. Existing files are not changed, so it can be repeated.
 pub(super) fn init(directory: &Path) -> anyhow::Result<ExitCode> {

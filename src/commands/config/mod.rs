@@ -4,7 +4,7 @@ mod check;
 mod init;
 
 use clap::Subcommand;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::global::GlobalOptions;
@@ -51,16 +51,6 @@ pub fn config(options: GlobalOptions, command: ConfigCommand) -> Work {
             ConfigCommand::Init { directory } => init::init(&directory),
         }
     })
-}
-
-/// How the folder of snippets gets some.
-pub(super) fn how_to_get_snippets(config: &Config) -> String {
-    let parent = config.prompts.parent().unwrap_or(Path::new(""));
-    let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    match config.prompts.ends_with(init::SNIPPETS) {
-        true => format!("`isolator config init {}` writes some", folder.display()),
-        false => "`isolator config init FOLDER` writes some into the folder prompts there, for you to copy".to_owned(),
-    }
 }
 
 /// Prints every key with its value, and where that comes from.

@@ -34,7 +34,7 @@ use self::host::Surroundings;
 pub use self::host::names_of_checks;
 pub(super) use self::packages::missing_tools;
 use crate::app::{App, PoolFill, pool_specs};
-use crate::commands::config::how_to_get_snippets;
+use crate::commands::advice::how_to_get_snippets;
 use crate::commands::image::how_to_fetch;
 use crate::commands::signals::{stop_signal, stopped_by};
 use crate::commands::{Work, complain, isolator, told};

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::edit::Fields;
 use super::{Form, Host, OwnCommand, Timeout};
+
+/// The keys of an entry with their values, in order.
+pub(super) type Fields = Vec<(&'static str, Value)>;
 
 /// Longest name that all hosts accept.
 const LONGEST_NAME: usize = 64;

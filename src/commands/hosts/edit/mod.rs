@@ -10,7 +10,7 @@ mod yaml;
 
 use serde_json::{Map, Value};
 
-use super::entry::Entry;
+use super::entry::{Entry, Fields};
 use super::{Format, Host};
 
 /// Some editors on Windows put it at the beginning of a file.
@@ -18,9 +18,6 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Where the servers are: the keys of the objects that lead to them.
 pub(crate) type Keys = &'static [&'static str];
-
-/// The keys of an entry with their values, in order.
-pub(crate) type Fields = Vec<(&'static str, Value)>;
 
 /// What to do with another server of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
