@@ -65,7 +65,7 @@ _SIZES_APART = 2
 
 
 class Outputs(NamedTuple):
-    """What a cell has put out."""
+    """The output of a cell."""
 
     stdout: str
     stderr: str

@@ -60,7 +60,7 @@ async def over_stdio(client, folder):
     variables = [f"{name}={value}" for name, value in environment(folder).items()]
     program = folder / "bin/isolator"
     program.parent.mkdir()
-    # It is told to serve, which is the end of the command already.
+    # Its argument is `serve`, which ends the command already.
     program.write_text(f"#!/bin/sh\nexec env -i {subprocess.list2cmdline([*variables, *command(config)])}\n")
     program.chmod(0o755)
     return await printed(client, {"PATH": f"{program.parent}:{os.environ['PATH']}"})

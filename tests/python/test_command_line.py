@@ -75,7 +75,7 @@ COLOURS = b"\x1b[1;38;5;9mred\x1b[0m 50%\r\tdone\n"
 
 
 def on_terminal(folder, *arguments):
-    """What a command shows on a terminal, and its exit code."""
+    """The output of a command on a terminal, and its exit code."""
     ours, theirs = pty.openpty()
     try:
         finished = start(folder, *arguments, stdout=theirs, stderr=theirs)

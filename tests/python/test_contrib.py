@@ -59,7 +59,7 @@ def test_the_dashboard_fits_the_model_of_grafana():
     read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(written)))
 
     def lost(ours, theirs, place):
-        """What is not in Grafana's model, which adds its own defaults."""
+        """The keys that are not in Grafana's model, which adds its own defaults."""
         if isinstance(ours, dict):
             for key, value in ours.items():
                 if isinstance(theirs, dict) and key in theirs:

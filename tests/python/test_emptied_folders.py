@@ -14,7 +14,7 @@ pytestmark = pytest.mark.only_on("embedded")
 
 @pytest.fixture
 def store(tmp_path_factory, monkeypatch):
-    """A store of images that nobody else uses."""
+    """A store of images for this test alone."""
     assert os.geteuid() == 0, "a store can be copied only by root: run these tests as root"
     folder = tmp_path_factory.mktemp("store")
     copy_images(folder)

@@ -88,7 +88,7 @@ plt.show()
 
 
 async def figures(server, code, **more):
-    """What a program prints, and its pictures by name."""
+    """The output of a program, and its pictures by name."""
     result = await server.call(language="python", entrypoint_code=code, timeout="30s", memory_mb=512, **more)
     files = [file["path"] for file in result.structured_content["files"] if file.get("returned") == "image"]
     pictures = [base64.b64decode(block.data) for block in result.content if block.type == "image"]

@@ -194,7 +194,7 @@ async def complaints(server, log):
 
 
 async def faults_of(name, hostile, folder):
-    """What is wrong when a module is imported ahead, in words."""
+    """The problems with a module that is imported ahead."""
     _, status, complaint = MODULES[name]
     folder.mkdir()
     path = folder / "log"

@@ -97,13 +97,13 @@ def open_connections(url):
 
 
 def hello(revision):
-    """What opens a session."""
+    """The request that opens a session."""
     client = {"name": "by-hand", "version": "1"}
     return request(0, "initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": client})
 
 
 async def opened(url, revision):
-    """What a session is opened with: its name, and the answer."""
+    """A new session: its name, and the answer."""
     async with connected(url) as connection:
         await connection.send("POST", body=hello(revision), version="1.0")
         answer = await connection.rest()
@@ -328,7 +328,7 @@ async def test_idle_connections_leave_descriptors_for_sandboxes(tmp_path):
             idle[0].settimeout(30)
             answer = await anyio.to_thread.run_sync(lambda: b"".join(iter(lambda: idle[0].recv(4096), b"")))
             assert b"True" in answer, answer[-2000:]
-            # The others are told at once.
+            # The others get an answer at once.
             last = idle[-1].recv(4096)
             assert b" 503 " in last and b"too many open connections" in last, last
             for said in ("too few file descriptors for http.maxConnections", "see http.maxConnectionsPerAddress"):

@@ -71,7 +71,7 @@ async def test_every_invalid_line_is_answered(tmp_path):
                 answer = await server.answer(number, 30)
                 assert is_told(answer, number, code), f"{what}: {answer}"
                 server.answers.clear()
-            # Nobody waits for an answer to these, and an empty line is none.
+            # These get no answer, and an empty line is no message.
             await server.send(b'{"method":"notifications/x"}', b'{"jsonrpc":"2.0","id":99,"result":7}', b"", b" \r")
             await server.send(SENT)
             assert printed(await server.answer(1, 60)) == PRINTED

@@ -148,7 +148,7 @@ def test_a_part_of_ipython_is_there(runner, tmp_path):
     assert (cell.value["text/html"], cell.out) == (b"x", "None\n")
 
 
-# What has no text of its own gets one from its other forms.
+# Values without a text get one from their other forms.
 READABLE = {
     "HTML('<h1>Title</h1><ul><li>one<li>two</ul><style>h1 {}</style><p>a &amp; b')": "Title\n- one\n- two\na & b",
     "HTML('<table><tr><th></th><th colspan=2>a</th></tr><tr><th>x</th><td>1</td><td>2</td></tr></table>')": "| a |\nx | 1 | 2",

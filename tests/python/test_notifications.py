@@ -98,7 +98,7 @@ async def test_an_older_client_is_notified_without_a_subscription(serve, snippet
     async with serve("legacy", tell) as server:
         client = server.client
         await client.subscribe_resource(GREET)
-        # The stream of what is told may not be open yet.
+        # The stream of notifications may not be open yet.
         for number in range(WITHIN_S):
             (snippets / f"new_{number}.js").write_text("// New.\n")
             await anyio.sleep(1)

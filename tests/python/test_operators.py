@@ -152,7 +152,7 @@ async def test_a_server_is_not_ready_before_it_has_sandboxes(tmp_path):
 
 
 def refused(tmp_path, *arguments, **settings):
-    """What a server says that does not start."""
+    """The output of a server that does not start."""
     config = configuration(tmp_path, pool=NO_POOL, **settings)
     done = subprocess.run(
         [*command(config), *arguments],
@@ -193,7 +193,7 @@ async def test_with_tokens_only_operators_are_answered(tmp_path):
             ({}, 401),
             ({"authorization": f"Bearer {tokens['clients']}"}, 401),
             ({"authorization": f"Bearer {tokens['operators']}"}, 200),
-            # A name of whoever asks: tokens are enough.
+            # Any host name: tokens are enough.
             ({"authorization": f"Bearer {tokens['operators']}", "host": "server.example"}, 200),
         ]:
             assert (await asked(f"{place}/metrics", **headers))[0] == expected, headers
@@ -220,7 +220,7 @@ async def test_a_listener_with_a_certificate_is_asked_by_its_name(tmp_path):
         code, said, _ = await ask("status", "https://localhost", *trusted)
         assert code == 0 and said.startswith("isolator "), said
         assert (await ask("reload", "https://localhost", *trusted))[0] == 0
-        # Nobody whom this machine trusts has signed it; it is not for that name; and without TLS there is no answer.
+        # No authority that this machine trusts has signed it; it is not for that name; and without TLS there is no answer.
         for host, arguments, expected in [
             ("https://localhost", [], "certificate"),
             ("https://127.0.0.1", trusted, "certificate"),

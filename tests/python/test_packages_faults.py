@@ -182,7 +182,7 @@ async def test_a_removed_set_is_built_again(tmp_path):
 
 
 def change_content(file):
-    """As somebody would who does not want to be seen."""
+    """Changes a file and hides the change."""
     content, times = file.read_text(), file.stat()
     file.unlink()
     file.write_text(content.replace("3", "4"))

@@ -176,5 +176,5 @@ async def test_a_hostile_set_harms_only_programs_that_ask_for_it(tmp_path):
                 code = "console.log(typeof require('fs').readFileSync, typeof require('path').join, typeof require('process').exit)"
                 printed = await server.prints(code, "modules", language="javascript")
                 assert printed == "function function function\n"
-                # Nobody else is concerned.
+                # Other programs are not affected.
                 assert await server.prints("import sys; print(hasattr(sys, 'customized'))") == "False\n"

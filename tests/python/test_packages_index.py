@@ -81,7 +81,7 @@ class Built:
 
 
 def refusals(done):
-    """What a command has said of each numbered set that could not be built."""
+    """The message of a command for each numbered set that could not be built."""
     told = {}
     _, *parts = re.split(r"the set of packages set-(\d+) (?:could not|was not)", done.stderr)
     for number, text in zip(parts[::2], parts[1::2]):
@@ -152,13 +152,13 @@ def test_a_lock_is_renewed_only_where_it_has_to_be(locked):
 
 
 def older_of(locked):
-    """What asks for the older version of the locked package."""
+    """A requirement of the older version of the locked package."""
     name, _, older = locked.package
     return f"{name}=={older}" if locked.language == "python" else f"{name}@{older}"
 
 
 def damaged(language, text):
-    """Texts of locks that somebody has changed."""
+    """Texts of changed locks."""
     yield text[: len(text) // 2]
     yield re.sub(r' \\\n +--hash=\S+|"integrity": "[^"]+",?', "", text)
     if language == "python":
@@ -173,7 +173,7 @@ def test_files_that_differ_from_the_lock_are_refused(locked):
     wanted, _, file = LOCKED[locked.language]
     unlocked, other = UNLOCKED[locked.language]
     text = (locked.lock / LOCKS[locked.language]).read_text()
-    # Requirements, the text of their lock, and what is told.
+    # Requirements, the text of their lock, and the message.
     cases = [
         # A file is another one than it was, or than the index itself says.
         (wanted, text, ["tampered", "hash|integrity", locked.package[0]]),
@@ -293,7 +293,7 @@ def test_without_an_index_the_tools_own_settings_hold(tmp_path, public):
 
 
 class Watch:
-    """What can be seen of all processes on this machine, as `ps` shows it, until the block ends."""
+    """The command lines of all processes on this machine, as `ps` shows them, until the block ends."""
 
     def __enter__(self):
         self.seen = set()
@@ -509,7 +509,7 @@ def test_a_tool_that_is_missing_is_named(tmp_path):
         assert missing in text and f"packages.tools.{tool}" in text, text
 
 
-# Files that mean harm.
+# Hostile files.
 
 OUTSIDE = "escaped.py"
 

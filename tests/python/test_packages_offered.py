@@ -15,7 +15,7 @@ pytestmark = pytest.mark.any_engine
 TOOLS = {"execute_code", "check_syntax", "test_code", "open_session"}
 TEMPLATE = "isolator://packages/{name}"
 
-# Nobody is there.
+# No index listens there.
 NOWHERE = {"python": "http://127.0.0.1:9/simple/", "javascript": "http://127.0.0.1:9/"}
 
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def numbered(count, size=0):
-    """Packages that differ in their numbers, each with so many bytes that can't be compressed."""
+    """Packages that differ in their numbers, each with a number of bytes that can't be compressed."""
     found = Packages()
     for number in range(count):
         content = f"number = {number}\n"
@@ -152,7 +152,7 @@ async def test_a_set_is_built_once_for_all_requests(demand, monkeypatch):
         for _ in range(8):
             calls.start_soon(call)
     assert index.downloads("package_1") == once > 0
-    # Whoever asks later has it at once, also with other words.
+    # Later requests get it at once, also with other words.
     before = list(index.asked)
     assert await server.prints(says(1), " Package_1") == "1\n"
     assert index.asked == before

@@ -35,7 +35,7 @@ LANGUAGES[".ts"] = "javascript"
 # to programs that could tell.
 IMPORT = "\nif 0: import pandas\n"
 
-# What a run has of its own, even if nothing but the sandbox is another.
+# Values that differ in every run.
 BY_NATURE = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 ADDRESS = re.compile(r"isolator://runs/[0-9a-f]{32}/")
 OF_THE_RUN = {"cpu_ms", "peak_memory_bytes"}
@@ -122,7 +122,7 @@ class Program:
         return self.call | {"entrypoint_code": self.code + added}
 
     def told(self, result):
-        """What came back, without what is the run's own."""
+        """The answer, without the values that differ in every run."""
         content = ADDRESS.sub("isolator://runs/*/", json.dumps(result.structured_content))
         data = {k: v for k, v in json.loads(content).items() if k not in OF_THE_RUN}
         for key in ("stdout", "stderr", "message"):

@@ -226,7 +226,7 @@ async def test_a_program_in_go_is_its_package_and_ends_as_itself(server):
         data = result.structured_content
         what = f"{name}: {code}: {data}"
         assert data["exit_code"] == exit_code and out in data["stdout"] and err in data["stderr"], what
-        # Nobody adds anything, and there is no advice for it.
+        # Nothing is added, and there is no advice for it.
         assert "exit status" not in data["stderr"] and data.get("message") in (None, f"exit code {exit_code}"), what
 
 

@@ -14,7 +14,7 @@ print("third")
 
 
 async def call(server, code):
-    """Runs a program. Returns its result, and what was told when, from the beginning to the end."""
+    """Runs a program. Returns its result, and its progress with times, from the beginning to the end."""
     told = []
 
     async def tell(progress, total, message):

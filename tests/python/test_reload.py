@@ -30,14 +30,14 @@ def metrics(admin):
 
 
 async def reload(admin, *arguments):
-    """What `isolator reload` says, and its exit code."""
+    """The output of `isolator reload`, and its exit code."""
     address = admin.removeprefix("http://").replace("0.0.0.0", "127.0.0.1")
     done = await anyio.run_process([BINARY, "reload", address, *arguments], check=False)
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
 async def printed(url, code=WHERE, number=1):
-    """What a program prints, or the text of an answer that is an error."""
+    """The output of a program, or the text of an error."""
     status, body = await run(url, number, code)
     assert status == 200, body
     return _said(json.loads(body)["result"])
@@ -193,7 +193,7 @@ async def test_requests_end_with_what_they_began_with_and_none_waits_for_a_reloa
                 await anyio.sleep(0.5)
             over.set()
         assert len(answers) > len(switched), said()
-        # Whoever comes after a reload and before the next gets a sandbox of its configuration.
+        # A request after a reload and before the next one gets a sandbox of its configuration.
         for (since, place), until_ in zip(switched, [at for at, _ in switched[1:]], strict=False):
             within = [answer for began, answer, took in answers if since < began and began + took < until_ - 0.3]
             assert set(within) <= {place}, (place, within)

@@ -128,7 +128,7 @@ open(b'\\xff.csv', 'w').write('bytes')
     assert sorted(returned) == sorted(set(names) - {"r1.csv"})
     (note,) = result.structured_content["notes"]
     assert '"[x" matches no file' in note
-    # Each has an address of its own.
+    # Each has its own address.
     result = await server.call(language="python", entrypoint_code=code, output_files=["*"])
     assert len({file["uri"] for file in result.structured_content["files"]}) == len(names) + 1
     for file in result.structured_content["files"]:

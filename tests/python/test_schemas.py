@@ -94,7 +94,7 @@ async def test_openai_accepts_the_schemas_in_strict_mode(tools):
 
 
 def strict_as_agents_do(schema):
-    """What the Agents SDK does to the tools of an MCP server: it refuses objects that take any name."""
+    """The conversion that the Agents SDK applies to the tools of an MCP server: it refuses objects that take any name."""
     return ensure_strict_json_schema(schema, _reject_open_objects=True)
 
 

@@ -17,7 +17,7 @@ import engine
 import pytest
 from server import BINARY, configuration, environment, instances
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/commands.md"
 # A sandbox that was made for the session, on a busy machine.
 PATIENCE_S = 60
 CTRL_C = b"\x03"
@@ -220,7 +220,7 @@ def start_endless(folder, code="import time\nwhile True: time.sleep(0.1)"):
 
 
 class Terminal:
-    """The command on a terminal of its own."""
+    """The command on its own terminal."""
 
     def __init__(self, pid, fd):
         self.pid = pid
@@ -229,7 +229,7 @@ class Terminal:
         self.greeting = ""
 
     def until(self, text, seconds=PATIENCE_S):
-        """What was shown up to a text, without what moves the cursor."""
+        """The output up to a text, without movements of the cursor."""
         deadline = time.monotonic() + seconds
         while text not in plain(self.screen):
             left = deadline - time.monotonic()
@@ -312,7 +312,7 @@ def test_a_prompt_keeps_variables_and_shows_values(tmp_path):
         shown = prompt.ask("list(range(60))", 7)
         assert "59]\r\n" in shown and shown.count("\n") == 1 + 2, shown
         # The page's example is of the same image.
-        version = re.search(r"^Python \S+ in a sandbox", README.read_text(), re.MULTILINE)[0]
+        version = re.search(r"^Python \S+ in a sandbox", PAGE.read_text(), re.MULTILINE)[0]
         assert version in prompt.greeting, prompt.greeting
         prompt.type(CTRL_D)
         assert prompt.wait() == 0

@@ -262,7 +262,7 @@ async def test_a_cell_returns_its_files_and_the_requested_ones(tools):
         second = await session.cell("open('b.txt', 'w').write('c')")
         assert [file["path"] for file in second["files"]] == ["b.txt"]
         assert "files" not in await session.cell("1")
-        # Whoever names a file wants it, whichever cell has made it.
+        # A named file comes back, whichever cell has made it.
         result = await session.answer("2", output_files=["a.txt"])
         (text,) = [block for block in result.content if block.type == "resource"]
         assert text.resource.text == "a"

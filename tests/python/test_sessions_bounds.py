@@ -169,14 +169,14 @@ async def test_memory_of_all_sessions_has_a_bound(tmp_path):
         await third.cell(heap)
         await tools.is_gone(second.id, "took more than 150 MiB together", "was unused longest")
         assert set(await tools.listed()) == {first.id, third.id}
-        # One that takes more than all may is told, too, once it is not in use.
+        # A session that takes more than all may is ended, too, once it is not in use.
         await third.cell("more = bytearray(b'x') * (100 << 20)")
         await open_session(tools)
         await tools.is_gone(third.id, "took more than 150 MiB together")
 
 
 async def refused_or_gone(place, session):
-    """What a stranger is told of a session is what he is told of one that never was."""
+    """Another client gets the same answers for a session as for one that never was."""
     for tool, arguments in [
         ("execute_code", {"entrypoint_code": "x"}),
         ("run_command", {"command": "cat secret"}),

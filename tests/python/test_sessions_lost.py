@@ -124,7 +124,7 @@ async def test_files_of_undone_cells_are_sent_again_and_large_ones_are_noted(tmp
         await session.cell("while True: pass", "timeout", timeout="1s", additional_files=file("large", 9000))
         await session.cell("small = open('small').read()")
         await session.cell("large = open('huge').read()", additional_files=file("huge", 9000))
-        # What only brings files has no number of its own.
+        # A step that only brings files has no own number.
         for lost, steps in [([2, 4], 4), ([0, 2], 5)]:
             await session.close()
             gone = await tools.is_gone(session.id, "it was closed")

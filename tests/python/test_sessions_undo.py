@@ -10,7 +10,7 @@ from server import KINDS, configuration, listening
 from session_calls import Tools, open_session, opened, serving
 from test_http import Connection, place
 
-# Cells that fail badly: how they are called, and what is told of them.
+# Cells that fail badly: their arguments, status and message.
 BAD = {
     "timeout": ("x = 2\nwhile True: pass", {"timeout": "1s"}, "timeout", "still running after 1s"),
     "memory": ("x = 2\nheap = []\nwhile True: heap.append(bytearray(1 << 22))", {}, "out_of_memory", "memory"),

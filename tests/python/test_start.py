@@ -91,7 +91,7 @@ async def started(folder, how):
 
 
 async def found(client, name):
-    """What the program prints in an interpreter of the kind that its name says."""
+    """The output of the program in an interpreter of the named kind."""
     arguments = {"language": name.split()[0], "entrypoint_code": PROGRAMS[name]}
     is_preloaded = None if " " not in name else "new" not in name
     with anyio.fail_after(FORKED_WITHIN_S):
@@ -141,7 +141,7 @@ def test_a_sandbox_is_made_whatever_the_umask_is(tmp_path, mask):
     arguments = ["bash", "-c", start, "bash", *isolator, "run", "--out", str(tmp_path / "out"), str(tmp_path / "main.py")]
     finished = subprocess.run(arguments, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
     assert (finished.stdout, finished.stderr, finished.returncode) == ("0o22\n", "", 0)
-    # Nobody else can write into what keeps the server's state.
+    # No other user can write to the state of the server.
     for path in (tmp_path / "isolator").rglob("*"):
         assert path.stat().st_mode & 0o022 == 0, path
 

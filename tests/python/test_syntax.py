@@ -154,7 +154,7 @@ AT_ONCE = 4
 
 
 async def check_and_run(server, language, programs):
-    """What is said of each program, and what comes of it."""
+    """The check and the outcome of each program."""
     found = {}
     limit = anyio.CapacityLimiter(AT_ONCE)
 

@@ -27,7 +27,7 @@ OF_RUN = ["unpack", "spawn", "program"]
 
 
 class Collector:
-    """What an endpoint of the protocol has received, with the messages that the protocol's own library reads."""
+    """The messages that an endpoint has received, read by the library of the protocol."""
 
     def __init__(self, url):
         self.url = url

@@ -8,6 +8,8 @@ mod call;
 #[cfg(not(fuzzing))]
 pub mod docker;
 #[cfg(not(fuzzing))]
+mod docker_config;
+#[cfg(not(fuzzing))]
 pub mod embedded;
 mod fetches;
 #[cfg(not(fuzzing))]

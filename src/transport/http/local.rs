@@ -26,10 +26,10 @@ use super::guard::Guard;
 use super::protocol;
 use super::rules::Rules;
 use super::sessions::Sessions;
+use crate::calls::budget::Budget;
 use crate::config::HttpConfig;
 use crate::current::Current;
 use crate::local_socket::{CONFIGURATION, LocalSocket, fingerprint};
-use crate::calls::budget::Budget;
 use crate::mcp::server::Server;
 use crate::transport::message::Limits;
 
@@ -80,7 +80,7 @@ impl Local {
             rules.clone(),
             Arc::new(Sessions::new(config.limits.max_timeout)),
             Budget::new(in_flight, in_flight),
-            Limits::new(config.limits.files().files),
+            Limits::new(config.limits.max_files),
             TaskTracker::new(),
             KEEP_ALIVE,
         );

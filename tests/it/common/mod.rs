@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use engine::{Engine, Kind};
 
-/// A variable in the server's environment that is for nobody else.
+/// A variable in the server's environment that no other process may see.
 pub(crate) const OF_THE_SERVER: (&str, &str) = ("OF_THE_SERVER", "for nobody else");
 
 /// Longest wait for a condition. Far more than any needs: a busy machine is slow, not broken.
@@ -115,7 +115,7 @@ pub(crate) fn run(directory: &Path, arguments: &[&str], stdin: impl AsRef<[u8]>)
     run_command(isolator(directory).args(arguments), stdin)
 }
 
-/// Runs the binary in `directory`, on a machine whose files a shell command has changed by mounts: nobody else sees
+/// Runs the binary in `directory`, on a machine whose files a shell command has changed by mounts: no other process sees
 /// these. `prepare` finds `directory` as its working directory.
 pub(crate) fn run_on_changed_machine(
     directory: &Path,

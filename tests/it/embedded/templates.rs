@@ -206,7 +206,7 @@ async fn a_template_can_fork_despite_a_low_limit_of_processes() {
 #[tokio::test]
 async fn forks_can_t_lock_or_watch_the_program_that_they_share() {
     let server = with_templates().await;
-    // Whoever looks at it openly gets an interpreter of its own.
+    // A program that looks at it openly gets a new interpreter.
     let code = "import pandas\ntry: open('/pro' 'c/self/exe')\nexcept PermissionError: print('no')";
     assert_eq!(server.call(python(code)).await.output(), "no\n");
     server.stop().await;

@@ -1,4 +1,4 @@
-//! Web pages: what their browsers are told before a request and with each answer, and who is refused.
+//! Web pages: the headers for their browsers before a request and with each answer, and pages that are refused.
 
 use serde_json::json;
 

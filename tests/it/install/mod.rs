@@ -395,7 +395,7 @@ fn a_link_stays_a_link() {
 
 #[test]
 fn an_unwritable_folder_is_reported() {
-    // Nobody makes files there, root included.
+    // Not even root can create files there.
     let home = Home::new();
     symlink("/proc/self", home.path().join(".cursor")).unwrap();
     assert_refused(&home, &["cursor"], &["mcp.json", "can't be", "nothing was changed"]);

@@ -82,7 +82,7 @@ impl World {
         Self::with_pool(kind, language, 2).await
     }
 
-    /// With so many sandboxes that wait.
+    /// With this number of waiting sandboxes.
     async fn with_pool(kind: Kind, language: &str, size: usize) -> Self {
         let settings = json!({
             "defaultCpus": 1,

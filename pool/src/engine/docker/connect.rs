@@ -15,6 +15,7 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use serde::Deserialize;
 
 use super::error::translate;
+use crate::engine::docker_config;
 use crate::engine::store::Digest;
 use crate::engine::{Call, EngineError};
 
@@ -205,14 +206,12 @@ fn variable(name: &str) -> Option<String> {
 /// The directory of certificates, if the environment asks for TLS as it would ask the docker client.
 fn tls_from_environment() -> Option<PathBuf> {
     let verify = env::var("DOCKER_TLS_VERIFY").is_ok_and(|value| !value.is_empty());
-    verify.then(|| variable("DOCKER_CERT_PATH").map_or_else(docker_directory, PathBuf::from))
-}
-
-fn docker_directory() -> PathBuf {
-    if let Some(directory) = variable("DOCKER_CONFIG") {
-        return directory.into();
-    }
-    home().unwrap_or_default().join(".docker")
+    verify.then(|| {
+        variable("DOCKER_CERT_PATH")
+            .map(PathBuf::from)
+            .or_else(docker_config::directory)
+            .unwrap_or_default()
+    })
 }
 
 fn home() -> Option<PathBuf> {
@@ -264,7 +263,7 @@ struct ContextEndpoint {
 
 /// The address of the selected docker context; `None` if that is the default one.
 fn from_context() -> Result<Option<EngineAddress>, ConnectError> {
-    let directory = docker_directory();
+    let directory = docker_config::directory().unwrap_or_default();
     let selected = variable("DOCKER_CONTEXT").or_else(|| current_context(&directory));
     let Some(name) = selected.filter(|name| !name.is_empty() && name != "default") else {
         return Ok(None);

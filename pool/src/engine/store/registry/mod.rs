@@ -24,6 +24,7 @@ use super::digest::Digest;
 use super::error::{IoContext, StoreError};
 use super::layout::{MAX_INDEX_DEPTH, digest_of, fits};
 use super::limits::Limits;
+use crate::engine::docker_config;
 use crate::quote::quoted;
 
 /// The kinds of manifests and indexes that are read.
@@ -74,7 +75,7 @@ impl<'a> Registry<'a> {
         let failed = |error| StoreError::registry(reference.whole(), error);
         let repository = repository.map_err(|error| failed(RegistryError::Address(error)))?;
         let http = Http::new(&repository, limits.patience).map_err(failed)?;
-        let login = credentials::find(credentials::directory().as_deref(), reference.registry());
+        let login = credentials::find(docker_config::directory().as_deref(), reference.registry());
         let access = Access::new(login, path);
         Ok(Self { reference, limits, repository, access, http })
     }
