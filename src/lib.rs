@@ -10,6 +10,7 @@
 //! - `images` builds the language images.
 //! - `local_socket` is where a server answers commands of its own user.
 //! - [`log`] writes the log.
+//! - `calls` serves calls of tools and commands: from their arguments to a result.
 //! - `mcp` serves MCP clients: the server, its tools and resources, progress and change notifications.
 //! - `metrics` counts calls, and shows operators metrics and the status of the server.
 //! - `packages` resolves, builds and stores sets of packages; `requirement` parses requirements.

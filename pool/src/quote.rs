@@ -132,7 +132,7 @@ mod tests {
     use super::{escaped, escaped_lines, escaped_output, in_one_line, is_name, quoted, said};
 
     #[test]
-    fn what_is_not_seen_is_escaped_and_what_is_seen_is_not() {
+    fn invisible_characters_are_escaped_and_visible_ones_are_not() {
         for fine in ["", "plain \u{fc} \u{4e2d}\u{6587} \u{5d9} \u{1f600} \\n \"x\""] {
             assert_eq!(escaped(fine), fine);
         }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_can_choose_stays_in_its_quotes_and_is_short() {
+    fn words_of_a_program_stay_in_their_quotes_and_are_short() {
         assert_eq!(said("a\"\n\u{202e}b").to_string(), r#""a\"\n\u{202e}b""#);
         let long = "\n".repeat(1000);
         assert_eq!(said(&long).to_string().len(), 2 * 300 + "\"…\"".len());

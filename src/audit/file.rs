@@ -24,7 +24,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// What others than the owner of a file must not be able to do: its lines say who ran what.
+/// Permissions that only the owner of a file may have: its lines say which client ran what.
 const BY_OTHERS: u32 = 0o066;
 
 /// The file and those before it.
@@ -53,7 +53,7 @@ pub(super) fn unsuitable(found: &Metadata) -> Option<&'static str> {
 }
 
 fn open(path: &Path) -> io::Result<(Arc<File>, (u64, u64))> {
-    // Only its owner reads it. A pipe without a reader is an error, and nobody waits for one.
+    // Only its owner reads it. A pipe without a reader is an error; opening it does not wait for one.
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path)?;

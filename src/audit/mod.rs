@@ -1,6 +1,6 @@
-//! The audit log: one line of JSON for each call of a tool, with who called, what ran, and what became of it.
+//! The audit log: one line of JSON for each call of a tool, with its client, its program and its end.
 //!
-//! A thread of its own writes the lines, so no call waits for the disk. If lines can't be written, calls go on and lines are
+//! A separate thread writes the lines, so no call waits for the disk. If lines can't be written, calls go on and lines are
 //! lost, or calls are refused, as the operator has chosen.
 
 mod file;
@@ -46,7 +46,7 @@ struct Log {
     refuses: bool,
 }
 
-/// What calls and the thread that writes both know.
+/// The state that calls share with the thread that writes.
 #[derive(Debug, Default)]
 struct State {
     /// Lines that are not written yet, with the one that is being written.
@@ -63,7 +63,7 @@ struct State {
     lost: Count,
 }
 
-/// What the thread is told.
+/// A message to the thread that writes.
 #[derive(Debug)]
 enum Message {
     /// A line, with its end.
@@ -72,7 +72,7 @@ enum Message {
     Reopen,
     /// It may be possible to write again.
     Look,
-    /// Nothing more comes. Whoever has the receiver waits until all is written.
+    /// No more messages follow. The receiver of the answer waits until all is written.
     End(oneshot::Sender<()>),
 }
 
@@ -83,11 +83,11 @@ pub(crate) struct AuditCounts {
     pub written: u64,
     /// Lines that could not be.
     pub lost: u64,
-    /// Whether the last one could not be, or so many wait that calls are refused.
+    /// Whether the last one could not be, or too many wait, so that calls are refused.
     pub is_failing: bool,
 }
 
-/// The reason why a file can't be an audit log, as far as can be told without making it.
+/// The problem with a file for an audit log, as far as it shows without creating the file.
 pub(crate) fn problem(config: &AuditConfig) -> Option<String> {
     if !config.is_on() {
         return None;
@@ -120,7 +120,7 @@ impl Audit {
         let state = Arc::new(State::default());
         let refuses = config.on_full_disk == OnFullDisk::Refuse;
         let writer = Writer::new(file, Arc::clone(&state), refuses);
-        // It ends with the last sender, or when it is told.
+        // It ends with the last sender, or at the message `End`.
         std::thread::Builder::new()
             .name("audit".to_owned())
             .spawn(move || writer.run(&received))
@@ -145,10 +145,10 @@ impl Audit {
         )
     }
 
-    /// Opens the file again, as after somebody has moved it away.
+    /// Opens the file again, as after an operator has moved it away.
     pub(crate) fn reopen(&self) {
         if let Some(log) = &self.0 {
-            // If so many lines wait, the file is looked at for each of them anyway.
+            // If the queue is full, the file is checked for each waiting line anyway.
             let _ = log.messages.try_send(Message::Reopen);
         }
     }
@@ -162,7 +162,7 @@ impl Audit {
         is_failing.then(|| error().unwrap_or_else(|| "the disk is too slow".to_owned()))
     }
 
-    /// What has happened; `None` if there is no log.
+    /// Counts for operators; `None` if there is no log.
     pub(crate) fn counts(&self) -> Option<AuditCounts> {
         let state = &self.0.as_ref()?.state;
         Some(AuditCounts {
@@ -219,7 +219,7 @@ impl Log {
 }
 
 impl State {
-    /// Whether so many lines wait that the rest of the room is for those of calls that run.
+    /// Whether half of the queue is full; the rest is for the lines of calls that run.
     fn is_behind(&self) -> bool {
         self.waiting_lines.load(Ordering::Relaxed) > MAX_WAITING / 2
             || self.waiting_bytes.load(Ordering::Relaxed) > MAX_WAITING_BYTES / 2

@@ -19,7 +19,7 @@ use crate::hex::{hex, short_digest};
 /// Longest name of a tool, language or file that is written, in bytes.
 const MAX_NAME: usize = 1024;
 
-/// What becomes of a call that ends before it is answered.
+/// The status of a call that ends before it is answered.
 const CANCELLED: &str = "cancelled";
 
 /// The note of a call. Its line is written when it is dropped, so a call that is cancelled has one, too. It does nothing if
@@ -70,7 +70,7 @@ struct Line {
     bytes: Bytes,
 }
 
-/// What the call found of its pool, so that `isolator tune` can tell from the log what size it should have.
+/// The state of the pool when the call came, from which `isolator tune` computes the right size.
 #[derive(Debug, Default, Serialize)]
 struct Pool {
     /// For each sandbox that it took, how many were being made at that moment.
@@ -98,7 +98,7 @@ struct Limits {
     cpus: f64,
 }
 
-/// What came and went.
+/// Bytes received and returned.
 #[derive(Debug, Default, Serialize)]
 struct Bytes {
     code: usize,
@@ -190,7 +190,7 @@ impl Note {
         begun.line.package_set = Some(set.to_owned());
     }
 
-    /// What the program may use.
+    /// The limits of the program.
     pub(crate) fn limits(&mut self, timeout: Duration, resources: Resources) {
         let Some(begun) = &mut self.0 else { return };
         begun.line.limits = Some(Limits {

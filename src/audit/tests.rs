@@ -63,7 +63,7 @@ async fn a_line_says_what_ran_and_not_the_code_itself() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_anymore_has_a_line_as_well() {
+async fn a_cancelled_call_has_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let audit = Audit::open(&config).unwrap();
@@ -152,7 +152,7 @@ async fn while_lines_can_not_be_written_calls_go_on_or_are_refused() {
         let on_full_disk = if refuses { OnFullDisk::Refuse } else { OnFullDisk::Continue };
         let config = AuditConfig { on_full_disk, ..config(&inside) };
         let audit = Audit::open(&config).unwrap();
-        // Nobody, not even root, makes a file in a folder that is gone.
+        // Not even root can make a file in a folder that is gone.
         let away = folder.path().join("away");
         fs::rename(&inside, &away).unwrap();
         audit.begin(&client(), "one");
@@ -171,7 +171,7 @@ async fn while_lines_can_not_be_written_calls_go_on_or_are_refused() {
     }
 }
 
-/// Moves the folder of a log away and back. Nobody, not even root, makes a file in a folder that is gone.
+/// Moves the folder of a log away and back. Not even root can make a file in a folder that is gone.
 struct Folder {
     _parent: tempfile::TempDir,
     inside: PathBuf,
@@ -230,7 +230,7 @@ async fn a_line_that_is_lost_after_the_last_one_was_written_does_not_refuse_call
 #[test]
 fn a_disk_that_hangs_refuses_calls_before_lines_are_lost() {
     for refuses in [false, true] {
-        // Whoever has the receiver takes nothing from it.
+        // The receiver is held, and nothing is taken from it.
         let hanging = || {
             let (messages, received) = sync_channel(MAX_WAITING);
             let log = Log { messages, state: Arc::default(), has_code: false, refuses };
@@ -272,7 +272,7 @@ async fn lines_that_wait_are_written_although_the_server_uses_another_log() {
     until(|| fs::read_to_string(&config.path).is_ok_and(|text| text.lines().count() == 2)).await;
 }
 
-/// What the server's log says.
+/// The text of the server's log.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<u8>>>);
 

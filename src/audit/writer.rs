@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Shortest time between two lines in the server's log about lines that were lost.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
-/// What the thread has.
+/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Writer {
     file: AuditFile,
@@ -36,7 +36,7 @@ pub(super) struct Writer {
     unused: Option<Instant>,
     /// Lines that were lost although none may be.
     given_up: u64,
-    told: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 impl Writer {
@@ -49,7 +49,7 @@ impl Writer {
             has_failed: false,
             unused: None,
             given_up: 0,
-            told: None,
+            logged: None,
         }
     }
 
@@ -67,7 +67,7 @@ impl Writer {
                     self.look();
                 }
                 Message::End(done) => {
-                    // Nobody may wait anymore.
+                    // The receiver may be gone.
                     let _ = done.send(());
                     break;
                 }
@@ -82,7 +82,7 @@ impl Writer {
         }
     }
 
-    /// The next message; `None` once nobody can send one.
+    /// The next message; `None` once all senders are gone.
     fn receive(&mut self, messages: &Receiver<Message>) -> Option<Message> {
         // While calls are refused no line comes, so nothing else would show that the file can be opened again.
         while !self.has_failed && self.state.is_failing.load(Ordering::Relaxed) {
@@ -124,7 +124,7 @@ impl Writer {
 
     /// Whether the log has had no users for so long that its lines are given up.
     fn is_out_of_patience(&mut self) -> bool {
-        // Once nobody else knows the state, there are no calls.
+        // Once no other holder of the state is left, there are no calls.
         if Arc::strong_count(&self.state) > 1 {
             return false;
         }
@@ -177,7 +177,7 @@ impl Writer {
     fn recovered(&mut self) {
         if self.state.is_failing.swap(false, Ordering::Relaxed) {
             *lock(&self.state.error) = None;
-            self.told = None;
+            self.logged = None;
             tracing::info!("the audit log can be written again");
         }
     }
@@ -187,10 +187,12 @@ impl Writer {
         *lock(&self.state.error) = Some(format!("{path}: {error}"));
         self.state.is_failing.store(true, Ordering::Relaxed);
         // No call is refused for a log that is no longer used.
-        if self.unused.is_some() || self.told.is_some_and(|told| told.elapsed() < BETWEEN_LINES) {
+        if self.unused.is_some()
+            || self.logged.is_some_and(|logged| logged.elapsed() < BETWEEN_LINES)
+        {
             return;
         }
-        self.told = Some(Instant::now());
+        self.logged = Some(Instant::now());
         let lost = self.state.lost.get();
         if self.refuses {
             tracing::error!(%path, %error, lost, "the audit log can't be written, so calls are refused");

@@ -29,7 +29,7 @@ pub(crate) struct Share {
 }
 
 impl Budget {
-    /// So many bytes for all clients, and so many for one.
+    /// A budget of `most` bytes for all clients and `most_of_one` for each.
     pub(crate) fn new(most: usize, most_of_one: usize) -> Self {
         let taken = Taken { most, most_of_one, ..Taken::default() };
         Self { taken: Arc::new(Mutex::new(taken)) }
@@ -63,8 +63,8 @@ impl Share {
         true
     }
 
-    /// Takes so many instead of those it has, even if that is more than there is: they are in memory already, and
-    /// who asks for more is refused until they are given back.
+    /// Takes `bytes` instead of those it has, even if that exceeds the budget: they are in memory already, and other
+    /// requests are refused until they are given back.
     pub(crate) fn replace(&mut self, bytes: usize) {
         let mut taken = lock(&self.budget.taken);
         let own = taken.of.entry(self.client.clone()).or_default();
@@ -73,7 +73,7 @@ impl Share {
         self.bytes = bytes;
     }
 
-    /// Takes what is missing to so many, as [`Self::replace`].
+    /// Grows to `bytes` if it is smaller, as [`Self::replace`].
     pub(crate) fn at_least(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.replace(bytes);

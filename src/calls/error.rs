@@ -29,12 +29,12 @@ pub(crate) enum CallError {
     /// The policies forbid something in the program.
     #[error("the operator of this server forbids something in the program:\n{found}")]
     Forbidden {
-        /// What they forbid.
+        /// The violations.
         found: Findings,
         /// Remarks for the caller.
         notes: Vec<String>,
     },
-    /// There are no such packages, or they could not be built.
+    /// The packages don't exist, or could not be built.
     #[error(transparent)]
     Packages(#[from] Refusal),
     /// The packages are still being built, and the call can't wait longer.
@@ -101,10 +101,7 @@ impl CallError {
             Self::Invalid(_) => "invalid_arguments",
             Self::Forbidden { .. } => "refused",
             Self::SessionGone(_) => "session_gone",
-            Self::Sandbox(error) => Failure::of(error).as_str(),
-            Self::NotOpened(OpenFailure::Open(error))
-                if !matches!(error, ExecuteError::Session(_)) =>
-            {
+            Self::Sandbox(error) | Self::NotOpened(OpenFailure::Open(error)) => {
                 Failure::of(error).as_str()
             }
             Self::CheckBusy(busy) => failure_of(busy).as_str(),

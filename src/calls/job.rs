@@ -11,7 +11,8 @@ use crate::request::arguments::{
 };
 use crate::request::resolve::{self, OpenJob, ProgramJob, StepJob};
 use crate::request::syntax::SyntaxJob;
-use crate::request::understand::{self, given::Given};
+use crate::request::understand::given::Given;
+use crate::request::understand::{self, Notes, ToolArguments};
 use crate::sessions::InUse;
 
 /// A description of the handles that callers give.
@@ -56,182 +57,164 @@ pub(crate) enum Job {
     Close(String),
 }
 
-impl Calls {
-    /// Understands the arguments of a call. Its bytes are taken from the budget for as long as `share` is held.
+/// Understands the arguments of one call.
+pub(super) struct Understanding<'c> {
+    /// The calls, with their configuration and sessions.
+    pub(super) calls: &'c Calls,
+    /// The caller.
+    pub(super) client: &'c Client,
+    /// The bytes of the call, which are taken from the budget for as long as this is held.
+    pub(super) share: &'c mut Share,
+    /// The line of the audit log.
+    pub(super) note: &'c mut Note,
+}
+
+impl Understanding<'_> {
+    /// Makes a job of the arguments.
     ///
     /// # Errors
     ///
     /// The first argument that can't be used, a session that is gone, or too many bytes.
-    pub(super) fn understand(
-        &self,
-        tool: ToolName,
-        arguments: Given,
-        client: &Client,
-        share: &mut Share,
-        note: &mut Note,
-    ) -> Result<Job, CallError> {
+    pub(super) fn job(mut self, tool: ToolName, arguments: Given) -> Result<Job, CallError> {
         match tool {
             ToolName::ExecuteCode => match understand::named_session(&arguments) {
-                Some(handle) => self.cell(&handle, arguments, client, share, note),
-                None => self.program(arguments, share, note),
+                Some(handle) => self.cell(&handle, arguments),
+                None => self.program(arguments),
             },
-            ToolName::TestCode => self.test(arguments, share, note),
-            ToolName::CheckSyntax => self.syntax(arguments, share, note),
-            ToolName::OpenSession => {
-                let (arguments, notes) = understand::read::<OpenSession>(arguments, &self.config)?;
-                self.admit(share, arguments.weight())?;
-                let job = resolve::opening(arguments, &self.config);
-                let mut job = job.map_err(|error| notes.explain(error))?;
-                job.notes.splice(..0, notes.into_texts());
-                Ok(Job::Open(Box::new(job)))
-            }
-            ToolName::RunCommand => self.command(arguments, client, share, note),
+            ToolName::TestCode => self.test(arguments),
+            ToolName::CheckSyntax => self.syntax(arguments),
+            ToolName::OpenSession => self.opening(arguments),
+            ToolName::RunCommand => self.command(arguments),
             ToolName::RewindSession => {
-                let (RewindSession { session, cells }, _) =
-                    understand::read(arguments, &self.config)?;
+                let (RewindSession { session, cells }, _) = self.read(arguments)?;
                 let handle = required(session, "session", HANDLE)?;
-                let cells = match cells.map(u32::try_from) {
-                    Some(Ok(cells @ 1..)) => cells,
-                    Some(_) => {
-                        return Err(
-                            InvalidArgument::new("cells", "must be a whole number from 1").into()
-                        );
+                let message = match cells.map(u32::try_from) {
+                    Some(Ok(cells @ 1..)) => {
+                        return Ok(Job::Rewind { session: self.session(&handle)?, cells });
                     }
-                    None => {
-                        let message = "is required: how many cells to undo, at least 1";
-                        return Err(InvalidArgument::new("cells", message).into());
-                    }
+                    Some(_) => "must be a whole number from 1",
+                    None => "is required: how many cells to undo, at least 1",
                 };
-                Ok(Job::Rewind { session: self.session(client, &handle)?, cells })
+                Err(InvalidArgument::new("cells", message).into())
             }
             ToolName::InterruptSession => {
                 let handle = self.handle(arguments)?;
-                Ok(Job::Interrupt(self.session(client, &handle)?))
+                Ok(Job::Interrupt(self.session(&handle)?))
             }
             ToolName::CloseSession => Ok(Job::Close(self.handle(arguments)?)),
             ToolName::GetResult => Err(InvalidArgument::no_such_run().into()),
         }
     }
 
-    fn program(
-        &self,
-        arguments: Given,
-        share: &mut Share,
-        note: &mut Note,
-    ) -> Result<Job, CallError> {
-        let (arguments, notes) = understand::read::<Arguments>(arguments, &self.config)?;
+    fn program(&mut self, arguments: Given) -> Result<Job, CallError> {
+        let (arguments, notes) = self.read::<Arguments>(arguments)?;
         // Its cell would be lost with a sandbox of its own.
         if arguments.session.is_some() {
-            let message = "was not understood; give it as session, beside entrypoint_code";
+            let message = "was not understood; give it as session, next to entrypoint_code";
             return Err(InvalidArgument::new("session", message).into());
         }
-        if let Some(code) = &arguments.entrypoint_code {
-            note.code(code);
-        }
+        self.note_code(arguments.entrypoint_code.as_deref());
         if let Some(snippet) = &arguments.snippet_name {
-            note.snippet(snippet);
+            self.note.snippet(snippet);
         }
-        self.admit(share, arguments.weight())?;
-        let job = resolve::program(arguments, &self.config, &self.snippets);
+        self.admit(arguments.weight())?;
+        let job = resolve::program(arguments, &self.calls.config, &self.calls.snippets);
         let mut job = job.map_err(|error| notes.explain(error))?;
         job.notes.splice(..0, notes.into_texts());
         Ok(Job::Program(Box::new(job)))
     }
 
-    fn test(&self, arguments: Given, share: &mut Share, note: &mut Note) -> Result<Job, CallError> {
-        let Some(language) = &self.config.test_code else {
+    fn test(&mut self, arguments: Given) -> Result<Job, CallError> {
+        let config = &self.calls.config;
+        let Some(language) = &config.test_code else {
             return Err(InvalidArgument::new("name", "there is no tool test_code").into());
         };
-        note.place(&language.name, None);
-        let (arguments, notes) = understand::read::<TestCode>(arguments, &self.config)?;
-        if let Some(code) = &arguments.code {
-            note.code(code);
-        }
-        self.admit(share, arguments.code.as_ref().map_or(0, String::len))?;
-        let job = resolve::test(arguments, language, &self.config);
+        self.note.place(&language.name, None);
+        let (arguments, notes) = self.read::<TestCode>(arguments)?;
+        self.note_code(arguments.code.as_deref());
+        self.admit(arguments.code.as_ref().map_or(0, String::len))?;
+        let job = resolve::test(arguments, language, config);
         let mut job = job.map_err(|error| notes.explain(error))?;
         job.notes = notes.into_texts();
         Ok(Job::Program(Box::new(job)))
     }
 
-    fn syntax(
-        &self,
-        arguments: Given,
-        share: &mut Share,
-        note: &mut Note,
-    ) -> Result<Job, CallError> {
-        let (arguments, notes) = understand::read(arguments, &self.config)?;
-        let CheckSyntax { language, code, packages } = arguments;
+    fn syntax(&mut self, arguments: Given) -> Result<Job, CallError> {
+        let (CheckSyntax { language, code, packages }, notes) = self.read(arguments)?;
         let language = required(language, "language", "the language of the code")?;
         let code = required(code, "code", "the source of the program")?;
-        note.code(&code);
-        self.admit(share, code.len())?;
-        let language = resolve::language(&language, &self.config)?;
+        self.note.code(&code);
+        self.admit(code.len())?;
+        let language = resolve::language(&language, &self.calls.config)?;
         let advice = understand::advice(&code, &language).map(|advice| advice.text);
-        let job = Box::new(SyntaxJob::new(&language, code, &self.config)?);
+        let job = Box::new(SyntaxJob::new(&language, code, &self.calls.config)?);
         Ok(Job::Syntax { job, packages, advice, notes: notes.into_texts() })
     }
 
-    fn cell(
-        &self,
-        handle: &str,
-        arguments: Given,
-        client: &Client,
-        share: &mut Share,
-        note: &mut Note,
-    ) -> Result<Job, CallError> {
-        if !self.has_sessions() {
+    fn opening(&mut self, arguments: Given) -> Result<Job, CallError> {
+        let (arguments, notes) = self.read::<OpenSession>(arguments)?;
+        self.admit(arguments.weight())?;
+        let job = resolve::opening(arguments, &self.calls.config);
+        let mut job = job.map_err(|error| notes.explain(error))?;
+        job.notes = notes.into_texts();
+        Ok(Job::Open(Box::new(job)))
+    }
+
+    fn cell(&mut self, handle: &str, arguments: Given) -> Result<Job, CallError> {
+        if !self.calls.has_sessions() {
             return Err(InvalidArgument::new("session", "this server offers no sessions").into());
         }
-        let session = self.session(client, handle)?;
-        note.place(&session.language.name, Some(handle));
-        let (arguments, notes) =
-            understand::read_cell(arguments, &session.language.name, &self.config)?;
-        if let Some(code) = &arguments.entrypoint_code {
-            note.code(code);
-        }
-        self.admit(share, arguments.weight())?;
-        let (language, resources) = (&session.language, session.resources);
-        let policies = session.policies(&self.config);
-        let job = resolve::cell(arguments, language, resources, policies, &self.config);
+        let session = self.session(handle)?;
+        let (language, config) = (&session.language, &self.calls.config);
+        self.note.place(&language.name, Some(handle));
+        let (arguments, notes) = understand::read_cell(arguments, &language.name, config)?;
+        self.note_code(arguments.entrypoint_code.as_deref());
+        self.admit(arguments.weight())?;
+        let policies = session.policies(config);
+        let job = resolve::cell(arguments, language, session.resources, policies, config);
         let job = Box::new(job.map_err(|error| notes.explain(error))?);
         Ok(Job::Step { session, job, notes: notes.into_texts() })
     }
 
-    fn command(
-        &self,
-        arguments: Given,
-        client: &Client,
-        share: &mut Share,
-        note: &mut Note,
-    ) -> Result<Job, CallError> {
-        let (arguments, notes) = understand::read::<RunCommand>(arguments, &self.config)?;
+    fn command(&mut self, arguments: Given) -> Result<Job, CallError> {
+        let (arguments, notes) = self.read::<RunCommand>(arguments)?;
         let handle = required(arguments.session.clone(), "session", HANDLE)?;
-        let session = self.session(client, &handle)?;
-        note.place(&session.language.name, Some(&handle));
-        if let Some(command) = &arguments.command {
-            note.code(command);
-        }
-        self.admit(share, arguments.weight())?;
-        let job = resolve::command(arguments, &session.language, &self.config);
+        let session = self.session(&handle)?;
+        self.note.place(&session.language.name, Some(&handle));
+        self.note_code(arguments.command.as_deref());
+        self.admit(arguments.weight())?;
+        let job = resolve::command(arguments, &session.language, &self.calls.config);
         let job = Box::new(job.map_err(|error| notes.explain(error))?);
         Ok(Job::Step { session, job, notes: notes.into_texts() })
+    }
+
+    fn read<T: ToolArguments>(&self, arguments: Given) -> Result<(T, Notes), InvalidArgument> {
+        understand::read(arguments, &self.calls.config)
     }
 
     /// The handle in the arguments of a tool that takes nothing else.
-    fn handle(&self, arguments: Given) -> Result<String, CallError> {
-        let (OneSession { session }, _) = understand::read(arguments, &self.config)?;
-        Ok(required(session, "session", HANDLE)?)
+    fn handle(&self, arguments: Given) -> Result<String, InvalidArgument> {
+        let (OneSession { session }, _) = self.read(arguments)?;
+        required(session, "session", HANDLE)
     }
 
-    fn session(&self, client: &Client, handle: &str) -> Result<InUse, CallError> {
-        self.sessions.take(client, handle).map_err(|error| CallError::no_session(handle, error))
+    fn session(&self, handle: &str) -> Result<InUse, CallError> {
+        let found = self.calls.sessions.take(self.client, handle);
+        found.map_err(|error| CallError::no_session(handle, error))
     }
 
-    fn admit(&self, share: &mut Share, bytes: usize) -> Result<(), CallError> {
-        match share.grow(bytes) {
+    fn note_code(&mut self, code: Option<&str>) {
+        if let Some(code) = code {
+            self.note.code(code);
+        }
+    }
+
+    fn admit(&mut self, bytes: usize) -> Result<(), CallError> {
+        match self.share.grow(bytes) {
             true => Ok(()),
-            false => Err(CallError::TooMuchAtOnce(self.config.requests.max_in_flight.as_usize())),
+            false => {
+                Err(CallError::TooMuchAtOnce(self.calls.config.requests.max_in_flight.as_usize()))
+            }
         }
     }
 }

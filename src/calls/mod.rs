@@ -51,6 +51,7 @@ use isolator_pool::pool::pools::Pools;
 use isolator_pool::run::output::Watch;
 
 use self::budget::Budget;
+use self::job::Understanding;
 use crate::audit::{Audit, Note};
 use crate::config::Config;
 use crate::packages::Packages;
@@ -144,7 +145,8 @@ impl Calls {
     /// For calls that begin under another configuration. All sessions stay.
     pub(crate) fn reconfigured(&self, setup: &Setup, snippets: Arc<Snippets>) -> Self {
         let Setup { config, pools, packages, .. } = setup;
-        let (has_one, in_flight) = (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
+        let (has_one, in_flight) =
+            (self.clients == Clients::One, config.requests.max_in_flight.as_usize());
         self.in_flight.set_limits(in_flight, self.clients.share_of(in_flight));
         Self {
             config: Arc::clone(config),
@@ -209,8 +211,11 @@ impl Calls {
         call: &Call,
         note: &mut Note,
     ) -> Result<Served, CallError> {
-        let mut share = self.in_flight.share(&call.client);
-        let served = match self.understand(tool, arguments, &call.client, &mut share, note) {
+        let client = &call.client;
+        let mut share = self.in_flight.share(client);
+        let understanding =
+            Understanding { calls: self, client, share: &mut share, note: &mut *note };
+        let served = match understanding.job(tool, arguments) {
             Ok(job) => self.serve(job, call, note).await,
             Err(error) => Err(error),
         };

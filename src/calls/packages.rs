@@ -13,7 +13,7 @@ use crate::audit::Note;
 use crate::config::Language;
 use crate::packages::{Asked, Refusal};
 use crate::request::arguments::InvalidArgument;
-use crate::request::packages::{Wanted, WantedPackages};
+use crate::request::packages::{PackageRequest, WantedPackages};
 use crate::requirement::{self, MOST_SHOWN, Requirement, shown};
 use crate::result::receipt::UsedPackages;
 use crate::sessions::BoundSet;
@@ -73,8 +73,8 @@ impl Calls {
     ) -> Result<GrantedPackages, CallError> {
         let WantedPackages { wanted, requires_python, mut notes } = wanted;
         let (names, field) = match wanted {
-            Wanted::Nothing => (Vec::new(), ""),
-            Wanted::Named { names, field } => {
+            PackageRequest::Nothing => (Vec::new(), ""),
+            PackageRequest::Named { names, field } => {
                 let names = self.packages.needed_of(language, names, &mut notes).await;
                 if !names.is_empty() && self.image_has(language, &names).await {
                     let names = names.join(", ");
@@ -84,7 +84,7 @@ impl Calls {
                     (names, field)
                 }
             }
-            Wanted::Dependencies(texts) => {
+            PackageRequest::Dependencies(texts) => {
                 let texts = self.packages.needed_of(language, texts, &mut notes).await;
                 let found = self.set_for(language, &texts, call, max_wait).await;
                 (found.unwrap_or_else(|unmet| {
@@ -128,8 +128,8 @@ impl Calls {
         let found = WantedPackages::new(Vec::new(), code, "entrypoint_code", language);
         let WantedPackages { wanted, requires_python, mut notes } = found;
         match wanted {
-            Wanted::Nothing => {}
-            Wanted::Named { names, field } => {
+            PackageRequest::Nothing => {}
+            PackageRequest::Named { names, field } => {
                 let names = self.packages.needed_of(language, names, &mut notes).await;
                 let has = |name: &String| bound.is_some_and(|bound| bound.asked.contains(name));
                 if !names.iter().all(has) {
@@ -140,7 +140,7 @@ impl Calls {
                     return Err(InvalidArgument::new(field, message));
                 }
             }
-            Wanted::Dependencies(texts) => {
+            PackageRequest::Dependencies(texts) => {
                 let texts = self.packages.needed_of(language, texts, &mut notes).await;
                 notes.extend(self.note_of_cell(language, bound, &texts).await);
             }
@@ -192,7 +192,7 @@ impl Calls {
         let is_requirement = |name: &String| !sets.iter().any(|set| set == name.trim());
         let asked = Asked { names_or_requirements: names.to_vec() };
         let Some(interpreter) = language.kernel else { return false };
-        // What can't be asked for is refused, wherever it is.
+        // A requirement that can't be asked for is refused even if the image has it.
         if !names.iter().all(is_requirement) || self.packages.check(language, &asked).is_err() {
             return false;
         }

@@ -40,7 +40,8 @@ impl Calls {
                 notes.extend(advice.filter(|_| !syntax.valid));
                 Ok(Served::Checked(Syntax { notes, ..syntax }))
             }
-            Job::Open(job) => self.open_session(*job, call, note).await,
+            // Its future is large and rarely needed.
+            Job::Open(job) => Box::pin(self.open_session(*job, call, note)).await,
             Job::Step { session, job, notes } => {
                 self.run_in_session(session, *job, notes, call, note).await
             }

@@ -13,7 +13,7 @@ use crate::packages::Packages;
 use crate::request::syntax::Syntax;
 use crate::request::understand::Advice;
 use crate::request::wanted_files::OutputFiles;
-use crate::result::explain::{Caller, Context, PackagesAdvice};
+use crate::result::context::{Caller, Context, PackagesAdvice};
 use crate::result::receipt::ReceiptReport;
 use crate::sessions::InUse;
 
@@ -133,7 +133,7 @@ impl Ran {
         }
     }
 
-    /// What a tool's caller is told of it.
+    /// The kind of caller, if a tool ran it.
     pub(crate) const fn caller(&self) -> Caller {
         match &self.end {
             RunEnd::Program(_) => Caller::Call,

@@ -7,29 +7,6 @@ use isolator_pool::quote::quoted;
 use crate::config::Config;
 use crate::duration;
 
-/// Arguments of calls, and the same on the command line.
-const OPTIONS: [(&str, &str); 8] = [
-    ("additional_files", "--file"),
-    ("cpus", "--cpus"),
-    ("language", "--language"),
-    ("memory_mb", "--memory"),
-    ("packages", "--packages"),
-    ("snippet_name", "--snippet"),
-    ("stdin", "standard input"),
-    ("timeout", "--timeout"),
-];
-
-/// What an argument of a call is on the command line, if it is one option.
-pub(super) fn option(argument: &str) -> Option<&'static str> {
-    OPTIONS.iter().find(|(known, _)| *known == argument).map(|(_, option)| *option)
-}
-
-/// Advice about arguments of calls. Only names that are no plain words can stand for nothing else in a sentence.
-pub(super) fn in_words_of_options(advice: &str) -> String {
-    let names = OPTIONS.iter().filter(|(name, _)| name.contains('_') || *name == "stdin");
-    names.fold(advice.to_owned(), |advice, (name, option)| advice.replace(name, option))
-}
-
 /// Why a name stands for no language, and what to do.
 pub(super) fn not_a_language(name: &str, config: &Config) -> String {
     let name = quoted(name);
@@ -128,13 +105,5 @@ mod tests {
         {
             assert!(mebibytes(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn advice_names_options() {
-        let advice = in_words_of_options("send it in additional_files or stdin, with memory_mb");
-        assert_eq!(advice, "send it in --file or standard input, with --memory");
-        assert_eq!(in_words_of_options("a language"), "a language");
-        assert_eq!(option("memory_mb"), Some("--memory"));
     }
 }

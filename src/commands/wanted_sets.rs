@@ -12,7 +12,7 @@ use crate::commands::steps::Steps;
 use crate::commands::{complain, told};
 use crate::config::{Config, Language};
 use crate::packages::{Asked, Packages};
-use crate::request::packages::{Wanted, WantedPackages};
+use crate::request::packages::{PackageRequest, WantedPackages};
 use crate::requirement::{self, shown};
 
 /// The packages that a program was given.
@@ -65,9 +65,9 @@ impl WantedSets {
     ) -> anyhow::Result<Option<Given>> {
         let WantedPackages { wanted, mut notes, .. } = wanted;
         let (asked, is_named) = match wanted {
-            Wanted::Nothing => (Vec::new(), false),
-            Wanted::Named { names, .. } => (names, true),
-            Wanted::Dependencies(texts) => (texts, false),
+            PackageRequest::Nothing => (Vec::new(), false),
+            PackageRequest::Named { names, .. } => (names, true),
+            PackageRequest::Dependencies(texts) => (texts, false),
         };
         let needed = match asked.is_empty() {
             true => asked,

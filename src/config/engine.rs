@@ -12,22 +12,17 @@ section! {
     pub struct EngineConfig {
         /// Which engine makes the sandboxes.
         pub kind: EngineKind = EngineKind::Auto,
-
         /// Address of the Docker engine, in the form of DOCKER_HOST. Default: DOCKER_HOST, the docker context, or one of the
         /// usual sockets.
         pub host: Option<String> = None,
-
         /// Whether programs may run where the engine can't limit their memory, CPU time or processes. Each answer then says
         /// which limits did not hold.
         pub allow_unlimited: bool = false,
-
         /// Another OCI runtime for Docker, such as "runsc". Default: the engine's own.
         pub runtime: Option<String> = None,
-
         /// Whether the embedded engine, as root, tells the kernel to favour changes of control groups, which makes sandboxes
-        /// sooner. It holds for the whole machine.
+        /// sooner. The setting affects the whole machine.
         pub favordynmods: bool = true,
-
         /// Whether `--engine` gave the kind.
         #[serde(skip)]
         pub is_chosen_on_command_line: bool = false,
@@ -67,7 +62,6 @@ section! {
         #[serde(with = "Policy")]
         #[schemars(with = "Policy")]
         pub policy: PullPolicy = PullPolicy::Missing,
-
         /// The image that the language images are built from, best with a digest: "debian@sha256:…". "isolator/base" is
         /// always made from Debian's signed packages. Default: isolator/base or debian:trixie-slim, whichever is there.
         pub base: Option<String> = None,

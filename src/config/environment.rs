@@ -2,7 +2,7 @@
 //!
 //! A name is `ISOLATOR_` and the path of the key, in capital letters, with `_` between the words of a key and `__`
 //! between keys. A name with `__` that leads to no key is an error, and so is one that is almost right. All others are
-//! left alone, because orchestrators set such variables too (`ISOLATOR_SERVICE_HOST`).
+//! ignored, because orchestrators set such variables too (`ISOLATOR_SERVICE_HOST`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use super::similar::{SIMILAR, nearest};
 /// The beginning of all names.
 const PREFIX: &str = "ISOLATOR_";
 
-/// Between keys.
+/// The separator between keys.
 const SEPARATOR: &str = "__";
 
 /// Names with another meaning. Tests and build scripts set those that begin with `TEST_`.
@@ -105,7 +105,7 @@ fn resolve<'a>(
             let (key, below) = keys.iter().find(|(key, _)| in_capitals(key) == *first)?;
             (key.clone(), below, rest)
         }
-        // Names of variables, which are as they are.
+        // Names of variables, which are used as they are.
         (Shape::Names(each), words) if matches!(**each, Shape::Text) => {
             let name = words.join(SEPARATOR);
             return (!name.is_empty()).then(|| (vec![name], &**each));
@@ -151,7 +151,7 @@ fn value(shape: &Shape, text: &str) -> Option<Value> {
     }
 }
 
-/// A problem if the name looks as if one of ours was meant.
+/// The problem of a name that is similar to one of ours.
 fn misspelt(all: &Shape, variable: &str, name: &str, languages: &[String]) -> Option<Problem> {
     let mut known = Vec::new();
     all_names(all, "", languages, &mut known);

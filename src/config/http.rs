@@ -20,32 +20,25 @@ section! {
         /// changes. Without it, only clients on this machine are served.
         #[serde(skip_serializing)]
         pub tokens: Option<PathBuf> = None,
-
         /// Certificate for TLS.
         #[serde(skip_serializing)]
         pub tls: Option<TlsConfig> = None,
-
-        /// Names by which clients call this machine, with or without a port, in addition to localhost and its address.
+        /// Host names that clients use for this machine, with or without a port, in addition to localhost and its address.
         /// Requests for other names are refused.
         pub allowed_hosts: Vec<String> = Vec::new(),
-
         /// Origins of web pages that can call, in addition to pages on this machine, such as "https://agent.example:443".
         pub allowed_origins: Vec<String> = Vec::new(),
-
         /// Maximum number of open connections; others are refused. There are fewer if file descriptors are few.
         #[schemars(range(min = 1, max = 65_536))]
         pub max_connections: usize = MAX_CONNECTIONS,
-
         /// Maximum number of them from one address, which several clients behind a proxy share. Others are closed. Default:
         /// three quarters of maxConnections.
         #[schemars(range(min = 1))]
         pub max_connections_per_address: usize = three_quarters(MAX_CONNECTIONS),
-
         /// How long a client can read nothing of an answer before its connection is closed.
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub write_timeout: Duration = Duration::from_secs(30),
-
         /// How long a connection can be idle between two requests before it is closed. A proxy in front of the server must
         /// close it sooner.
         // Longer than the 60 seconds of nginx and most other proxies. A proxy that waits longer than the server sends
@@ -53,13 +46,11 @@ section! {
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub idle_timeout: Duration = Duration::from_secs(75),
-
         /// How long an answer can be silent. Then a comment is sent, so that no proxy takes the connection for dead.
         // Proxies do so after 30 seconds at the earliest.
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub keep_alive: Duration = Duration::from_secs(15),
-
         /// How long programs can go on when the server stops.
         // Clients still wait for answers, and service managers kill a service only after thirty seconds or more.
         #[serde(with = "Text")]

@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for Index {
     }
 }
 
-/// The address without name, password and query, which may be a secret, too.
+/// The address without its name, password and query. The query may be a secret, too.
 pub(super) fn without_credentials(url: &str) -> String {
     let Some(authority) = authority(url) else { return url.to_owned() };
     let start = url.len() - after_scheme(url).map_or(0, str::len);
@@ -127,7 +127,7 @@ pub(super) fn without_credentials(url: &str) -> String {
     format!("{}{hidden}{host}{path}{query}", &url[..start])
 }
 
-/// A text in which addresses may be, without their credentials.
+/// Removes the credentials from the addresses in a text.
 pub(super) fn without_any_credentials(text: &str) -> String {
     let mut parts = text.split("://");
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -158,13 +158,13 @@ fn after_scheme(url: &str) -> Option<&str> {
     url.split_once("://").map(|(_, rest)| rest)
 }
 
-/// Name, password, host and port.
+/// The part of an address with name, password, host and port.
 fn authority(url: &str) -> Option<&str> {
     let rest = after_scheme(url)?;
     Some(&rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())])
 }
 
-/// Whether it is an address of the web with a host and perhaps a port. A password with a slash in it would end the host too soon.
+/// Whether a text is a web address with a host and an optional port. A password with a slash would end the host too early.
 fn is_web_address(url: &str) -> bool {
     let Some(authority) = authority(url) else { return false };
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_index_is_refused_without_repeating_it() {
+    fn an_invalid_index_is_refused_without_repeating_it() {
         for text in [
             "",
             "https://",

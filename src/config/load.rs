@@ -1,4 +1,4 @@
-//! From a file and the environment to a configuration.
+//! Loads a configuration from a file and the environment.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,7 +18,7 @@ use super::{document, index};
 /// Name of the file.
 pub const FILE_NAME: &str = "isolator_config.json";
 
-/// Largest file. A larger one is another file, or no file but a device.
+/// Largest file. A larger one is not a configuration, or is a device.
 const MAX_FILE: u64 = 4 << 20;
 
 /// How a configuration file was chosen.
@@ -32,7 +32,7 @@ pub enum NamedBy {
     Place,
 }
 
-/// Why there is no configuration.
+/// The reason why a configuration can't be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file can't be read.

@@ -35,25 +35,20 @@ section! {
     pub struct PackagesConfig {
         /// Where packages come from. Without it, the tools' own configuration and environment apply.
         pub(super) index: IndexConfig = IndexConfig::default(),
-
         /// The sets by name. Calls ask for them with packages, such as ["text"].
         pub sets: BTreeMap<String, SetConfig> = BTreeMap::new(),
-
         /// Packages that calls can ask for without a set.
         pub(super) on_demand: OnDemandConfig = OnDemandConfig::default(),
-
         /// Total size of all sets, in MiB. The one that was unused longest is removed, but none that is named here.
         // Some hundreds of usual sets, or a few dozen with the largest native libraries.
         #[serde(rename = "maxStoreMB", with = "Mib")]
         #[schemars(with = "u64", range(min = 1, max = 1 << 30))]
         pub max_store: ByteSize = ByteSize::mib(20_480),
-
         /// How long resolving and installing one set can take.
         // Enough for a large set over a slow line. A build that takes longer hangs.
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub build_timeout: Duration = Duration::from_mins(5),
-
         /// How much memory a tool can take while it resolves and installs one set, with all its processes, in MiB. A package
         /// with a description that needs more is refused.
         // Several times what the largest sets in use need: uv takes a few hundred MiB for them, npm up to a GiB, and 200 MiB
@@ -61,10 +56,8 @@ section! {
         #[serde(rename = "buildMemoryMB", with = "Mib")]
         #[schemars(with = "u64", range(min = 256, max = 1 << 30))]
         pub build_memory: ByteSize = ByteSize::mib(2048),
-
         /// The programs that resolve and install packages.
         pub tools: ToolsConfig = ToolsConfig::default(),
-
         /// Folder of the locks. It need not exist.
         #[serde(skip)]
         pub lock_folder: PathBuf = PathBuf::new(),
@@ -79,7 +72,6 @@ section! {
         /// shown.
         #[schemars(with = "Option<String>")]
         pub(super) python: Option<Index> = None,
-
         /// Address of a registry with npm packages. Credentials in it are never shown.
         #[schemars(with = "Option<String>")]
         pub(super) javascript: Option<Index> = None,
@@ -105,20 +97,16 @@ section! {
     pub struct OnDemandConfig {
         /// Whether calls can ask for packages.
         pub(super) enabled: bool = false,
-
         /// Patterns of the names that calls can ask for, such as "types-*". The dependencies of these packages are installed
         /// with them.
         pub allow: Vec<String> = vec!["*".to_owned()],
-
         /// How many sets that calls have asked for are kept. The one that was unused longest is removed.
         // As many as a group of agents uses in a day.
         #[schemars(range(min = 1, max = 10_000))]
         pub max_sets: usize = 64,
-
         /// The patterns for names of Python packages.
         #[serde(skip)]
         python: GlobSet = GlobSet::empty(),
-
         /// The patterns for names of npm packages.
         #[serde(skip)]
         node: GlobSet = GlobSet::empty(),
@@ -132,7 +120,6 @@ section! {
         /// uv, for Python: a name in PATH, or a path relative to this file.
         #[serde(serialize_with = "lossy")]
         pub uv: PathBuf = "uv".into(),
-
         /// npm, for JavaScript: a name in PATH, or a path relative to this file.
         #[serde(serialize_with = "lossy")]
         pub npm: PathBuf = "npm".into(),

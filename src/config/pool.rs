@@ -37,20 +37,16 @@ section! {
         /// How many sandboxes of each language are kept ready; 0: every start is cold. With {"min": 1, "max": 16} the number
         /// follows the calls.
         pub(super) size: SizeSetting = SIZE,
-
         /// If the number follows the calls, the share of them that should find a sandbox ready.
         #[schemars(range(min = MIN_TARGET, max = MAX_TARGET))]
         pub(super) target: f64 = TARGET,
-
         /// How many of the sandboxes stay thawed, which saves the time of thawing.
         pub(super) hot: usize = HOT,
-
         /// Age at which an unused sandbox is replaced, such as "30m".
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub(super) max_age: Duration = MAX_AGE,
-
-        /// Memory in MiB that the sandboxes of all languages may take together while they wait. It comes before every size.
+        /// Memory in MiB that the sandboxes of all languages may take together while they wait. It takes precedence over every size.
         /// Default: no bound.
         #[serde(rename = "memoryMB", with = "Mib")]
         #[schemars(with = "Option<u64>", range(min = 16, max = 1 << 24))]
@@ -64,14 +60,11 @@ section! {
     pub(super) struct PoolSettings {
         /// How many sandboxes are kept ready; 0: every start is cold. With {"min": 1, "max": 16} the number follows the calls.
         pub(super) size: SizeSetting = SIZE,
-
         /// If the number follows the calls, the share of them that should find a sandbox ready.
         #[schemars(range(min = MIN_TARGET, max = MAX_TARGET))]
         pub(super) target: f64 = TARGET,
-
         /// How many of the sandboxes stay thawed, which saves the time of thawing.
         pub(super) hot: usize = HOT,
-
         /// Age at which an unused sandbox is replaced, such as "30m".
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]

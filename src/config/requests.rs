@@ -24,28 +24,23 @@ section! {
         /// Maximum number of programs that run at the same time.
         #[schemars(range(min = 1, max = 10_000))]
         pub max_running: usize = MAX_RUNNING,
-
         /// Maximum number of them that belong to one HTTP client. Default: three quarters of maxRunning.
         #[schemars(range(min = 1))]
         pub max_running_per_client: usize = three_quarters(MAX_RUNNING),
-
         /// Total size of the messages of all requests that are being received or served, in MiB. One HTTP client can have
         /// half of it. The server takes up to four times as much memory for them.
         // Four messages of the largest size. The minimum is two, because one client can take half.
         #[serde(rename = "maxInFlightMB", with = "Mib")]
         #[schemars(with = "u64", range(min = 64, max = 1 << 20))]
         pub max_in_flight: ByteSize = ByteSize::mib(128),
-
         /// Maximum number of requests that wait for a slot.
         // As many as can be served within the wait if each takes a tenth of a second.
         pub max_queue: usize = 256,
-
         /// How long a request can wait for a slot.
         // Half of the time that MCP hosts wait for an answer.
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub queue_timeout: Duration = Duration::from_secs(30),
-
         /// How many sandboxes are created at the same time, for all pools together.
         // On two cores a third refill at once gained a tenth, and slowed down requests.
         #[schemars(range(min = 1, max = MAX_REFILLS))]
@@ -61,42 +56,34 @@ section! {
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub max_timeout: Duration = Duration::from_mins(5),
-
         /// The most memory, in MiB. If a language has more, the default is that.
         #[serde(rename = "maxMemoryMB", with = "Mib")]
         #[schemars(with = "u64", range(min = MIN_MEMORY_MB, max = MAX_MEMORY_MB))]
         pub max_memory: ByteSize = ByteSize::mib(1024),
-
         /// The most CPU time, in cores. If a language has more, the default is that.
         #[serde(rename = "maxCpus", with = "Cores")]
         #[schemars(with = "f64", range(min = 0.01, max = 1024))]
         pub max_cpu: CpuShare = CpuShare::millis(2000),
-
         /// Maximum number of files that a request can send, including the program.
         #[schemars(range(min = 1, max = 100_000))]
         pub max_files: usize = 200,
-
         /// Total size of these files, in KiB.
         #[serde(rename = "maxFilesKB", with = "Kib")]
         #[schemars(with = "u64", range(min = 1, max = 1 << 20))]
         pub max_files_size: ByteSize = ByteSize::mib(10),
-
         /// How much of standard output, and of standard error, an answer holds, in KiB: half from the beginning and half
         /// from the end.
         // A model reads about 25,000 tokens of output at most, which is about this much text.
         #[serde(rename = "maxOutputKB", with = "Kib")]
         #[schemars(with = "u64", range(min = 1, max = 16 * 1024))]
         pub max_output: ByteSize = ByteSize::bytes(64 << 10),
-
         /// A program that prints more than this is killed, in MiB.
         #[serde(rename = "killOutputMB", with = "Mib")]
         #[schemars(with = "u64", range(min = 1, max = 1 << 20))]
         pub kill_output: ByteSize = ByteSize::mib(64),
-
         /// Maximum number of files that a process can have open.
         #[schemars(range(min = 64, max = 1 << 20))]
         pub open_files: u32 = 1024,
-
         /// How long a program can run if the request has no timeout: `defaultTimeoutSeconds`.
         #[serde(skip)]
         pub default_timeout: Duration = Duration::ZERO,
@@ -156,19 +143,16 @@ section! {
         #[serde(rename = "maxFilesKB", with = "Kib")]
         #[schemars(with = "u64", range(max = 65_536))]
         pub files: ByteSize = ByteSize::mib(10),
-
         /// How much of each output stream, from its beginning, can be read later if it is too long for the answer, in KiB;
         /// 0: nothing.
         // More output than a model will ever page through.
         #[serde(rename = "keptOutputKB", with = "Kib")]
         #[schemars(with = "u64", range(max = 65_536))]
         pub output: ByteSize = ByteSize::mib(8),
-
         /// How long files, output and the results of long runs can be read.
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub keep_for: Duration = Duration::from_mins(10),
-
         /// How long a call waits for its program before it is answered with a handle, unless its caller asks to wait for
         /// the end.
         // Many hosts give up on a call after a minute.

@@ -38,118 +38,85 @@ section! {
         /// Where an editor finds the schema of this file. Ignored by Isolator.
         #[serde(rename = "$schema")]
         schema: Option<String> = None,
-
         /// The program that isolator-mcp called. Accepted and ignored.
         isolator_path: Option<String> = None,
-
         /// How long a program can run if the request has no timeout, in seconds.
         #[serde(rename = "defaultTimeoutSeconds", with = "Seconds")]
         #[schemars(with = "f64", range(min = 0.001, max = 86_400))]
         default_timeout: Duration = Duration::from_secs(60),
-
         /// Memory of a sandbox in MiB, including its files.
         #[serde(rename = "defaultMemoryMB", with = "Mib")]
         #[schemars(with = "u64", range(min = MIN_MEMORY_MB, max = MAX_MEMORY_MB))]
         default_memory: ByteSize = MEMORY,
-
         /// CPU time of a sandbox, in cores.
         #[serde(with = "Cores")]
         #[schemars(with = "f64", range(min = 0.01, max = 1024))]
         default_cpus: CpuShare = CPUS,
-
         /// Maximum number of processes and threads of a sandbox.
         #[schemars(range(min = MIN_PIDS, max = MAX_PIDS))]
         default_pids_limit: u32 = PIDS,
-
         /// Network of a sandbox: "none", "bridge", or the name of a Docker network. The embedded engine only knows "none".
         default_network_mode: String = "none".to_owned(),
-
         /// Capabilities that Docker takes from a sandbox; the embedded engine always takes all.
         default_cap_drop: Vec<String> = vec!["ALL".to_owned()],
-
         /// Whether a program can write only to its working directory, /tmp and /dev/shm.
         default_read_only_rootfs: bool = true,
-
         /// The working directory: where a request's files are put and where the program starts.
         default_container_workdir: String = WORKDIR.to_owned(),
-
         /// The languages. For built-in ones, set only the keys that should differ.
         language_settings: BTreeMap<String, LanguageSettings> = BTreeMap::new(),
-
         /// Folder of the snippets, relative to this file.
         prompts_dir: String = "./prompts".to_owned(),
-
         /// The engine that makes the sandboxes.
         pub engine: EngineConfig = EngineConfig::default(),
-
         /// When images are built or pulled, and from which base.
         pub images: ImagesConfig = ImagesConfig::default(),
-
         /// Sandboxes that are kept ready: for all languages that don't set it, and together.
         pub pool: PoolsConfig = PoolsConfig::default(),
-
         /// Requests that run at the same time, and requests that wait.
         pub requests: RequestsConfig = RequestsConfig::default(),
-
         /// The most that a request can ask for.
         pub limits: RequestLimits = RequestLimits::default(),
-
         /// The result of a run, and how long it is kept.
         pub results: ResultsConfig = ResultsConfig::default(),
-
         /// Sessions: sandboxes that are kept between the calls of a client.
         pub sessions: SessionsConfig = SessionsConfig::default(),
-
         /// Sets of packages, which programs can import from in addition to the packages of their image.
         pub packages: PackagesConfig = PackagesConfig::default(),
-
         /// How clients reach `serve --http`.
         pub http: HttpConfig = HttpConfig::default(),
-
         /// The listener for operators.
         pub admin: AdminConfig = AdminConfig::default(),
-
         /// The audit log.
         pub audit: AuditConfig = AuditConfig::default(),
-
         /// The log of the server itself, on standard error.
         pub log: LogConfig = LogConfig::default(),
-
         /// What programs must not contain.
         #[serde(rename = "policies")]
         pub(super) policy_settings: PolicySettings = PolicySettings::default(),
-
         /// The tools besides execute_code.
         tools: ToolSettings = ToolSettings::default(),
-
         /// The file it came from; `None` for the defaults.
         #[serde(skip)]
         pub file: Option<PathBuf> = None,
-
         /// Whether `--config` gave the file.
         #[serde(skip)]
         pub is_file_chosen_on_command_line: bool = false,
-
         /// The folder in which relative paths start.
         #[serde(skip)]
         pub directory: PathBuf = PathBuf::new(),
-
         /// The keys that are set.
         #[serde(skip)]
         pub settings: Settings = Settings::default(),
-
         /// Folder of the snippets. It need not exist.
         #[serde(skip)]
         pub prompts: PathBuf = PathBuf::new(),
-
         /// The languages that are enabled, by name.
         #[serde(skip)]
         pub languages: BTreeMap<String, Arc<Language>> = BTreeMap::new(),
-
         /// What programs must not contain.
         #[serde(skip)]
         pub policies: Policies = Policies::default(),
-
         /// The language of the tool test_code, if it is enabled.
         #[serde(skip)]
         pub test_code: Option<Arc<Language>> = None,

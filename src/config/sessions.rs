@@ -20,35 +20,29 @@ section! {
         /// Maximum number of sessions that are open; 0: none, and their tools are not offered.
         #[schemars(range(max = 10_000))]
         pub max: usize = MAX_SESSIONS,
-
         /// Maximum number of them that belong to one HTTP client. Default: three quarters of max.
         #[schemars(range(min = 1))]
         pub max_per_client: usize = three_quarters(MAX_SESSIONS),
-
         /// How long a session can be unused before it ends. A client can ask for less.
         // A conversation that rests for longer is rarely taken up again.
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub idle_timeout: Duration = Duration::from_mins(30),
-
         /// The age at which a session ends, even if it is used.
         // A working day.
         #[serde(with = "Text")]
         #[schemars(schema_with = "duration")]
         pub max_age: Duration = Duration::from_hours(8),
-
         /// Memory of all sessions together, in MiB. If they take more, the one that was unused longest ends.
         // Sixteen sessions of the default size that use all of their memory, or a hundred of the usual ones.
         #[serde(rename = "memoryMB", with = "Mib")]
         #[schemars(with = "u64", range(min = 1, max = 1 << 30))]
         pub memory: ByteSize = ByteSize::mib(4096),
-
         /// How many cells of a Python session can be undone; 0: none, and a cell that hangs or crashes can end its session.
         /// Each checkpoint is a process, which shares its memory.
         // Agents go back a step or two. Each checkpoint is one of the 64 processes of a sandbox.
         #[schemars(range(max = 64))]
         pub checkpoints: u32 = 8,
-
         /// How much of the code, commands and files that a session was sent is kept, so that it can be run again after the
         /// session is lost, in KiB; 0: nothing.
         // About a hundred cells of the usual size.

@@ -1,4 +1,4 @@
-//! The shape of the configuration: which keys there are, and what kind of value each has.
+//! The shape of the configuration: its keys, and the kind of value of each.
 //!
 //! It is derived from the JSON schema. So an editor that knows the schema accepts what Isolator accepts. All errors of a
 //! document are found at once, and described in plain words.

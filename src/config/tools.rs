@@ -11,7 +11,6 @@ section! {
     pub(super) struct PolicySettings {
         /// Folder of your own policies, relative to this file: NAME.yml is the policy NAME. Default: none.
         pub(super) folder: Option<String> = None,
-
         /// The policies for the programs of each language, such as {"python": ["strict"]}.
         pub(super) apply: BTreeMap<String, Vec<String>> = BTreeMap::new(),
     }
@@ -32,7 +31,6 @@ section! {
     pub(super) struct TestCodeSettings {
         /// Whether the tool test_code is offered.
         pub(super) enabled: bool = false,
-
         /// The language of its programs.
         // The language that agents write most.
         pub(super) language: String = "python".to_owned(),

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use isolator_pool::pool::admission::Client;
 use isolator_pool::run::output::Watch;
-use rmcp::model::CallToolResult;
 
 use crate::audit::{Audit, Note};
 use crate::calls::{Call, CallError, Calls, Clients, Setup, Steps, ToolName};
 use crate::config::{Config, ResultsConfig};
-use crate::mcp::render::Renderer;
+use crate::mcp::render::{Answer, Renderer};
 use crate::metrics::Held;
 use crate::request::arguments::{GetResult, InvalidArgument, required};
 use crate::request::snippets::Snippets;
@@ -18,7 +17,6 @@ use crate::request::understand::{self, given::Given};
 use crate::result::detached::{Detached, RunState};
 use crate::result::handles::Capacity;
 use crate::result::kept::{self, Part, ReadError, Results};
-use crate::result::receipt::ReceiptReport;
 use crate::result::so_far::SoFar;
 
 /// Bytes of results that are kept, unless the operator lets a single run keep more.
@@ -32,21 +30,6 @@ pub(crate) struct Answers {
     clients: Clients,
     results: Arc<Results>,
     detached: Arc<Detached<Arc<Answer>>>,
-}
-
-/// The answer to a call, with what metrics and traces need of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    /// The answer in the protocol's form.
-    pub result: CallToolResult,
-    /// Whether it says that the tool failed.
-    pub is_failure: bool,
-    /// The status of the call.
-    pub status: &'static str,
-    /// How its program was served, if one ran.
-    pub receipt: Option<ReceiptReport>,
-    /// Bytes of the answer.
-    pub weight: usize,
 }
 
 /// The tool that a call names does not exist, or is not offered.
@@ -243,7 +226,7 @@ fn followed(so_far: &Arc<SoFar>, caller: Option<Watch>) -> Watch {
     Watch::new(move |stream, bytes| {
         so_far.add(stream, bytes);
         if let Some(caller) = &caller {
-            caller.call(stream, bytes);
+            caller.tell(stream, bytes);
         }
     })
 }

@@ -1,8 +1,8 @@
 //! Notifies clients when snippets change, because that changes the tools' schemas and the resources, and when a set of packages
 //! comes or goes.
 //!
-//! The folder is polled every two seconds, but only while there are listeners. Each listener knows what it was told
-//! ([`ChangeStream`]), so that a slow one misses nothing and delays nobody.
+//! The folder is polled every two seconds, but only while there are listeners. Each listener knows what it was sent
+//! ([`ChangeStream`]), so that a slow one misses nothing and delays no other.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
@@ -34,7 +34,7 @@ pub(crate) struct Changes {
     closed: CancellationToken,
 }
 
-/// What is looked at. Another configuration may have others.
+/// The folder and packages that are watched. Another configuration may have others.
 struct Watched {
     snippets: Arc<Snippets>,
     packages: Packages,
@@ -52,17 +52,17 @@ struct Folder {
 /// The sets of packages as they were seen: their names, and their hashes if they are there, or why they are not.
 type Sets = Vec<(String, Result<String, &'static str>)>;
 
-/// The changes that one listener has not been told yet.
+/// The changes that one listener was not notified of yet.
 pub(crate) struct ChangeStream {
     folder: watch::Receiver<Arc<Folder>>,
-    told: Arc<Folder>,
+    sent: Arc<Folder>,
     now: Current<Watched>,
     sets_changed: watch::Receiver<u64>,
-    told_sets: Sets,
+    sent_sets: Sets,
     closed: CancellationToken,
 }
 
-/// What has changed.
+/// A change.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Whether the tools and the resources have to be listed again.
@@ -78,7 +78,7 @@ pub(crate) struct Session {
     wanted: Arc<Mutex<BTreeSet<String>>>,
     ended: CancellationToken,
     _end: DropGuard,
-    is_told: Mutex<bool>,
+    is_notified: Mutex<bool>,
 }
 
 impl Changes {
@@ -109,12 +109,12 @@ impl Changes {
         });
     }
 
-    /// The changes from now on. One that happened while nobody was listening is reported at once, because the
+    /// The changes from now on. One that happened while no client was listening is reported at once, because the
     /// caller may not have seen it.
     pub(crate) fn follow(self: &Arc<Self>) -> ChangeStream {
         let mut is_polling = lock(&self.is_polling);
         let folder = self.known.subscribe();
-        let told = Arc::clone(&folder.borrow());
+        let sent = Arc::clone(&folder.borrow());
         if !*is_polling {
             *is_polling = true;
             self.tasks.spawn(poll_folder(Arc::downgrade(self), self.closed.clone()));
@@ -124,8 +124,8 @@ impl Changes {
         let sets_changed = packages.changed();
         ChangeStream {
             folder,
-            told,
-            told_sets: sets(packages),
+            sent,
+            sent_sets: sets(packages),
             now: self.now.clone(),
             sets_changed,
             closed: self.closed.clone(),
@@ -161,7 +161,7 @@ impl Changes {
 
     /// Notifies a listener of what it subscribed to, until it disconnects or the server stops.
     pub(crate) async fn tell(self: &Arc<Self>, listener: &SubscriptionContext) {
-        let told = async {
+        let notified = async {
             let mut news = self.follow();
             while let Some(change) = news.next().await {
                 tell(listener, &change).await?;
@@ -170,7 +170,7 @@ impl Changes {
         };
         tokio::select! {
             () = listener.cancelled() => {}
-            told = told => if let Err(error) = told {
+            sent = notified => if let Err(error) = sent {
                 tracing::debug!(%error, "a change notification could not be sent");
             },
         }
@@ -178,14 +178,14 @@ impl Changes {
 
     /// Notifies a session of all changes of the lists, and of the resources it subscribed to, until it ends.
     pub(crate) fn tell_session(self: &Arc<Self>, session: &Session, peer: Peer<RoleServer>) {
-        if std::mem::replace(&mut *lock(&session.is_told), true) {
+        if std::mem::replace(&mut *lock(&session.is_notified), true) {
             return;
         }
         let mut news = self.follow();
         let wanted = Arc::clone(&session.wanted);
         let ended = session.ended.clone();
         self.tasks.spawn(async move {
-            let told = async {
+            let notified = async {
                 while let Some(change) = news.next().await {
                     tell_session(&peer, &wanted, &change).await?;
                 }
@@ -193,7 +193,7 @@ impl Changes {
             };
             tokio::select! {
                 () = ended.cancelled() => {}
-                told = told => if let Err(error) = told {
+                sent = notified => if let Err(error) = sent {
                     tracing::debug!(%error, "a change notification could not be sent");
                 },
             }
@@ -222,11 +222,11 @@ impl ChangeStream {
                 changed = self.sets_changed.changed() => changed.ok()?,
             }
             let now = Arc::clone(&self.folder.borrow_and_update());
-            let before = std::mem::replace(&mut self.told, now);
-            let mut change = Change::between(&before, &self.told);
+            let before = std::mem::replace(&mut self.sent, now);
+            let mut change = Change::between(&before, &self.sent);
             self.sets_changed.mark_unchanged();
-            let before = std::mem::replace(&mut self.told_sets, sets(&self.now.get().packages));
-            change.add(&before, &self.told_sets);
+            let before = std::mem::replace(&mut self.sent_sets, sets(&self.now.get().packages));
+            change.add(&before, &self.sent_sets);
             if change.lists || !change.resources.is_empty() {
                 return Some(change);
             }
@@ -242,11 +242,11 @@ impl Change {
         };
         let mut resources: BTreeSet<_> =
             only_in(before, now).into_iter().chain(only_in(now, before)).collect();
-        let is_configured_anew = before.lists != now.lists;
-        if is_configured_anew {
+        let is_reconfigured = before.lists != now.lists;
+        if is_reconfigured {
             resources.insert(resources::OF_LANGUAGES.to_owned());
         }
-        Self { lists: is_configured_anew || before.listed != now.listed, resources }
+        Self { lists: is_reconfigured || before.listed != now.listed, resources }
     }
 
     /// Adds what has changed about sets of packages.
@@ -295,7 +295,7 @@ impl Default for Session {
     fn default() -> Self {
         let ended = CancellationToken::new();
         let _end = ended.clone().drop_guard();
-        Self { wanted: Arc::default(), ended, _end, is_told: Mutex::default() }
+        Self { wanted: Arc::default(), ended, _end, is_notified: Mutex::default() }
     }
 }
 
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(one.next().await, Some(expected));
         write(folder.path(), "a.py", "# One.\nprint()\n");
         assert_eq!(one.next().await, Some(change(false, &["snippet://a"])));
-        // A slow listener is told both at once.
+        // A slow listener is notified of both at once.
         assert_eq!(two.next().await, Some(change(true, &["snippet://a", "snippet://b"])));
         let nothing = tokio::time::timeout(POLL_INTERVAL * 3, two.next()).await;
         assert!(nothing.is_err(), "{nothing:?}");

@@ -35,7 +35,7 @@ pub(crate) struct Progress {
     printed: Arc<Printed>,
 }
 
-/// What was printed and not sent yet.
+/// Output that was not sent yet.
 #[derive(Default)]
 struct Printed {
     bytes: Mutex<Vec<u8>>,
@@ -55,7 +55,7 @@ impl Progress {
         })
     }
 
-    /// What a run is given to pass on what its program prints.
+    /// Receives the output of the program.
     pub(crate) fn watch(&self) -> Watch {
         let printed = Arc::clone(&self.printed);
         Watch::new(move |_, bytes| {
@@ -63,7 +63,7 @@ impl Progress {
         })
     }
 
-    /// What a call is given to pass on what is done before its program starts.
+    /// Receives the steps before the program starts.
     pub(crate) fn steps(&self) -> Steps {
         let printed = Arc::clone(&self.printed);
         Arc::new(move |step| {
@@ -96,9 +96,9 @@ impl Printed {
     /// Adds output, up to the limit.
     fn add(&self, bytes: &[u8]) {
         let before = self.taken.fetch_add(bytes.len(), Ordering::Relaxed);
-        let told = &bytes[..bytes.len().min(MAX_OUTPUT.saturating_sub(before))];
-        if !told.is_empty() {
-            lock(&self.bytes).extend_from_slice(told);
+        let sent = &bytes[..bytes.len().min(MAX_OUTPUT.saturating_sub(before))];
+        if !sent.is_empty() {
+            lock(&self.bytes).extend_from_slice(sent);
             self.more.notify_one();
         }
     }

@@ -1,4 +1,4 @@
-//! The MCP server: receives requests and passes them on. Nothing below `mcp` knows MCP.
+//! The MCP server: receives requests and passes them on. Nothing below `mcp` knows the protocol.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,14 +21,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::{Call, Clients, Setup, ToolName};
 use crate::current::Current;
-use crate::mcp::answers::{Answer, Answers, NoSuchTool};
+use crate::mcp::answers::{Answers, NoSuchTool};
 use crate::mcp::icon::icons;
 use crate::mcp::list_changes::{Changes, Session};
 use crate::mcp::progress::Progress;
-use crate::mcp::render;
+use crate::mcp::render::{self, Answer};
 use crate::mcp::resources::{self, Resources};
 use crate::mcp::tools;
-use crate::metrics::operations::{End, Method, NO_TOOL, Operations};
+use crate::metrics::operations::{Method, NO_TOOL, OperationEnd, Operations};
 use crate::metrics::reloads::Reloads;
 use crate::metrics::{Metrics, Sources};
 use crate::request::snippets::Snippets;
@@ -52,7 +52,7 @@ pub(crate) struct Server {
     session: Arc<Session>,
 }
 
-/// What requests are served with that begin under one configuration.
+/// The state that serves requests which begin under one configuration.
 struct Configured {
     setup: Setup,
     snippets: Arc<Snippets>,
@@ -63,10 +63,10 @@ struct Configured {
     tools: Vec<Tool>,
 }
 
-/// Who a call is from. A transport with several clients adds it to each request.
+/// The client of a request. A transport with several clients adds it to each request.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    /// Who it is.
+pub(crate) struct ConnectedClient {
+    /// The client.
     pub client: Client,
     /// Cancelled when the client has disconnected and will not come back for the answer.
     pub gone: CancellationToken,
@@ -102,7 +102,7 @@ impl Server {
         }
     }
 
-    /// Serves requests under another configuration from now on. Those that have begun end under theirs. Clients are told if
+    /// Serves requests under another configuration from now on. Those that have begun end under theirs. Clients are notified if
     /// that changes the lists of tools or resources.
     pub(crate) fn reconfigure(&self, setup: Setup) {
         let before = self.now.get();
@@ -116,7 +116,7 @@ impl Server {
         self.changes.reconfigure(snippets, packages, has_other_lists);
     }
 
-    /// What requests that begin now are served with.
+    /// The setup of requests that begin now.
     pub(crate) fn setup(&self) -> Setup {
         self.now.get().setup.clone()
     }
@@ -126,7 +126,7 @@ impl Server {
         Self { session: Arc::default(), ..self.clone() }
     }
 
-    /// What there is and what has happened, for operators. `engine` is the kind of the engine.
+    /// Metrics for operators. `engine` is the kind of the engine.
     pub(crate) fn metrics(&self, engine: &'static str, reloads: Arc<Reloads>) -> Metrics {
         let (now, operations) = (self.now.clone(), Arc::clone(&self.operations));
         Metrics::new(move || {
@@ -161,7 +161,7 @@ impl Configured {
         Self { setup, snippets, answers, resources, tools }
     }
 
-    /// What is listed to clients, to compare.
+    /// The lists that clients get, to compare.
     fn lists(&self) -> Value {
         let (resources, templates) = (self.resources.list(), self.resources.templates());
         json!([tools::all(&self.setup.config, &self.snippets), resources, templates])
@@ -199,21 +199,21 @@ fn all_at_once(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData>
 }
 
 /// How an operation with this result has ended.
-fn end_of<T>(result: &Result<T, ErrorData>) -> End {
-    result.as_ref().err().map_or(End::Fine, |error| End::of_code(error.code.0))
+fn end_of<T>(result: &Result<T, ErrorData>) -> OperationEnd {
+    result.as_ref().err().map_or(OperationEnd::Fine, |error| OperationEnd::of_code(error.code.0))
 }
 
-/// What a transport has added to a request: to the message itself, or to the HTTP request that brought it.
+/// A value that the transport added to a request: to the message itself, or to the HTTP request that brought it.
 fn extension<T: Clone + Send + Sync + 'static>(context: &RequestContext<RoleServer>) -> Option<&T> {
     let of_http = || context.extensions.get::<Parts>()?.extensions.get();
     context.extensions.get().or_else(of_http)
 }
 
 /// The caller that the transport named, or else the host, which ends with the transport.
-fn caller(context: &RequestContext<RoleServer>) -> Caller {
+fn caller(context: &RequestContext<RoleServer>) -> ConnectedClient {
     extension(context)
         .cloned()
-        .unwrap_or_else(|| Caller { client: Client::Host, gone: CancellationToken::new() })
+        .unwrap_or_else(|| ConnectedClient { client: Client::Host, gone: CancellationToken::new() })
 }
 
 impl ServerHandler for Server {
@@ -254,12 +254,12 @@ impl ServerHandler for Server {
         let operation = self.operations.begin(Method::Discover);
         let versions = self.supported_protocol_versions().into_owned();
         let discovered = DiscoverResult::from_server_info(versions, self.get_info());
-        operation.end(End::Fine);
+        operation.end(OperationEnd::Fine);
         Ok(discovered)
     }
 
     async fn ping(&self, _context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        self.operations.begin(Method::Ping).end(End::Fine);
+        self.operations.begin(Method::Ping).end(OperationEnd::Fine);
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl ServerHandler for Server {
             // There are no prompts.
             _ => Default::default(),
         };
-        operation.end(End::Fine);
+        operation.end(OperationEnd::Fine);
         Ok(CompleteResult::new(completion))
     }
 
@@ -350,12 +350,12 @@ impl ServerHandler for Server {
     ) -> Option<SubscriptionFilter> {
         let wanted = requested.resource_subscriptions.iter().flatten();
         let now = self.now.get();
-        let told = wanted.filter(|uri| now.resources.check_subscribable(uri).is_ok());
-        let accepted = SubscriptionFilter::builder()
+        let accepted = wanted.filter(|uri| now.resources.check_subscribable(uri).is_ok());
+        let filter = SubscriptionFilter::builder()
             .tools_list_changed()
             .resources_list_changed()
-            .resource_subscriptions(told);
-        Some(accepted.build())
+            .resource_subscriptions(accepted);
+        Some(filter.build())
     }
 
     async fn listen(&self, listener: SubscriptionContext) -> Result<(), ErrorData> {
@@ -397,7 +397,7 @@ impl ServerHandler for Server {
             let client = caller(&context).client;
             let now = self.now.get();
             now.setup.audit.begin(&client, NO_TOOL).answered("invalid_arguments");
-            self.operations.begin_call(NO_TOOL).end(End::InvalidParams);
+            self.operations.begin_call(NO_TOOL).end(OperationEnd::InvalidParams);
             let message = "params: a name (text) and arguments (an object) are required";
             let data = json!({ "field": "params", "message": message });
             return Err(ErrorData::invalid_params(message, Some(data)));
@@ -432,7 +432,7 @@ impl ServerHandler for Server {
                 tracestate: context.meta.get_tracestate(),
             }
         });
-        let Caller { client, gone } = caller(&context);
+        let ConnectedClient { client, gone } = caller(&context);
         let version = context.protocol_version();
         let progress = Progress::wanted(&context);
         let call = Call {
@@ -447,7 +447,7 @@ impl ServerHandler for Server {
                 None => std::future::pending().await,
             }
         };
-        let cancelled = |why| (Err(ErrorData::internal_error(why, None)), End::Cancelled);
+        let cancelled = |why| (Err(ErrorData::internal_error(why, None)), OperationEnd::Cancelled);
         let (answer, end) = tokio::select! {
             biased;
             // The client reads no answer to a cancelled call; dropping the other branch ends the
@@ -456,10 +456,10 @@ impl ServerHandler for Server {
             () = gone.cancelled() => cancelled("the client has disconnected"),
             answer = now.answers.answer(&request.name, arguments, call, waits) => match answer {
                 Ok(answer) => {
-                    let end = if answer.is_failure { End::ToolError } else { End::Fine };
+                    let end = if answer.is_failure { OperationEnd::ToolError } else { OperationEnd::Fine };
                     (Ok(Arc::unwrap_or_clone(answer)), end)
                 }
-                Err(NoSuchTool) => (Err(now.no_such_tool(&request.name)), End::InvalidParams),
+                Err(NoSuchTool) => (Err(now.no_such_tool(&request.name)), OperationEnd::InvalidParams),
             },
             never = progress_sent => match never {},
         };

@@ -57,22 +57,22 @@ impl Method {
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum OperationEnd {
     /// Well.
     Fine,
     /// The tool's answer says that it failed.
     ToolError,
     /// The parameters were wrong.
     InvalidParams,
-    /// There is no such resource.
+    /// The resource does not exist.
     NotFound,
     /// Any other error of the protocol.
     OtherError,
-    /// Nobody waits for the answer anymore.
+    /// The client does not wait for the answer anymore.
     Cancelled,
 }
 
-impl End {
+impl OperationEnd {
     const ALL: [Self; 6] = [
         Self::Fine,
         Self::ToolError,
@@ -108,7 +108,7 @@ impl End {
 pub(crate) const NO_TOOL: &str = "_OTHER";
 
 /// The times by how they ended.
-type Ends = [Times; End::ALL.len()];
+type Ends = [Times; OperationEnd::ALL.len()];
 
 /// How long operations took, by method, tool and end.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ pub(crate) struct Kind<'a> {
     pub method: &'static str,
     /// The tool, if it is a call of one.
     pub tool: &'static str,
-    /// What went wrong; empty if nothing.
+    /// The error; empty without one.
     pub error_type: &'static str,
     /// The times.
     pub times: &'a Times,
@@ -157,11 +157,11 @@ impl Operations {
         let call = Method::CallTool.as_str();
         let tools = self.tools.iter().map(move |(name, ends)| ((call, *name), ends));
         methods.chain(tools).flat_map(|((method, tool), ends)| {
-            let kind = move |(end, times): (&End, _)| {
+            let kind = move |(end, times): (&OperationEnd, _)| {
                 let error_type = end.error_type();
                 Kind { method, tool, error_type, times }
             };
-            End::ALL.iter().zip(ends).map(kind).filter(|kind| kind.times.count() > 0)
+            OperationEnd::ALL.iter().zip(ends).map(kind).filter(|kind| kind.times.count() > 0)
         })
     }
 }
@@ -171,16 +171,16 @@ impl Operations {
 pub(crate) struct Operation<'a> {
     ends: &'a Ends,
     began: Instant,
-    end: End,
+    end: OperationEnd,
 }
 
 impl<'a> Operation<'a> {
     fn new(ends: &'a Ends) -> Self {
-        Self { ends, began: Instant::now(), end: End::Cancelled }
+        Self { ends, began: Instant::now(), end: OperationEnd::Cancelled }
     }
 
     /// It has ended.
-    pub(crate) fn end(mut self, end: End) {
+    pub(crate) fn end(mut self, end: OperationEnd) {
         self.end = end;
     }
 }
@@ -198,11 +198,11 @@ mod tests {
     #[test]
     fn each_operation_is_counted_once_and_no_client_chooses_a_name() {
         let operations = Operations::new(&["run", "open"]);
-        operations.begin(Method::ListTools).end(End::Fine);
-        operations.begin_call("run").end(End::Fine);
-        operations.begin_call("run").end(End::ToolError);
-        operations.begin_call("no such tool").end(End::of_code(-32602));
-        operations.begin_call("another").end(End::of_code(-32602));
+        operations.begin(Method::ListTools).end(OperationEnd::Fine);
+        operations.begin_call("run").end(OperationEnd::Fine);
+        operations.begin_call("run").end(OperationEnd::ToolError);
+        operations.begin_call("no such tool").end(OperationEnd::of_code(-32602));
+        operations.begin_call("another").end(OperationEnd::of_code(-32602));
         drop(operations.begin_call("open"));
         let found: Vec<_> = operations
             .kinds()

@@ -160,7 +160,7 @@ impl Target {
         if !is_tag || !is_path {
             let what = quoted(&format!("{tag} {executable}"));
             return Err(UnfitTarget(format!(
-                "the image's Python says strange things of itself: {what}"
+                "the image's Python describes itself in an unexpected way: {what}"
             )));
         }
         let machine = match answer.machine.as_str() {

@@ -2,7 +2,7 @@
 //!
 //! They are read strictly: a wrong type or an unknown name is an error that names the field.
 //! [`crate::request::understand`] brings what callers send into this form, and [`crate::request::resolve`] decides
-//! what it means. The doc comments of fields are descriptions for the model.
+//! their meaning. The doc comments of fields are descriptions for the model.
 
 use std::collections::BTreeMap;
 
@@ -170,7 +170,7 @@ pub(crate) enum Encoding {
 pub(crate) struct InvalidArgument {
     /// Path of the field, as `additional_files[2].filename`.
     pub field: String,
-    /// What is wrong and what would be right.
+    /// The mistake, and how to correct it.
     pub message: String,
 }
 

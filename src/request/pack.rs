@@ -20,7 +20,7 @@ pub(super) struct Entrypoint {
     pub(super) code: String,
     /// The argument that named the file.
     pub(super) field: &'static str,
-    /// Whether it is the operator's own.
+    /// Whether it is a snippet, which is the operator's.
     pub(super) is_snippet: bool,
 }
 
@@ -120,7 +120,7 @@ impl<'c> Packer<'c> {
             sent.push(SentFile { name: name.clone(), content, append });
         }
         if let Some(entrypoint) = self.sources.first()
-            && is_source_beside(&name, entrypoint, self.language)
+            && is_source_next_to(&name, entrypoint, self.language)
         {
             self.sources.push(name);
         }
@@ -178,13 +178,13 @@ fn file_error(
 /// The sources among the files of a program, of which the first is its entrypoint.
 pub(crate) fn sources(names: &[String], language: &Language) -> Vec<String> {
     let is_source =
-        |name: &&String| **name == names[0] || is_source_beside(name, &names[0], language);
+        |name: &&String| **name == names[0] || is_source_next_to(name, &names[0], language);
     names.iter().filter(is_source).cloned().collect()
 }
 
 /// Whether a file is a source of the same program as the entrypoint. Test files are not: compilers that take
 /// lists of sources refuse them.
-fn is_source_beside(name: &str, entrypoint: &str, language: &Language) -> bool {
+fn is_source_next_to(name: &str, entrypoint: &str, language: &Language) -> bool {
     let (name, entrypoint) = (Path::new(name), Path::new(entrypoint));
     let Some(stem) = name.file_stem().and_then(|stem| stem.to_str()) else {
         return false;

@@ -1,13 +1,13 @@
-//! What a call asks for in packages: with its argument, or in its program.
+//! The packages that a call asks for, in its argument or in its program.
 
 use isolator_pool::engine::preload::Interpreter;
 
 use super::script::{self, Script};
 use crate::config::Language;
 
-/// What a call asks for.
+/// A request for packages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum PackageRequest {
     /// Only what the image has.
     #[default]
     Nothing,
@@ -18,24 +18,24 @@ pub(crate) enum Wanted {
         /// The argument that has them.
         field: &'static str,
     },
-    /// What has these dependencies, which the program lists. Without it the program is run all the same: the image may have
+    /// Packages with these dependencies, which the program lists. Without them the program is run all the same: the image may have
     /// them.
     Dependencies(Vec<String>),
 }
 
-/// What a program asks for, and what its caller should know of it.
+/// The packages that a program asks for, with remarks for its caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WantedPackages {
-    /// What is asked for.
-    pub wanted: Wanted,
+    /// The request.
+    pub wanted: PackageRequest,
     /// The versions of Python with which the program works, if it says so.
     pub requires_python: Option<String>,
-    /// What could not be read.
+    /// Remarks on parts that could not be read.
     pub notes: Vec<String>,
 }
 
 impl WantedPackages {
-    /// What a call asks for with its argument, and if it is not given, in the program. `field` is the argument with the program.
+    /// The packages of the argument, or else of the program. `field` is the argument with the program.
     pub(crate) fn new(
         names: Vec<String>,
         code: &str,
@@ -48,16 +48,16 @@ impl WantedPackages {
             Self::default()
         };
         if !names.is_empty() {
-            found.wanted = Wanted::Named { names, field: "packages" };
+            found.wanted = PackageRequest::Named { names, field: "packages" };
         }
         found
     }
 
-    /// What a call asks for with its argument, where there is no program yet.
+    /// The packages of the argument of a call without a program.
     pub(crate) fn named(names: Vec<String>) -> Self {
         let wanted = match names.is_empty() {
-            true => Wanted::Nothing,
-            false => Wanted::Named { names, field: "packages" },
+            true => PackageRequest::Nothing,
+            false => PackageRequest::Named { names, field: "packages" },
         };
         Self { wanted, ..Self::default() }
     }
@@ -67,9 +67,9 @@ impl WantedPackages {
             Ok(None) => Self::default(),
             Ok(Some(Script { packages, dependencies, requires_python })) => {
                 let wanted = match (packages.is_empty(), dependencies.is_empty()) {
-                    (false, _) => Wanted::Named { names: packages, field },
-                    (true, false) => Wanted::Dependencies(dependencies),
-                    (true, true) => Wanted::Nothing,
+                    (false, _) => PackageRequest::Named { names: packages, field },
+                    (true, false) => PackageRequest::Dependencies(dependencies),
+                    (true, true) => PackageRequest::Nothing,
                 };
                 Self { wanted, requires_python, notes: Vec::new() }
             }

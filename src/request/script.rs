@@ -23,22 +23,22 @@ const KIND: &str = "script";
 /// Longest block that is read, in bytes. What people write has a few hundred.
 const LONGEST: usize = 64 << 10;
 
-/// What a program says of itself.
+/// The metadata of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Script {
     /// Names of sets, or requirements, that it asks this server for.
     pub packages: Vec<String>,
-    /// Requirements for whoever runs it.
+    /// Requirements that it needs installed.
     pub dependencies: Vec<String>,
     /// The versions of Python with which it works.
     pub requires_python: Option<String>,
 }
 
-/// What a program says of itself, if it has such a block.
+/// Reads the metadata of a program, if it has such a block.
 ///
 /// # Errors
 ///
-/// What is wrong with the block, in a sentence that goes on after "the block".
+/// The mistake in the block, as the rest of a sentence that begins with "the block".
 pub(crate) fn of_program(code: &str) -> Result<Option<Script>, String> {
     let mut blocks = blocks(code);
     let Some(block) = blocks.next() else { return Ok(None) };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_a_comment() {
+    fn invalid_blocks_are_comments() {
         for code in [
             "",
             "# dependencies = ['a']\n",
@@ -174,9 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_block_is_told() {
+    fn mistakes_in_a_block_are_reported() {
         let block = |content: &str| format!("# /// script\n# {content}\n# ///\n");
-        for (code, told) in [
+        for (code, expected) in [
             (block("dependencies = 'a'"), "has dependencies that is not a list of strings"),
             (block("dependencies = [1]"), "has dependencies that is not a list of strings"),
             (block("requires-python = 3.1"), "has a requires-python that is not a string"),
@@ -189,7 +189,7 @@ mod tests {
             (block(&format!("a = '{}'", "x".repeat(LONGEST))), "has more than 65536 bytes"),
         ] {
             let error = of_program(&code).expect_err(&code);
-            assert!(error.starts_with(told), "{error}");
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }

@@ -55,9 +55,9 @@ pub(crate) struct Listed {
     pub language: String,
     /// Its file's name.
     pub file_name: String,
-    /// What its first line says of it.
+    /// The description in its first line.
     pub description: String,
-    /// How it is called, if a line at its beginning says so.
+    /// Its usage, if a line at its beginning has it.
     pub usage: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum SnippetError {
         quoted(.0)
     )]
     BadName(String),
-    /// There is no such snippet.
+    /// No snippet has this name.
     #[error("there is no snippet {name:?}; {}", match .known.as_slice() {
         [] => "none is stored".to_owned(),
         known => format!("there are: {}", known.join(", ")),
@@ -107,7 +107,7 @@ pub(crate) enum SnippetError {
 }
 
 /// A file of the folder that is a snippet.
-struct Entry {
+struct SnippetFile {
     name: String,
     language: String,
     file_name: String,
@@ -129,10 +129,10 @@ impl Snippets {
 
     /// All snippets that can be named, in order of their names.
     pub(crate) fn list(&self) -> Vec<Listed> {
-        let describe = |entry: &Entry| {
+        let describe = |entry: &SnippetFile| {
             let start = read_start(&entry.path).unwrap_or_default();
             let (description, usage) = (description(&start), usage(&start));
-            let Entry { name, language, file_name, .. } = entry;
+            let SnippetFile { name, language, file_name, .. } = entry;
             let (name, language, file_name) = (name.clone(), language.clone(), file_name.clone());
             Listed { name, language, file_name, description, usage }
         };
@@ -142,9 +142,9 @@ impl Snippets {
         alone.flatten().map(describe).collect()
     }
 
-    /// What the files are like now, with the names of their snippets.
+    /// The state of the files, with the names of their snippets.
     pub(crate) fn versions(&self) -> Vec<(String, Version)> {
-        let version = |entry: Entry| {
+        let version = |entry: SnippetFile| {
             // One that has just gone is not there.
             let metadata = fs::symlink_metadata(&entry.path).ok()?;
             let file = reread::Version::of(&metadata);
@@ -164,7 +164,7 @@ impl Snippets {
             return Err(SnippetError::BadName(name.to_owned()));
         }
         let all = self.entries();
-        let mut found: Vec<&Entry> = all.iter().filter(|entry| entry.name == name).collect();
+        let mut found: Vec<&SnippetFile> = all.iter().filter(|entry| entry.name == name).collect();
         let Some(entry) = found.pop() else {
             let known = all.into_iter().map(|entry| entry.name).collect();
             return Err(SnippetError::Unknown { name: name.to_owned(), known });
@@ -211,7 +211,7 @@ impl Snippets {
         Ok(left_out)
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<SnippetFile> {
         let folder = match fs::read_dir(&self.folder) {
             Ok(folder) => folder,
             Err(error) => {
@@ -221,13 +221,13 @@ impl Snippets {
                 return Vec::new();
             }
         };
-        let mut entries: Vec<Entry> =
+        let mut entries: Vec<SnippetFile> =
             folder.flatten().filter_map(|file| self.entry(&file)).collect();
         entries.sort_by(|a, b| (&a.name, &a.file_name).cmp(&(&b.name, &b.file_name)));
         entries
     }
 
-    fn entry(&self, file: &fs::DirEntry) -> Option<Entry> {
+    fn entry(&self, file: &fs::DirEntry) -> Option<SnippetFile> {
         // Not following links: a link could lead anywhere.
         if !file.file_type().ok()?.is_file() {
             return None;
@@ -235,7 +235,7 @@ impl Snippets {
         let file_name = file.file_name().to_str()?.to_owned();
         let (name, extension) = file_name.rsplit_once('.')?;
         let language = self.extensions.get(extension)?.clone();
-        is_name(name).then(|| Entry {
+        is_name(name).then(|| SnippetFile {
             name: name.to_owned(),
             language,
             path: file.path(),
@@ -263,7 +263,7 @@ fn read_start(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&start).into_owned())
 }
 
-/// What a snippet's first line says of it, without the marks of a comment.
+/// The description in a snippet's first line, without the marks of a comment.
 fn description(code: &str) -> String {
     let lines = code.trim_start_matches('\u{feff}').lines().filter(|line| !is_setting(line));
     let mut texts = lines.map(|line| line.trim_matches(['/', '#', '"', '\'', '*', ' ', '\t']));
@@ -271,7 +271,7 @@ fn description(code: &str) -> String {
     text.unwrap_or_default().chars().take(MAX_DESCRIPTION).collect()
 }
 
-/// How a snippet is called, in the words of a line that begins with `Usage:`. What it says after a gap is an explanation.
+/// The usage of a snippet: the line that begins with `Usage:`, up to a gap, after which comes an explanation.
 pub(crate) fn usage(code: &str) -> Option<String> {
     let mut lines = code.lines().take(MAX_USAGE_LINE);
     let usage = lines.find_map(|line| {
@@ -281,12 +281,12 @@ pub(crate) fn usage(code: &str) -> Option<String> {
     Some(usage.chars().take(MAX_DESCRIPTION).collect())
 }
 
-/// What to say of a snippet that was called without anything to work on.
+/// A remark on a snippet that was called without anything to work on.
 pub(crate) fn not_used(usage: &str) -> String {
-    format!("the snippet got neither args nor stdin; its usage: {usage}")
+    format!("the snippet got no arguments and no standard input; its usage: {usage}")
 }
 
-/// Whether a line tells an interpreter, a compiler, an editor or a linter something, and not a person.
+/// Whether a line is for an interpreter, a compiler, an editor or a linter, and not for a person.
 fn is_setting(line: &str) -> bool {
     const BEGINNINGS: [&str; 12] = [
         "#!",

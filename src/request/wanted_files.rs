@@ -12,7 +12,7 @@ use crate::request::arguments::InvalidArgument;
 const MAX_GLOBS: usize = 32;
 const MAX_GLOB: usize = 256;
 
-/// Characters that mean something else than themselves in a pattern.
+/// Characters with a special meaning in a pattern.
 const SPECIAL: [char; 7] = ['*', '?', '[', ']', '{', '}', '\\'];
 
 /// Which of a program's files its caller wants: pictures, and those that patterns name.
@@ -26,7 +26,7 @@ pub(crate) struct OutputFiles {
 #[derive(Debug, Clone)]
 struct Pattern {
     text: String,
-    /// What it is as a pattern; what is wrong with it if it can only be a name.
+    /// The pattern, or why it is none and can only be a name.
     glob: Result<GlobMatcher, String>,
 }
 
@@ -97,13 +97,13 @@ impl OutputFiles {
         Self { patterns: Vec::new(), most }
     }
 
-    /// The same for the sandbox.
+    /// The request to the sandbox.
     pub(crate) fn to_sandbox(&self) -> isolator_pool::WantedFiles {
         let globs = self.patterns.iter().flat_map(Pattern::globs).collect();
         isolator_pool::WantedFiles { globs, pictures: true, most: self.most }
     }
 
-    /// Which of the files are named: those with the very name, or else those of the pattern. Also what should be said of
+    /// The files that are named: each pattern names the file with exactly its text, or else those that match it. Also remarks on
     /// patterns that name none.
     pub(crate) fn named<'p>(&self, paths: &[&'p str]) -> (BTreeSet<&'p str>, Vec<String>) {
         let (mut named, mut notes) = (BTreeSet::new(), Vec::new());
@@ -127,7 +127,7 @@ impl OutputFiles {
         (named, notes)
     }
 
-    /// How many bytes come back at most.
+    /// Maximum bytes of the files that come back.
     pub(crate) const fn most(&self) -> u64 {
         self.most
     }

@@ -1,4 +1,4 @@
-//! What helps a program that names a file which is not there, or a place where it can't write.
+//! Help for a program that names a file which is not there, or a place where it can't write.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use isolator_pool::quote::quoted;
 use isolator_pool::run::workspace::below;
 use regex::Regex;
 
-use crate::result::explain::{Caller, Context};
+use crate::result::context::{Caller, Context};
 
 /// Longest path that is repeated, in bytes.
 const LONGEST_PATH: usize = 200;
@@ -15,7 +15,7 @@ const LONGEST_PATH: usize = 200;
 /// Most of the call's files that are named.
 const MOST_NAMED: usize = 8;
 
-/// What Python prints at the end of a program. Numpy and pandas have words of their own.
+/// The end of the output of a Python program. Numpy and pandas have words of their own.
 static PYTHON: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const AFTER: &str =
         r"(?:\n\n(?:The above exception was|During handling of the above)(?s:.*))?\s*\z";
@@ -39,7 +39,7 @@ static OTHERS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// What helps, if the end of standard error tells of a path that can't be used.
+/// Help, if the end of standard error names a path that can't be used.
 pub(super) fn help(printed: &str, context: &Context<'_>) -> Option<String> {
     let patterns: &[&LazyLock<Option<Regex>>] = match (context.language.kernel, context.caller) {
         (_, Caller::ShellCommand) | (None, _) => &[&PYTHON, &NODE, &OTHERS],
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_can_t_be_written_is_told() {
+    fn a_place_that_can_t_be_written_is_reported() {
         let help = python("OSError: [Errno 30] Read-only file system: '/chart.png'");
         assert!(
             help.contains("\"/chart.png\" can't be written") && help.contains("/tmp"),

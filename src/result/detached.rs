@@ -13,7 +13,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use crate::result::handles::{Capacity, Handles};
 use crate::result::so_far::SoFar;
 
-/// How many runs there can be if none has ended. One that has weighs as much as its result.
+/// Maximum runs that have not ended. A run that has ended weighs as much as its result.
 const MOST_RUNNING: usize = 256;
 
 /// Runs whose callers have a handle instead of an answer.
@@ -25,7 +25,7 @@ pub(crate) struct Detached<T> {
     tasks: TaskTracker,
 }
 
-/// One of them. When it is dropped, the program ends if it has not yet.
+/// A detached run. When it is dropped, the program ends if it has not yet.
 #[derive(Debug)]
 struct Run<T> {
     result: watch::Receiver<Option<T>>,
@@ -42,12 +42,12 @@ pub(crate) enum RunState<T> {
     Running {
         /// Its handle.
         handle: String,
-        /// What its program has printed.
+        /// The output of its program.
         so_far: Arc<SoFar>,
     },
     /// It has no result and never will: its caller ended it, or the server lost it.
     Gone {
-        /// What its program has printed.
+        /// The output of its program.
         so_far: Arc<SoFar>,
     },
 }
@@ -129,7 +129,7 @@ impl<T: Clone + Send + Sync + 'static> Detached<T> {
         })
     }
 
-    /// How many there are, and their bytes.
+    /// Number of detached runs, and their bytes.
     pub(crate) fn held(&self) -> (usize, usize) {
         self.runs.held()
     }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(
             text(detached.wait(&one, &handle).await),
             "done",
-            "who asks again is told again"
+            "the result can be fetched again"
         );
         tokio::time::advance(600 * SECOND).await;
         assert!(detached.wait(&one, &handle).await.is_none());

@@ -1,64 +1,20 @@
 //! Explains why a program failed and what its author can do, in a sentence or two.
 
-use std::time::Duration;
-
-use isolator_pool::engine::limits::{LimitKind, Resources};
+use isolator_pool::engine::limits::LimitKind;
 use isolator_pool::quote::{is_name, quoted};
 use isolator_pool::run::outcome::{End, Outcome, Status};
 use memchr::memmem;
 
-use crate::config::{Config, Language};
+use crate::config::Language;
 use crate::duration;
 use crate::request::understand::Advice;
 use crate::result::absent;
-pub(crate) use crate::result::missing::PackagesAdvice;
+use crate::result::context::{Caller, Context};
 
 /// Only the end of standard error is searched for known messages: errors come last.
 const SEARCHED: usize = 16 * 1024;
 
-/// Who asked for a program to be run, which tells what can be done another time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// A call of a tool.
-    Call,
-    /// A cell of a session.
-    Cell,
-    /// A shell command in a session.
-    ShellCommand,
-    /// The command `isolator run`.
-    CommandLine,
-    /// A cell of the command `isolator session`.
-    Prompt,
-}
-
-impl Caller {
-    /// Whether it is somebody who has options and no arguments of tools, and has seen the output already.
-    const fn has_options(self) -> bool {
-        matches!(self, Self::CommandLine | Self::Prompt)
-    }
-}
-
-/// What was asked of the run that failed.
-pub(crate) struct Context<'a> {
-    /// The configuration with the operator's bounds.
-    pub config: &'a Config,
-    /// The program's language.
-    pub language: &'a Language,
-    /// The program's deadline.
-    pub timeout: Duration,
-    /// The program's limits.
-    pub resources: Resources,
-    /// What to say if the language's own tools can't read the program.
-    pub advice: Option<&'a Advice>,
-    /// Who asked for it.
-    pub caller: Caller,
-    /// The names of the files that came with it.
-    pub sent: &'a [String],
-    /// The packages that it could have had, if the server knows.
-    pub packages: Option<PackagesAdvice<'a>>,
-}
-
-/// What the languages' own tools print if they can't read a program. JavaScript can read a line that begins with ```, and
+/// Messages of the languages' own tools if they can't read a program. JavaScript can read a line that begins with ```, and
 /// shows it with the error that comes of it.
 const UNREADABLE: [&[u8]; 6] = [
     b"SyntaxError",
@@ -69,7 +25,7 @@ const UNREADABLE: [&[u8]; 6] = [
     b"\n```",
 ];
 
-/// What a program prints if it has opened too many files, in the words of the C library and of Node.js. The kernel does
+/// Messages of a program that has opened too many files, in the words of the C library and of Node.js. The kernel does
 /// not count this.
 const TOO_MANY_FILES: [&[u8]; 2] = [b"Too many open files", b"EMFILE"];
 
@@ -86,7 +42,7 @@ pub(crate) fn cause(outcome: &Outcome, context: &Context<'_>) -> Option<String> 
         let known = || hint(&printed, context.language);
         causes.extend(advice.or_else(known).or_else(|| absent::help(&printed, context)));
     }
-    Some(causes.join("; "))
+    Some(context.caller.advise(causes.join("; ")))
 }
 
 /// How the program ended, unless it succeeded.
@@ -123,7 +79,7 @@ pub(crate) fn without_limits(unenforced: &[LimitKind]) -> Option<String> {
     })
 }
 
-/// What the author of a program should know, besides why it failed.
+/// Remarks for the author of a program, besides why it failed.
 pub(crate) fn notes(
     outcome: &Outcome,
     unenforced: &[LimitKind],
@@ -150,10 +106,10 @@ pub(crate) fn notes(
             "some processes or threads could not start: the process limit was reached".into(),
         );
     }
-    notes
+    notes.into_iter().map(|note| context.caller.advise(note)).collect()
 }
 
-/// What to say of a program that succeeded and left nothing that could be read.
+/// A remark on a program that succeeded and left nothing that could be read.
 pub(crate) fn silent(context: &Context<'_>) -> String {
     let more = match (context.language.kernel, context.config.sessions.max) {
         (Some(_), 1..) => {
@@ -263,7 +219,7 @@ fn is_unreadable(outcome: &Outcome) -> bool {
     UNREADABLE.iter().any(|words| memmem::find(&printed, words).is_some())
 }
 
-/// What to say of a source that the language's own tools can't read.
+/// Advice on a source that the language's own tools can't read.
 fn advised(advice: &Advice, context: &Context<'_>) -> String {
     const NOTHING: &str = "nothing can be installed while the program runs: use what the image has, send modules as files, or ask \
                            the operator for an image that has them";
@@ -315,8 +271,10 @@ fn signal_name(signal: i32) -> String {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
     use super::*;
+    use crate::config::Config;
 
     fn explain(language: &str, change: impl FnOnce(&mut Outcome)) -> Option<String> {
         let config = Config::parse("{}", None, Path::new("")).unwrap();
@@ -344,13 +302,13 @@ mod tests {
         explain(language, |outcome| outcome.stderr.head = stderr.as_bytes().to_vec()).unwrap()
     }
 
-    /// What Python prints at the end of a program that lacks a module.
+    /// The end of the output of a Python program that lacks a module.
     fn traceback(message: &str) -> String {
         let frame = "  File \"/workspace/main.py\", line 1, in <module>\n    import x";
         format!("Traceback (most recent call last):\n{frame}\nModuleNotFoundError: {message}\n")
     }
 
-    /// What Node.js prints at the end of a program that lacks a module.
+    /// The end of the output of a Node.js program that lacks a module.
     fn uncaught(message: &str) -> String {
         format!(
             "node:internal/modules/cjs/loader:1404\n  throw err;\n  ^\n\n{message}\nRequire stack:\n\
@@ -465,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_network_is_told_in_every_language() {
+    fn a_missing_network_is_explained_in_every_language() {
         for (language, stderr) in [
             ("python", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
             ("python", "OSError: [Errno 101] Network is unreachable"),

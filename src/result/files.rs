@@ -6,15 +6,14 @@ use std::fmt::Write as _;
 
 use isolator_pool::quote::quoted;
 use isolator_pool::run::outcome::ChangedFile;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use crate::request::wanted_files::OutputFiles;
 use crate::result::forms::{Form, LINK, Room, Seen, most_pictures};
 use crate::result::kept::{Item, encoded};
 use crate::result::media_type;
-use crate::result::order::as_counted;
+use crate::result::order::natural;
 use crate::result::pictures::{Format, MAX_PIXELS, MAX_SIDE};
+use crate::result::returned::{Attachment, FileReport};
 
 /// Most links in the text. The data has all of them.
 const MAX_LINKS: usize = 50;
@@ -22,91 +21,18 @@ const MAX_LINKS: usize = 50;
 /// Names in the text for the model. The data has all.
 const MAX_NAMED: usize = 50;
 
-/// A file that the program created or changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct FileReport {
-    /// Path below the working directory.
-    pub path: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// How its content comes back, if it does: image, text, or link (to a resource).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub returned: Option<&'static str>,
-    /// Media type of its content, if that comes back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub media_type: Option<String>,
-    /// Where its content can be read for a while, if it comes back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub uri: Option<String>,
-}
-
-impl FileReport {
-    /// A file whose content does not come back.
-    pub(crate) const fn named(path: String, size: u64) -> Self {
-        Self { path, size, returned: None, media_type: None, uri: None }
-    }
-}
-
-/// A file's content as it comes with an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Attachment {
-    /// A picture.
-    Picture {
-        /// Its content in base64.
-        base64: String,
-        /// Its media type.
-        media_type: String,
-    },
-    /// A text.
-    Text {
-        /// Its content.
-        text: String,
-        /// Its address; `file:` and its path if nothing can be read there.
-        uri: String,
-        /// Its media type.
-        media_type: String,
-    },
-    /// A file that can be read for a while.
-    Link {
-        /// Its address.
-        uri: String,
-        /// Its path below the working directory.
-        path: String,
-        /// Its size in bytes.
-        size: u64,
-        /// Its media type.
-        media_type: String,
-    },
-}
-
-impl Attachment {
-    /// Bytes that it adds to an answer.
-    pub(crate) fn weight(&self) -> usize {
-        const LINK: usize = 200;
-        match self {
-            Self::Picture { base64, .. } => base64.len(),
-            Self::Text { text, .. } => text.len(),
-            Self::Link { uri, path, .. } => LINK + uri.len() + path.len(),
-        }
-    }
-}
-
 /// The files as they come back.
 #[derive(Debug, Default)]
 pub(crate) struct Returned {
-    /// What is shown, attached and linked to.
+    /// The pictures, texts and links.
     pub attachments: Vec<Attachment>,
     /// All of them.
     pub files: Vec<FileReport>,
-    /// What is not as the caller asked for.
+    /// Remarks on files that do not come back as the caller asked.
     pub notes: Vec<String>,
 }
 
-/// What a program left, sorted by how it comes back. Its contents are in [`items`](Self::items), to be kept
+/// The files that a program left, sorted by how they come back. Its contents are in [`items`](Self::items), to be kept
 /// before the answer is made: the answer has their addresses.
 #[derive(Debug)]
 pub(crate) struct LeftFiles {
@@ -126,7 +52,7 @@ impl LeftFiles {
         wanted: &OutputFiles,
         mut room: Room,
     ) -> Self {
-        files.sort_by(|a, b| as_counted(&a.path, &b.path));
+        files.sort_by(|a, b| natural(&a.path, &b.path));
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let (named, mut notes) = wanted.named(&paths);
         let is_named: Vec<bool> = paths.iter().map(|path| named.contains(path)).collect();
@@ -142,7 +68,7 @@ impl LeftFiles {
             let seen = content.as_deref().map(|content| room.look(content));
             unshown.add(&report.path, content.as_deref(), seen.as_ref());
             let is_picture = seen.as_ref().is_some_and(Seen::is_picture);
-            // What only has the name of a picture was not asked for.
+            // A file that only has the name of a picture was not asked for.
             if let (Some(content), Some(seen)) = (content, seen)
                 && (is_picture || is_named)
             {
@@ -186,7 +112,7 @@ impl LeftFiles {
     }
 }
 
-/// What the caller should know of files that should come back and are too large.
+/// A remark on files that should come back and are too large.
 fn left_out(files: &[ChangedFile], is_named: &[bool], most: u64) -> Option<String> {
     let is_left_out = |(file, is_named): &(&ChangedFile, &bool)| {
         file.content.is_none() && (**is_named || is_named_like_a_picture(&file.path))
@@ -202,7 +128,7 @@ fn left_out(files: &[ChangedFile], is_named: &[bool], most: u64) -> Option<Strin
     ))
 }
 
-/// What the sandbox takes for a picture before it has looked at it.
+/// Whether the sandbox takes it for a picture by its name.
 fn is_named_like_a_picture(path: &str) -> bool {
     mime_guess::from_path(path).iter_raw().any(|guess| Format::named(guess).is_some())
 }
@@ -428,7 +354,7 @@ mod tests {
 
     #[test]
     fn an_answer_holds_only_so_much() {
-        // What comes after the end of a picture is not looked at.
+        // Bytes after the end of a picture are ignored.
         let png = |at: u8, size: usize| {
             let png = picture();
             [&png[..], &vec![at; size - png.len()]].concat()
@@ -468,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_match_nothing_or_too_much_are_told() {
+    fn patterns_that_match_nothing_or_too_much_are_reported() {
         let all =
             words(vec![file("big.bin", None), file("a.txt", Some(b"a"))], &["*.bin", "*.csv"]);
         assert!(all.notes[0].contains("\"*.csv\" matches no file"), "{:?}", all.notes);

@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, RandomState};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use crate::result::files::{Attachment, FileReport};
 use crate::result::kept::encoded;
 use crate::result::media_type::plain_text;
 use crate::result::pictures::{Decoding, Format, Refusal};
+use crate::result::returned::{Attachment, FileReport};
 
 /// Largest picture that is shown, how many are, and how much of all of them. A host hands them to its model, and
 /// many take no message of more than 16 MiB, in which a picture is a third larger.
@@ -24,23 +24,23 @@ const MAX_TEXTS: usize = 64 * 1024;
 /// Most texts that are attached. The data has all of them.
 pub(super) const MAX_ATTACHED: usize = 50;
 
-/// What is in a file, with regard to pictures.
+/// The content of a file, with regard to pictures.
 #[derive(Debug)]
 pub(super) enum Seen {
     /// A picture that can be shown, if there is room.
     Picture(Format),
-    /// What begins like one, after as many as are decoded.
+    /// Begins like one, and was not decoded because enough others were.
     Unchecked(Format),
     /// A picture with too many pixels.
     TooLarge { format: Format, width: u32, height: u32 },
-    /// What begins like a picture and can't be decoded, and why.
+    /// Begins like a picture and can't be decoded, and why.
     Broken(String),
     /// Anything else.
     Other,
 }
 
 impl Seen {
-    /// Whether it comes back though nobody asked for it.
+    /// Whether it comes back without a pattern that names it.
     pub(super) const fn is_picture(&self) -> bool {
         matches!(self, Self::Picture(_) | Self::Unchecked(_) | Self::TooLarge { .. })
     }
@@ -64,7 +64,7 @@ const TEXT: &str = "text";
 pub(super) const LINK: &str = "link";
 
 impl Form {
-    /// What the report says of it.
+    /// The word for it in the report.
     pub(super) fn returned(&self, is_kept: bool) -> Option<&'static str> {
         match self {
             Self::Picture(_) => Some(IMAGE),
@@ -73,7 +73,7 @@ impl Form {
         }
     }
 
-    /// What comes with the answer; nothing if it can't be read anywhere.
+    /// The attachment of the answer; none if it can't be read anywhere.
     pub(super) fn attachment(
         self,
         FileReport { path, size, uri, media_type, .. }: &FileReport,
@@ -99,7 +99,7 @@ impl Form {
 pub(crate) struct Room {
     pictures: usize,
     shown: usize,
-    /// What the pictures in the answer are.
+    /// Hashes of the pictures in the answer.
     seen: HashSet<u64>,
     hasher: RandomState,
     decoding: Decoding,

@@ -1,4 +1,4 @@
-//! What is kept for callers: each item has a random name, belongs to one client, and expires.
+//! Items that are kept for callers: each has a random name, belongs to one client, and expires.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use crate::hex::hex;
 
-/// Random bytes of a name, so that nobody can guess one.
+/// Random bytes of a name, so that it can't be guessed.
 const NAME_BYTES: usize = 16;
 
 /// Longest time for which anything is kept, whatever the configuration says.
 const MAX_KEEP_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// How much is kept, by weights that the things come with.
+/// Maximum weight of the kept items.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capacity {
     /// For all clients together.
@@ -25,10 +25,10 @@ pub(crate) struct Capacity {
     pub of_one: usize,
 }
 
-/// Things that are kept for their clients.
+/// Items that are kept for their clients.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
-    /// How much is kept, and for how long.
+    /// Maximum weight, and how long items are kept.
     bounds: Mutex<(Capacity, Duration)>,
     kept: Mutex<HashMap<String, Kept<T>>>,
 }
@@ -41,35 +41,35 @@ struct Kept<T> {
     thing: Arc<T>,
 }
 
-/// Why something can't be kept.
+/// Why an item can't be kept.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeepError {
-    /// There is no room for it.
+    /// The capacity is used up.
     #[error("the server can't keep more")]
     Full,
-    /// There are no random names.
+    /// The kernel has no random bytes for a name.
     #[error("the kernel returned no random bytes: {0}")]
     Random(#[from] getrandom::Error),
 }
 
 impl<T> Handles<T> {
-    /// Keeps things for `keep_for`.
+    /// Keeps items for `keep_for`.
     pub(crate) fn new(capacity: Capacity, keep_for: Duration) -> Self {
         let bounds = Mutex::new((capacity, keep_for.min(MAX_KEEP_FOR)));
         Self { bounds, kept: Mutex::default() }
     }
 
-    /// Changes how much is kept, and for how long things are kept that come from now on.
+    /// Changes the maximum weight, and how long later items are kept.
     pub(crate) fn set_bounds(&self, capacity: Capacity, keep_for: Duration) {
         *lock(&self.bounds) = (capacity, keep_for.min(MAX_KEEP_FOR));
     }
 
-    /// How much is kept.
+    /// The maximum weight.
     pub(crate) fn capacity(&self) -> Capacity {
         lock(&self.bounds).0
     }
 
-    /// Keeps a thing for a client if there is room for it, and returns its name.
+    /// Keeps an item for a client if there is room for it, and returns its name.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl<T> Handles<T> {
         Ok(name)
     }
 
-    /// Keeps a thing, and drops older ones to make room: the client's own, or those of the client with the most.
+    /// Keeps an item, and drops older ones to make room: the client's own, or those of the client with the most.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl<T> Handles<T> {
         (kept.len(), kept.values().map(|kept| kept.weight).sum())
     }
 
-    /// What is there and has not expired.
+    /// The items that have not expired.
     fn kept(&self) -> MutexGuard<'_, HashMap<String, Kept<T>>> {
         let mut kept = lock(&self.kept);
         let now = Instant::now();
@@ -180,7 +180,7 @@ impl<T> Handles<T> {
     }
 }
 
-/// What all clients have, and what one of them has.
+/// The weight of all clients' items, and of those of one client.
 fn weights<T>(kept: &HashMap<String, Kept<T>>, client: &Client) -> (usize, usize) {
     let own = kept.values().filter(|kept| kept.client == *client).map(|kept| kept.weight).sum();
     (kept.values().map(|kept| kept.weight).sum(), own)

@@ -12,7 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::result::handles::{Capacity, Handles, KeepError};
 
-/// How all their addresses begin.
+/// The beginning of their addresses.
 pub(crate) const PREFIX: &str = "isolator://runs/";
 
 /// The addresses as a template: a stream or a file of a run, or a range of it.
@@ -36,7 +36,7 @@ pub(crate) struct Results {
 /// Something that a run left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// What it holds.
+    /// Its content.
     pub content: Vec<u8>,
     /// Its media type.
     pub media_type: String,
@@ -45,7 +45,7 @@ pub(crate) struct Item {
 /// A range of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// What is in it.
+    /// Its content.
     pub content: PartContent,
     /// Media type of the whole.
     pub media_type: String,
@@ -69,7 +69,7 @@ pub(crate) enum PartContent {
 /// Why a result can't be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
-    /// There is nothing of that name.
+    /// No result has this name.
     #[error(
         "there is no such result: it has expired, was dropped for newer ones, or is another client's"
     )]
@@ -85,12 +85,12 @@ impl Results {
         Self { runs: Handles::new(capacity, keep_for) }
     }
 
-    /// Changes how much is kept, and for how long what comes from now on is.
+    /// Changes the maximum, and how long later results are kept.
     pub(crate) fn set_bounds(&self, capacity: Capacity, keep_for: Duration) {
         self.runs.set_bounds(capacity, keep_for);
     }
 
-    /// Keeps what a client's run left, by names. Returns how the addresses of all of it begin.
+    /// Keeps the results of a client's run, by names. Returns the beginning of their addresses.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl Results {
         Ok(format!("{PREFIX}{}/", self.runs.keep_newest(client, weight, items)?))
     }
 
-    /// How many runs have left something that is kept, and its bytes.
+    /// Number of runs with kept results, and their bytes.
     pub(crate) fn held(&self) -> (usize, usize) {
         self.runs.held()
     }
@@ -208,7 +208,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// How many bytes are read at most.
+    /// Maximum bytes to read.
     pub(crate) fn bytes(&self) -> u64 {
         self.length.min(MAX_READ)
     }
@@ -254,7 +254,7 @@ mod tests {
         (results, client, address)
     }
 
-    /// What is read, and where to read on.
+    /// The text that is read, and the address of the rest.
     fn read(results: &Results, client: &Client, uri: &str) -> (String, Option<String>) {
         let Part { content, next, .. } = results.read(client, uri).unwrap();
         let (PartContent::Text(text) | PartContent::Base64(text)) = content;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_told_from_a_range_that_is_wrong() {
+    async fn an_unknown_result_and_an_invalid_range_are_different_errors() {
         let (results, client, address) = results("stdout", b"0123456789");
         let stranger = Client::named("two");
         let unknown = ["isolator://pool", PREFIX, "isolator://runs/0/stdout", "file:///etc/passwd"];

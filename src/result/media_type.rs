@@ -1,8 +1,8 @@
-//! Media types: of texts by their names, of everything else by what is in it.
+//! Media types: of texts by their names, of everything else by its content.
 
 use crate::result::pictures::Format;
 
-/// Names of what programmers write, by extension. Other tables have films, palettes and screen recordings under some of them.
+/// Source files, by extension. Other tables have films, palettes and screen recordings under some of them.
 const SOURCES: [(&str, &[&str]); 24] = [
     ("text/x-python", &["py", "pyi", "pyw"]),
     ("text/javascript", &["js", "mjs", "cjs", "jsx"]),

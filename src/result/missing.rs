@@ -1,4 +1,4 @@
-//! What helps a program that lacks a module: the set of packages that has it, or how to ask for its package.
+//! Help for a program that lacks a module: the set of packages that has it, or how to ask for its package.
 
 use std::sync::LazyLock;
 
@@ -7,21 +7,12 @@ use isolator_pool::quote::is_name;
 use regex::Regex;
 use serde_json::json;
 
-use crate::packages::Packages;
-use crate::result::explain::{Caller, Context};
+use crate::result::context::{Caller, Context, PackagesAdvice};
 
 /// Most sets that are named.
 const MOST_SETS: usize = 3;
 
-/// The packages that a program could have had.
-pub(crate) struct PackagesAdvice<'a> {
-    /// The sets of the server.
-    pub packages: &'a Packages,
-    /// What its call asked for.
-    pub asked: &'a [String],
-}
-
-/// What Python prints at the end of a program that lacks a module, or a package that another module would use.
+/// The end of the output of a Python program that lacks a module, or a package that another module would use.
 static PYTHON: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const AFTER: &str =
         r"(?:\n\n(?:The above exception was|During handling of the above)(?s:.*))?\s*\z";
@@ -43,7 +34,7 @@ static NODE_CELL: LazyLock<Option<Regex>> = LazyLock::new(|| {
         .ok()
 });
 
-/// What is printed if a program wants to install something. The last of these are the words of a session's kernel.
+/// Messages of programs that want to install something. The last of these are the words of a session's kernel.
 static INSTALLER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const TOOLS: &str = r"(?:pip[\d.]*|uv|conda|mamba|npm|npx|pnpm|yarn|apt|apt-get)";
     Regex::new(&format!(
@@ -103,7 +94,7 @@ fn package(interpreter: Interpreter, module: &str) -> &str {
 }
 
 impl PackagesAdvice<'_> {
-    /// What helps, if the end of standard error tells of a module that packages can bring.
+    /// Help, if the end of standard error names a module that packages can bring.
     pub(super) fn help(&self, printed: &str, context: &Context<'_>) -> Option<String> {
         let Context { language, config, caller, .. } = context;
         let interpreter = language.kernel?;
@@ -154,7 +145,7 @@ impl PackagesAdvice<'_> {
         }
     }
 
-    /// What a program can do that wants to install something, if it could have packages.
+    /// Advice for a program that wants to install something, if it could have packages.
     pub(super) fn instead_of_installing(&self, context: &Context<'_>) -> Option<String> {
         let on_demand = context.config.packages.on_demand().is_some();
         let sets = self.packages.names(&context.language.name);

@@ -2,6 +2,7 @@
 
 mod absent;
 pub(crate) mod cell;
+pub(crate) mod context;
 pub(crate) mod detached;
 pub(crate) mod explain;
 pub(crate) mod files;
@@ -14,4 +15,7 @@ mod order;
 pub(crate) mod pictures;
 pub(crate) mod receipt;
 pub(crate) mod report;
+pub(crate) mod returned;
+pub(crate) mod shown;
 pub(crate) mod so_far;
+pub(crate) mod units;

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-/// The order of paths in which people count: 2 comes before 10.
-pub(super) fn as_counted(a: &str, b: &str) -> Ordering {
+/// The natural order of paths: 2 comes before 10.
+pub(super) fn natural(a: &str, b: &str) -> Ordering {
     fn parts(path: &str) -> impl Iterator<Item = &[u8]> {
         path.as_bytes().chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit())
     }
@@ -24,9 +24,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_in_the_order_in_which_people_count() {
+    fn numbers_in_paths_are_compared_by_value() {
         let mut paths = ["a10", "a9/b", "b", "a010", "a2", "a", "a10b", "a9"];
-        paths.sort_by(|a, b| as_counted(a, b));
+        paths.sort_by(|a, b| natural(a, b));
         assert_eq!(paths, ["a", "a2", "a9", "a9/b", "a010", "a10", "a10b", "b"]);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum Format {
 /// Why a picture is not shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Nobody could show it.
+    /// No host could show it.
     Broken(String),
     /// It has more pixels than a model can be shown.
     TooLarge { width: u32, height: u32 },

@@ -7,7 +7,7 @@ use isolator_pool::pool::session::{CellOutcome, Session};
 use isolator_pool::run::outcome::Outcome;
 use serde::Serialize;
 
-use crate::result::report::ms;
+use crate::result::units::ms;
 
 /// How a program, a cell or the opening of a session was served. Models don't read it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -11,10 +11,13 @@ use serde::Serialize;
 use crate::duration;
 use crate::policy::{Findings, Violation};
 use crate::request::arguments::InvalidArgument;
-use crate::result::cell::{self, ShownReport};
-use crate::result::explain::{self, Context};
-use crate::result::files::{self, FileReport};
+use crate::result::context::Context;
+use crate::result::explain;
+use crate::result::files;
+use crate::result::returned::FileReport;
+use crate::result::shown::{self, ShownReport};
 use crate::result::so_far::SoFar;
+use crate::result::units::{ms, text};
 
 /// The result of `execute_code`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -98,7 +101,7 @@ pub(crate) struct Report {
     pub handle: Option<String>,
 }
 
-/// What became of a call. A comment on one of these would turn the list of their names in the schema into a choice between
+/// The status of a call. A comment on one of these would turn the list of their names in the schema into a choice between
 /// schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -306,9 +309,9 @@ impl Report {
         text
     }
 
-    /// What else the model should know: the files, where more can be read, and the notes.
+    /// Other sections for the model: the files, where more can be read, and the notes.
     fn more_sections(&self) -> impl Iterator<Item = String> {
-        let shown = cell::as_text(&self.shown).into_iter();
+        let shown = shown::as_text(&self.shown).into_iter();
         let background =
             self.background_output.iter().map(|text| format!("--- background output ---\n{text}"));
         let files = (!self.files.is_empty()).then(|| files::as_text(&self.files));
@@ -325,15 +328,6 @@ impl Report {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Milliseconds to the microsecond.
-pub(crate) fn ms(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
 #[cfg(test)]
@@ -373,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_reads_the_end_of_what_was_printed() {
+    fn a_running_program_is_reported_with_the_end_of_its_output() {
         let so_far = SoFar::default();
         let running =
             |so_far: &SoFar| Report::running("h".to_owned(), Duration::from_secs(1), so_far);

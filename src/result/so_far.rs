@@ -10,37 +10,37 @@ use isolator_pool::run::output::Stream;
 /// Bytes that are kept of the end of each stream. A program that is cancelled has no other result.
 const KEPT: usize = 32 * 1024;
 
-/// Bytes of it that tell how far a program came. Its result has all.
-const TOLD: usize = 2048;
+/// Bytes of it that are shown while the program runs. Its result has all.
+const SHOWN: usize = 2048;
 
 /// The end of what a program has printed so far.
 #[derive(Debug, Default)]
 pub(crate) struct SoFar {
-    stdout: Mutex<End>,
-    stderr: Mutex<End>,
+    stdout: Mutex<StreamEnd>,
+    stderr: Mutex<StreamEnd>,
     step: Mutex<Option<String>>,
 }
 
 /// The end of a stream.
 #[derive(Debug, Default)]
-struct End {
+struct StreamEnd {
     bytes: VecDeque<u8>,
     /// Bytes before them.
     before: u64,
 }
 
 impl SoFar {
-    /// Notes what is being done before the program can start; an empty text if that is over.
+    /// Notes the step before the program can start; an empty text when it can.
     pub(crate) fn begin_step(&self, step: &str) {
         *lock(&self.step) = Some(step.to_owned()).filter(|step| !step.is_empty());
     }
 
-    /// What is being done before the program can start.
+    /// The step before the program can start.
     pub(crate) fn step(&self) -> Option<String> {
         lock(&self.step).clone()
     }
 
-    /// Adds what was printed.
+    /// Adds output.
     pub(crate) fn add(&self, stream: Stream, bytes: &[u8]) {
         let mut end = lock(self.of(stream));
         let last = &bytes[bytes.len().saturating_sub(KEPT)..];
@@ -50,9 +50,9 @@ impl SoFar {
         end.before += (bytes.len() - last.len() + too_many) as u64;
     }
 
-    /// How far it has come: the end of standard output and of standard error.
+    /// The end of standard output and of standard error, to show its progress.
     pub(crate) fn ends(&self) -> [Captured; 2] {
-        self.all().map(|stream| stream.shortened(0, TOLD))
+        self.all().map(|stream| stream.shortened(0, SHOWN))
     }
 
     /// All that is kept of standard output and of standard error.
@@ -64,7 +64,7 @@ impl SoFar {
         })
     }
 
-    fn of(&self, stream: Stream) -> &Mutex<End> {
+    fn of(&self, stream: Stream) -> &Mutex<StreamEnd> {
         match stream {
             Stream::Stdout => &self.stdout,
             Stream::Stderr => &self.stderr,

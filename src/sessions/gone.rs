@@ -1,4 +1,5 @@
-//! Sessions that are gone: why, and what they had run. A client that uses one is told, so that it can go on from there.
+//! Records of sessions that are gone: why, and the steps they had run. A client that uses one gets its record, so that it can
+//! go on from there.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,24 +13,24 @@ use crate::duration;
 use crate::sessions::OpenSession;
 use crate::sessions::journal::Journal;
 
-/// Most that are remembered, of one client and of all together, and how many bytes their journals may have together.
+/// Maximum records of one client and of all, and maximum bytes of their journals together.
 const MAX_OF_ONE: usize = 512;
 const MAX: usize = 4096;
 const MAX_BYTES: usize = 32 << 20;
 
-/// How long one is remembered.
+/// How long a record is kept.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Why a session is gone.
 #[derive(Debug, Clone)]
 pub(crate) enum Why {
-    /// It was not used for so long.
+    /// It was not used for this time.
     Idle(Duration),
     /// It has reached its greatest age.
     TooOld(Duration),
-    /// Its client opened another, and can have only so many.
+    /// Its client opened another, and can have only this number.
     TooManyOfClient(usize),
-    /// Another session was opened, and there can be only so many.
+    /// Another session was opened, and the server can have only this number.
     TooMany(usize),
     /// All sessions together took more memory than they may have, in MiB.
     Memory(u64),
@@ -70,7 +71,7 @@ impl std::fmt::Display for Why {
             ),
             Self::TooMany(most) => write!(
                 f,
-                "this server can have {most} sessions, and another one was opened, so one that was unused long was ended"
+                "this server can have {most} sessions, and another one was opened, so one that was unused for long was ended"
             ),
             Self::Memory(mb) => write!(
                 f,
@@ -87,13 +88,13 @@ impl std::fmt::Display for Why {
 pub(crate) struct Gone {
     /// Its handle.
     pub id: String,
-    /// Whose it was.
+    /// Its client.
     pub client: Client,
     /// The name of its language.
     pub language: String,
     /// Why.
     pub why: Why,
-    /// What it had run.
+    /// The steps that it had run.
     pub journal: Journal,
     /// Since when.
     pub since: Instant,
@@ -111,12 +112,12 @@ pub(crate) fn gone_of(session: &OpenSession, why: Why) -> Gone {
     }
 }
 
-/// The sessions that are gone, the oldest first.
+/// The records of sessions that are gone, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Graveyard(VecDeque<Gone>);
+pub(super) struct Tombstones(VecDeque<Gone>);
 
-impl Graveyard {
-    /// Remembers one. Older ones make room for it, first of the same client.
+impl Tombstones {
+    /// Adds a record. Older ones make room for it, first those of the same client.
     pub(super) fn add(&mut self, gone: Gone) {
         let Self(all) = self;
         let client = gone.client.clone();
@@ -131,7 +132,7 @@ impl Graveyard {
         while all.len() > MAX {
             all.pop_front();
         }
-        // Why it is gone can be told for longer than what it had run.
+        // The reason is remembered for longer than the journal.
         let mut bytes: usize = all.iter().map(|gone| gone.journal.weight()).sum();
         for gone in all.iter_mut() {
             if bytes <= MAX_BYTES {
@@ -142,12 +143,12 @@ impl Graveyard {
         }
     }
 
-    /// The one that had this handle.
+    /// The record of the session with this handle.
     pub(super) fn of(&mut self, id: &str) -> Option<&mut Gone> {
         self.0.iter_mut().rev().find(|gone| gone.id == id)
     }
 
-    /// The one of a client that had this handle.
+    /// The record of a client's session with this handle.
     pub(super) fn find(&self, client: &Client, id: &str) -> Option<&Gone> {
         self.0.iter().find(|gone| gone.id == id && gone.client == *client)
     }
@@ -172,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn journals_make_room_and_the_reasons_stay() {
         let client = Client::named("one");
-        let mut graveyard = Graveyard::default();
+        let mut tombstones = Tombstones::default();
         for id in ["0", "1", "2"] {
             let mut journal = Journal::new(MAX_BYTES);
             journal.add(JournalEntry {
@@ -187,22 +188,22 @@ mod tests {
                 timeout: Duration::ZERO,
                 end: EntryEnd::Ran,
             });
-            graveyard.add(Gone { journal, ..gone(&client, id.to_owned()) });
+            tombstones.add(Gone { journal, ..gone(&client, id.to_owned()) });
         }
-        let steps = |id| graveyard.find(&client, id).map(|gone| gone.journal.entries().count());
+        let steps = |id| tombstones.find(&client, id).map(|gone| gone.journal.entries().count());
         assert_eq!((steps("0"), steps("1"), steps("2")), (Some(0), Some(0), Some(1)));
     }
 
     #[tokio::test]
     async fn a_client_takes_room_only_from_itself_and_sees_only_its_own() {
         let (one, other) = (Client::named("one"), Client::named("other"));
-        let mut graveyard = Graveyard::default();
-        graveyard.add(gone(&other, "theirs".to_owned()));
+        let mut tombstones = Tombstones::default();
+        tombstones.add(gone(&other, "theirs".to_owned()));
         for number in 0..=MAX_OF_ONE {
-            graveyard.add(gone(&one, number.to_string()));
+            tombstones.add(gone(&one, number.to_string()));
         }
-        assert!(graveyard.find(&one, "0").is_none() && graveyard.find(&one, "1").is_some());
-        assert!(graveyard.find(&other, "theirs").is_some());
-        assert!(graveyard.find(&one, "theirs").is_none());
+        assert!(tombstones.find(&one, "0").is_none() && tombstones.find(&one, "1").is_some());
+        assert!(tombstones.find(&other, "theirs").is_some());
+        assert!(tombstones.find(&one, "theirs").is_none());
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub(crate) struct JournalEntry {
     /// Number of the cell.
     pub cell: u32,
-    /// What it was.
+    /// The step.
     pub step: Step,
     /// The files that came with it.
     pub files: Vec<SentFile>,
@@ -18,11 +18,11 @@ pub(crate) struct JournalEntry {
     pub has_lost_files: bool,
     /// How long it could run.
     pub timeout: Duration,
-    /// What became of it.
+    /// Its end.
     pub end: EntryEnd,
 }
 
-/// What was run.
+/// A step that was run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Code, with the name of its file if it has one.
@@ -71,19 +71,19 @@ impl StepInput {
 pub(crate) struct SentFile {
     /// Its path below the working directory.
     pub name: String,
-    /// What was in it.
+    /// Its content.
     pub content: Vec<u8>,
     /// Whether it was added to what was there.
     pub append: bool,
 }
 
-/// What became of a step.
+/// The end of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EntryEnd {
     /// It ran, and what it did stayed.
     Ran,
-    /// What it did to variables is undone.
+    /// It was undone: variables are as before.
     Undone,
     /// It ran longer than it could, and was killed or interrupted.
     TimedOut,
@@ -92,7 +92,7 @@ pub(crate) enum EntryEnd {
 }
 
 impl EntryEnd {
-    /// What is said of it in the text for a model.
+    /// A remark for the text that a model reads.
     pub(crate) const fn remark(self) -> &'static str {
         match self {
             Self::Ran => "",
@@ -103,7 +103,7 @@ impl EntryEnd {
     }
 }
 
-/// What a part of an entry takes besides its content, in bytes.
+/// Bytes of each part of an entry besides its content.
 const OVERHEAD: usize = 200;
 
 impl JournalEntry {
@@ -138,12 +138,12 @@ pub(crate) struct Journal {
     entries: VecDeque<JournalEntry>,
     /// Older ones that are not there anymore.
     missing: u32,
-    /// What the session asked for in packages.
+    /// The packages that the session asked for.
     packages: Vec<String>,
 }
 
 impl Journal {
-    /// An empty one that holds up to so many bytes.
+    /// An empty journal that holds up to `most` bytes.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, ..Self::default() }
     }
@@ -183,7 +183,7 @@ impl Journal {
         self.weight = 0;
     }
 
-    /// Marks the last so many cells of code as undone.
+    /// Marks the last `cells` cells of code as undone.
     pub(crate) fn undo(&mut self, cells: u32) {
         let is_code = |entry: &&mut JournalEntry| {
             let has_ended = matches!(entry.end, EntryEnd::Ran | EntryEnd::TimedOut);

@@ -1,9 +1,9 @@
-//! The sessions of all clients: their handles, their bounds, and what is told of those that are gone.
+//! The sessions of all clients: their handles, their bounds, and records of those that are gone.
 
-mod book;
 pub(crate) mod gone;
 pub(crate) mod journal;
 mod open;
+mod registry;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,14 +18,14 @@ use isolator_pool::pool::session::{EndReason, Session, SessionRequest};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use self::book::{Book, Evicted, Place, Unless, longest_unused, watch};
 use self::gone::{Gone, Why, gone_of};
 use self::journal::Journal;
 pub(crate) use self::open::{BoundSet, InUse, OpenSession};
+use self::registry::{Evicted, Registry, Reservation, Unless, longest_unused, watch};
 use crate::config::{Config, Language, SessionsConfig};
 use crate::hex::hex;
 
-/// Random bytes of a handle, so that nobody can guess one.
+/// Random bytes of a handle, so that it can't be guessed.
 const HANDLE_BYTES: usize = 16;
 
 /// The sessions of a server; cheap to clone.
@@ -35,7 +35,7 @@ pub(crate) struct Sessions {
     /// How many one client can have.
     of_one: usize,
     pools: Arc<Pools>,
-    book: Arc<Book>,
+    registry: Arc<Registry>,
 }
 
 /// Counts for operators.
@@ -65,7 +65,7 @@ pub(crate) struct SessionCounts {
 pub(crate) struct Wish {
     /// Its language.
     pub language: Arc<Language>,
-    /// What its sandbox may use.
+    /// The limits of its sandbox.
     pub resources: Resources,
     /// How long it can be unused, if its client asks for less than usual.
     pub idle_timeout: Option<Duration>,
@@ -73,16 +73,16 @@ pub(crate) struct Wish {
     pub packages: Option<BoundSet>,
 }
 
-/// Why there is no new session.
+/// Why no session was opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenFailure {
     /// All that can be there are in use.
     #[error("all {0} sessions that can be open are in use at this moment")]
     AllInUse(usize),
-    /// There are no random names.
+    /// The kernel has no random bytes for a handle.
     #[error("the kernel returned no random bytes: {0}")]
     Random(#[from] getrandom::Error),
-    /// There is no sandbox for it.
+    /// The pools have no sandbox for it.
     #[error(transparent)]
     Open(#[from] ExecuteError),
 }
@@ -99,18 +99,18 @@ pub(crate) enum NoSession {
 impl Sessions {
     /// For one client, or for several.
     pub(crate) fn new(config: SessionsConfig, has_one_client: bool, pools: Arc<Pools>) -> Self {
-        Self::with_book(config, has_one_client, pools, Arc::default())
+        Self::with_registry(config, has_one_client, pools, Arc::default())
     }
 
-    fn with_book(
+    fn with_registry(
         config: SessionsConfig,
         has_one_client: bool,
         pools: Arc<Pools>,
-        book: Arc<Book>,
+        registry: Arc<Registry>,
     ) -> Self {
         let of_one = if has_one_client { config.max } else { config.max_per_client };
-        book.most_memory.store(config.memory.as_bytes(), Ordering::Relaxed);
-        Self { config, of_one, pools, book }
+        registry.most_memory.store(config.memory.as_bytes(), Ordering::Relaxed);
+        Self { config, of_one, pools, registry }
     }
 
     /// The same sessions under another configuration. Those that are open keep what they have.
@@ -120,7 +120,7 @@ impl Sessions {
         has_one_client: bool,
         pools: Arc<Pools>,
     ) -> Self {
-        Self::with_book(config, has_one_client, pools, Arc::clone(&self.book))
+        Self::with_registry(config, has_one_client, pools, Arc::clone(&self.registry))
     }
 
     /// Opens a session for a client, whose call has begun with this configuration. If there are too many, the one that was unused
@@ -166,17 +166,17 @@ impl Sessions {
             calls: AtomicUsize::new(0),
         });
         let in_use = InUse::new(Arc::clone(&open));
-        lock(&self.book.entries).open.insert(open.id.clone(), Arc::clone(&open));
+        lock(&self.registry.entries).open.insert(open.id.clone(), Arc::clone(&open));
         drop(place);
-        self.book.opened.fetch_add(1, Ordering::Relaxed);
-        self.pools.track(watch(Arc::clone(&self.book), open));
-        evicted.append(&mut self.book.keep_to_memory());
-        Ok((in_use, receipt, told(&evicted, client)))
+        self.registry.opened.fetch_add(1, Ordering::Relaxed);
+        self.pools.track(watch(Arc::clone(&self.registry), open));
+        evicted.append(&mut self.registry.keep_to_memory());
+        Ok((in_use, receipt, describe_own(&evicted, client)))
     }
 
     /// Whether there is any.
     pub(crate) fn is_any_open(&self) -> bool {
-        !lock(&self.book.entries).open.is_empty()
+        !lock(&self.registry.entries).open.is_empty()
     }
 
     /// The session of a client, for a call.
@@ -185,7 +185,7 @@ impl Sessions {
     ///
     /// When the client has none with this handle.
     pub(crate) fn take(&self, client: &Client, id: &str) -> Result<InUse, NoSession> {
-        let entries = lock(&self.book.entries);
+        let entries = lock(&self.registry.entries);
         let open = entries.open.get(id).filter(|session| session.client == *client);
         match open {
             Some(session) => {
@@ -204,9 +204,9 @@ impl Sessions {
         }
     }
 
-    /// What a session of a client has run, whether it is open or gone, and its language.
+    /// The language and journal of a client's session, whether it is open or gone.
     pub(crate) fn journal(&self, client: &Client, id: &str) -> Option<(String, Journal)> {
-        let entries = lock(&self.book.entries);
+        let entries = lock(&self.registry.entries);
         if let Some(open) = entries.open.get(id).filter(|session| session.client == *client) {
             return Some((open.language.name.clone(), lock(&open.journal).clone()));
         }
@@ -215,7 +215,7 @@ impl Sessions {
 
     /// Changes the journal of a session, also if it has ended meanwhile: its end may be noted before its last step.
     pub(crate) fn note(&self, session: &OpenSession, change: impl FnOnce(&mut Journal)) {
-        let mut entries = lock(&self.book.entries);
+        let mut entries = lock(&self.registry.entries);
         let mut journal = lock(&session.journal);
         change(&mut journal);
         if let Some(gone) = entries.gone.of(&session.id) {
@@ -230,13 +230,13 @@ impl Sessions {
     /// When the client has none with this handle.
     pub(crate) fn close(&self, client: &Client, id: &str) -> Result<(), NoSession> {
         let session = self.take(client, id)?;
-        self.book.end(&session.0, Why::Ended(EndReason::Closed), Unless::Never);
+        self.registry.end(&session.0, Why::Ended(EndReason::Closed), Unless::Never);
         Ok(())
     }
 
     /// The sessions of a client, the oldest first.
     pub(crate) fn of(&self, client: &Client) -> Vec<Arc<OpenSession>> {
-        let entries = lock(&self.book.entries);
+        let entries = lock(&self.registry.entries);
         let own = entries.open.values().filter(|session| session.client == *client);
         let mut own: Vec<_> = own.cloned().collect();
         own.sort_by_key(|session| session.opened);
@@ -245,29 +245,29 @@ impl Sessions {
 
     /// Notes that cells were undone.
     pub(crate) fn count_undone(&self, cells: u32) {
-        self.book.undone.fetch_add(u64::from(cells), Ordering::Relaxed);
+        self.registry.undone.fetch_add(u64::from(cells), Ordering::Relaxed);
     }
 
     /// Notes that a session was opened with what another one had run.
     pub(crate) fn count_replay(&self) {
-        self.book.replayed.fetch_add(1, Ordering::Relaxed);
+        self.registry.replayed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that a client has read a file, or a part of it.
     pub(crate) fn count_read(&self) {
-        self.book.files_read.fetch_add(1, Ordering::Relaxed);
+        self.registry.files_read.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many have ended, by the kind of reason.
     pub(crate) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Why::KINDS.into_iter().zip(self.book.ended.each_ref().map(count))
+        Why::KINDS.into_iter().zip(self.registry.ended.each_ref().map(count))
     }
 
     /// How many are open of each language.
     pub(crate) fn by_language(&self) -> BTreeMap<String, usize> {
         let mut found = BTreeMap::new();
-        for open in lock(&self.book.entries).open.values() {
+        for open in lock(&self.registry.entries).open.values() {
             *found.entry(open.language.name.clone()).or_default() += 1;
         }
         found
@@ -275,12 +275,12 @@ impl Sessions {
 
     /// Ends sessions until all together take no more memory than they may. Returns what to tell this client of its own.
     pub(crate) fn keep_to_memory(&self, client: &Client) -> Vec<String> {
-        told(&self.book.keep_to_memory(), client)
+        describe_own(&self.registry.keep_to_memory(), client)
     }
 
     /// The sessions in which a cell runs: client, language, and since when.
     pub(crate) fn running(&self) -> Vec<(Client, String, Instant)> {
-        let entries = lock(&self.book.entries);
+        let entries = lock(&self.registry.entries);
         let running = |open: &Arc<OpenSession>| {
             let since = open.session.running_since()?;
             Some((open.client.clone(), open.language.name.clone(), since))
@@ -290,7 +290,7 @@ impl Sessions {
 
     /// Counts for operators.
     pub(crate) fn counts(&self) -> SessionCounts {
-        let entries = lock(&self.book.entries);
+        let entries = lock(&self.registry.entries);
         let count = |is: fn(&Session) -> bool| {
             entries.open.values().filter(|open| is(&open.session)).count()
         };
@@ -299,20 +299,20 @@ impl Sessions {
             running: count(Session::is_running),
             frozen: count(Session::is_frozen),
             memory_bytes: entries.open.values().map(|session| session.session.memory()).sum(),
-            opened: self.book.opened.load(Ordering::Relaxed),
-            evicted: self.book.evicted.load(Ordering::Relaxed),
-            undone_cells: self.book.undone.load(Ordering::Relaxed),
-            replayed: self.book.replayed.load(Ordering::Relaxed),
-            files_read: self.book.files_read.load(Ordering::Relaxed),
+            opened: self.registry.opened.load(Ordering::Relaxed),
+            evicted: self.registry.evicted.load(Ordering::Relaxed),
+            undone_cells: self.registry.undone.load(Ordering::Relaxed),
+            replayed: self.registry.replayed.load(Ordering::Relaxed),
+            files_read: self.registry.files_read.load(Ordering::Relaxed),
         }
     }
 
     /// Takes a place for a session. If none is free, the session that was unused longest ends: of the client itself if it has as many
     /// as it can have, otherwise of the client with the most.
-    fn make_room(&self, client: &Client) -> Result<(Place, Vec<Evicted>), OpenFailure> {
+    fn make_room(&self, client: &Client) -> Result<(Reservation, Vec<Evicted>), OpenFailure> {
         let mut evicted = Vec::new();
         loop {
-            let mut entries = lock(&self.book.entries);
+            let mut entries = lock(&self.registry.entries);
             let of_client = |client: &Client| {
                 let open =
                     entries.open.values().filter(|session| session.client == *client).count();
@@ -322,7 +322,8 @@ impl Sessions {
             let is_full = entries.open.len() + entries.opening.len() >= self.config.max;
             if !is_at_own_limit && !is_full {
                 entries.opening.push(client.clone());
-                let place = Place { book: Arc::clone(&self.book), client: client.clone() };
+                let place =
+                    Reservation { registry: Arc::clone(&self.registry), client: client.clone() };
                 return Ok((place, evicted));
             }
             let (loser, why) = if is_at_own_limit {
@@ -338,15 +339,15 @@ impl Sessions {
             drop(entries);
             let most = if is_at_own_limit { self.of_one } else { self.config.max };
             let session = loser.ok_or(OpenFailure::AllInUse(most))?;
-            if self.book.end(&session, why.clone(), Unless::InUse) {
+            if self.registry.end(&session, why.clone(), Unless::InUse) {
                 evicted.push(Evicted { session, why });
             }
         }
     }
 }
 
-/// What a client is told of its own sessions that were ended to make room. Those of others are not its business.
-fn told(evicted: &[Evicted], client: &Client) -> Vec<String> {
+/// Describes the sessions of a client that were ended to make room, and none of other clients.
+fn describe_own(evicted: &[Evicted], client: &Client) -> Vec<String> {
     let own = evicted.iter().filter(|evicted| evicted.session.client == *client);
     own.map(|Evicted { session, why }| {
         format!(

@@ -16,18 +16,18 @@ use super::journal::Journal;
 use crate::config::{Config, Language};
 use crate::policy::Policies;
 
-/// What counts for a session at least, in bytes, whatever its sandbox says.
+/// Least memory that counts for a session, in bytes.
 const LEAST_MEMORY: u64 = 4 << 20;
 
 /// A session of a client.
 pub(crate) struct OpenSession {
     /// Its handle.
     pub id: String,
-    /// Whose it is.
+    /// Its client.
     pub client: Client,
     /// Its language.
     pub language: Arc<Language>,
-    /// What its sandbox may use.
+    /// The limits of its sandbox.
     pub resources: Resources,
     /// The sandbox.
     pub session: Session,
@@ -35,7 +35,7 @@ pub(crate) struct OpenSession {
     pub packages: Option<BoundSet>,
     /// The configuration that it was opened with.
     pub config: Arc<Config>,
-    /// What it has run.
+    /// The steps that it has run.
     pub journal: Mutex<Journal>,
     /// How long it can be unused.
     pub idle_timeout: Duration,
@@ -49,7 +49,7 @@ pub(crate) struct OpenSession {
 /// A set of packages for a session.
 #[derive(Debug, Clone)]
 pub(crate) struct BoundSet {
-    /// What was asked for: names of sets, and requirements.
+    /// The names of sets and requirements that were asked for.
     pub asked: Vec<String>,
     /// The set.
     pub set: Arc<PackageSet>,
@@ -95,7 +95,7 @@ impl OpenSession {
     }
 }
 
-/// A call that uses a session. It does not expire meanwhile, and the time counts anew when this is dropped.
+/// A call that uses a session. It does not expire meanwhile, and its idle time begins when this is dropped.
 pub(crate) struct InUse(pub(super) Arc<OpenSession>);
 
 impl InUse {

@@ -1,4 +1,4 @@
-//! What the standard variables `OTEL_…` ask for, where the SDK leaves that to the program. A wrong value is said at the start.
+//! The standard variables `OTEL_…` that the SDK leaves to the program. A wrong value is logged at the start.
 
 use std::env;
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ const TIMES_MS: RangeInclusive<u64> = 1..=3_600_000;
 /// How long a request to the collector may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the protocol over HTTP can't be told by the SDK, each of them also with `TRACES_` in its name.
+/// Variables of the protocol over HTTP that the SDK does not support, each of them also with `TRACES_` in its name.
 const UNSUPPORTED: [&str; 3] = ["CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"];
 
 /// The value of a variable. An empty one is the same as none.
@@ -31,7 +31,7 @@ fn set(name: &str) -> Option<String> {
     env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-/// Whether traces are asked for: nothing is sent to a collector that nobody has named.
+/// Whether traces are asked for: nothing is sent without the address of a collector.
 pub(super) fn is_wanted() -> bool {
     if let Some(value) = set("OTEL_SDK_DISABLED") {
         if value.eq_ignore_ascii_case("true") {
@@ -92,7 +92,7 @@ pub(super) fn warn_unsupported() {
     }
 }
 
-/// What the spans are of. A later word counts more, and the service's own variable most.
+/// The resource of the spans. A later word counts more, and the service's own variable most.
 pub(super) fn resource() -> Resource {
     let builder = Resource::builder_empty()
         .with_service_name("isolator")

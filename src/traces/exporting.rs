@@ -60,19 +60,19 @@ pub(super) struct Waiting {
     spans: AtomicUsize,
     most: usize,
     counts: Arc<TraceCounts>,
-    told: Mutex<Option<Instant>>,
+    logged: Mutex<Option<Instant>>,
 }
 
 impl Waiting {
     pub(super) fn new(most: usize, counts: Arc<TraceCounts>) -> Arc<Self> {
-        Arc::new(Self { spans: AtomicUsize::new(0), most, counts, told: Mutex::default() })
+        Arc::new(Self { spans: AtomicUsize::new(0), most, counts, logged: Mutex::default() })
     }
 
     fn lost(&self, count: u64, why: &str) {
         self.counts.dropped.add(count);
-        let mut told = lock(&self.told);
-        if told.is_none_or(|told| told.elapsed() >= BETWEEN_LINES) {
-            *told = Some(Instant::now());
+        let mut logged = lock(&self.logged);
+        if logged.is_none_or(|logged| logged.elapsed() >= BETWEEN_LINES) {
+            *logged = Some(Instant::now());
             tracing::warn!(
                 why,
                 lost = count,

@@ -60,7 +60,7 @@ pub(crate) struct TraceCounts {
     pub dropped: Count,
 }
 
-/// What is known of a call when it comes.
+/// A call as it comes.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     /// The tool, if there is one of that name.
@@ -75,7 +75,7 @@ pub(crate) struct Origin<'a> {
     pub session: Option<String>,
     /// The client's own span, as it says.
     pub traceparent: Option<&'a str>,
-    /// What goes with it.
+    /// The `tracestate` that goes with it.
     pub tracestate: Option<&'a str>,
 }
 
@@ -127,7 +127,7 @@ impl Traces {
             KeyValue::new("network.transport", inner.transport),
         ];
         attributes.extend(version.map(|it| KeyValue::new("mcp.protocol.version", it)));
-        // Whoever has one of these can act for its client, so a collector gets what tells them apart.
+        // These identifiers let their holder act for the client, so a collector gets only digests.
         let of_id = |name, id: Option<String>| id.map(|id| KeyValue::new(name, short_digest(&id)));
         attributes.extend(of_id("mcp.session.id", protocol_session));
         attributes.extend(of_id("isolator.session", session));
@@ -136,7 +136,7 @@ impl Traces {
         Some(CallTrace { inner, began: SystemTime::now(), parent, name, attributes })
     }
 
-    /// What has happened; `None` if there are no traces.
+    /// Counts for operators; `None` if there are no traces.
     pub(crate) fn counts(&self) -> Option<&TraceCounts> {
         self.0.as_ref().map(|inner| &*inner.counts)
     }
@@ -145,7 +145,7 @@ impl Traces {
     pub(crate) async fn close(&self) {
         let Some(inner) = &self.0 else { return };
         let provider = inner.provider.clone();
-        // What the SDK logs of its end is said below.
+        // The SDK would log its end; the message below replaces that.
         let shut_down = move || {
             with_default(NoSubscriber::default(), || provider.shutdown_with_timeout(CLOSE_TIMEOUT))
         };
@@ -229,12 +229,12 @@ fn parent(traceparent: Option<&str>, tracestate: Option<&str>) -> Context {
     let state = tracestate.filter(|state| state.len() <= MAX_STATE);
     let mut given = HashMap::from([("traceparent", traceparent)]);
     given.extend(state.map(|state| ("tracestate", state)));
-    TraceContextPropagator::new().extract_with_context(&Context::new(), &Given(given))
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &TraceHeaders(given))
 }
 
-struct Given<'a>(HashMap<&'static str, &'a str>);
+struct TraceHeaders<'a>(HashMap<&'static str, &'a str>);
 
-impl Extractor for Given<'_> {
+impl Extractor for TraceHeaders<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).copied()
     }
@@ -257,7 +257,7 @@ mod tests {
     use opentelemetry_sdk::error::OTelSdkResult;
     use opentelemetry_sdk::trace::{Span, SpanData};
 
-    /// Nobody takes the spans out of the queue before the test looks.
+    /// A processor whose queue is emptied only by the test.
     #[derive(Debug)]
     struct Ended(mpsc::Sender<SpanData>);
 
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_traceparent_is_ignored() {
+    fn invalid_traceparents_are_ignored() {
         let (traces, spans) = traces(100);
         for wrong in ["", "00-x-y-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
             traces.begin(|| origin(Some(wrong))).unwrap().end(None, None, None);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_that_nobody_takes_are_counted_and_dropped() {
+    fn spans_beyond_the_queue_are_counted_and_dropped() {
         let (traces, spans) = traces(3);
         for _ in 0..5 {
             traces.begin(|| origin(None)).unwrap().end(None, None, None);

@@ -31,6 +31,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "commands",
             "transport",
             "mcp",
+            "calls",
             "metrics",
             "traces",
             "audit",

@@ -167,7 +167,14 @@ async fn containers_are_created_with_every_restriction() {
 /// The limits of a process, by their names in one of the versions of control groups.
 fn limit(process: Process, names: &[&str]) -> Option<String> {
     let groups = process.read("cgroup");
-    let paths: Vec<_> = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).collect();
+    let controller = names[0].split('.').next().expect("a controller");
+    // A process is also in the root of other hierarchies, whose path would lead to the limits of the machine.
+    let paths = groups.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let has_limit = controllers.is_empty() || controllers.split(',').any(|it| it == controller);
+        has_limit.then_some(path)
+    });
+    let paths: Vec<_> = paths.collect();
     let this = Process::find(std::process::id()).expect("this process").mounts();
     for hierarchy in this.iter().filter(|mount| mount.kind.starts_with("cgroup")) {
         for (path, name) in paths.iter().flat_map(|path| names.iter().map(move |name| (path, name)))

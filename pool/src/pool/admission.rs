@@ -120,7 +120,15 @@ struct ClientQueue {
 #[derive(Debug)]
 struct Waiting {
     number: u64,
-    turn: oneshot::Sender<Result<Admitted, AdmissionError>>,
+    turn: oneshot::Sender<Turn>,
+}
+
+/// The answer to a request that waits.
+type Turn = Result<Admitted, AdmissionError>;
+
+/// A slot that was handed on. If the request has gone away, dropping this gives the slot back, which takes the lock.
+struct HandedOn {
+    _refused: Option<Turn>,
 }
 
 /// The right to run; given back when dropped.
@@ -188,19 +196,17 @@ impl Admission {
         lock(&self.turns).limits = limits;
         loop {
             let handed_on = self.hand_on(&mut lock(&self.turns));
-            match handed_on {
-                None => return,
-                // Dropping it takes the lock.
-                Some(refused) => drop(refused),
+            if handed_on.is_none() {
+                return;
             }
         }
     }
 
-    /// Lets the next request run, if one may. Returns what its receiver did not take because it is gone.
-    fn hand_on(&self, turns: &mut Turns) -> Option<Result<(), Result<Admitted, AdmissionError>>> {
+    /// Lets the next request run, if one may.
+    fn hand_on(&self, turns: &mut Turns) -> Option<HandedOn> {
         let (client, waiting) = turns.next()?;
         let admitted = turns.admit(self, &client);
-        Some(waiting.turn.send(Ok(admitted)))
+        Some(HandedOn { _refused: waiting.turn.send(Ok(admitted)).err() })
     }
 
     /// Waits for a slot. Dropping the future leaves the queue.
@@ -247,7 +253,7 @@ impl Admission {
         &self,
         turns: &mut Turns,
         client: &Client,
-        turn: oneshot::Sender<Result<Admitted, AdmissionError>>,
+        turn: oneshot::Sender<Turn>,
     ) -> QueuePlace {
         let number = turns.number;
         turns.number += 1;
@@ -406,7 +412,6 @@ impl Drop for Admitted {
         turns.forget_if_idle(&self.client);
         turns.call_back();
         drop(turns);
-        // If the receiver is gone this gives the slot back, which takes the lock again.
         drop(handed_on);
     }
 }

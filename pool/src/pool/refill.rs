@@ -105,8 +105,9 @@ impl Pool {
             return;
         }
         let made = self.make(None).await.map(|(sandbox, _)| sandbox);
-        if let Err(Ok(unwanted)) = request.send(made) {
-            self.return_idle(unwanted).await;
+        let Err(refused) = request.send(made) else { return };
+        if let Ok(sandbox) = refused {
+            self.return_idle(sandbox).await;
             self.wake.notify_one();
         }
     }

@@ -21,10 +21,10 @@ const HALF_LIFE: Duration = Duration::from_secs(10 * 60);
 /// How long the calls must have asked for less before a pool gets one sandbox less.
 const SHRINK_AFTER: Duration = Duration::from_secs(60);
 
-/// How many sandboxes of a pool should wait.
+/// The number of sandboxes of a pool that should wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Size {
-    /// So many; 0 makes every start a cold one.
+    /// This number; 0 makes every start a cold one.
     Fixed(usize),
     /// As many as the calls need.
     Adaptive {

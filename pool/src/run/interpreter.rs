@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_modules_are_those_of_the_image_that_nothing_comes_before() {
+    fn modules_of_the_image_count_if_nothing_comes_before_them() {
         let of =
             |code: &str| python(&[code.as_bytes()], &modules(), &["main", "mine"]).imports.modules;
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_imported_from_modules_may_be_modules() {
+    fn names_imported_from_modules_may_be_modules() {
         let of =
             |code: &str| python(&[code.as_bytes()], &modules(), &["main", "mine"]).imports.parts;
         assert_eq!(

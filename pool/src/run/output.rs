@@ -33,7 +33,7 @@ impl Watch {
     }
 
     /// Passes on a piece of output.
-    pub fn call(&self, stream: Stream, bytes: &[u8]) {
+    pub fn tell(&self, stream: Stream, bytes: &[u8]) {
         let Self(on_output) = self;
         on_output(stream, bytes);
     }
@@ -119,7 +119,7 @@ impl Output {
         let (head, rest) = bytes.split_at(to_head);
         stream.head.extend_from_slice(head);
         if let Some(watch) = self.watch.as_ref().filter(|_| !head.is_empty()) {
-            watch.call(name, head);
+            watch.tell(name, head);
         }
         let to_tail = (self.limits.tail - stream.tail.len()).min(rest.len());
         stream.tail.extend_from_slice(&rest[..to_tail]);

@@ -319,7 +319,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_accepted_stays_inside_and_comes_out_again(
+        fn accepted_files_stay_inside_and_come_out_again(
             names in prop::collection::vec("[a.b/\\\\ü\\n ]{0,12}", 1..4),
         ) {
             let mut workspace = builder();

@@ -58,7 +58,7 @@ async fn crowd(seed: u64) {
         tokio::time::sleep(ms(1)).await;
     }
     assert_eq!(most.0, RUNNING, "seed {seed}: the limit is reached");
-    assert!(most.1 > 0, "seed {seed}: somebody waits");
+    assert!(most.1 > 0, "seed {seed}: a request waits");
     let (answers, given_up) = (answers.load(Ordering::Relaxed), given_up.load(Ordering::Relaxed));
     assert_eq!(answers + given_up, REQUESTS, "seed {seed}: each is answered");
     assert_eq!(world.load(), (0, 0), "seed {seed}");
@@ -67,7 +67,7 @@ async fn crowd(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_served_in_order_of_arrival() {
+async fn waiting_requests_are_served_in_order_of_arrival() {
     let world = World::full(Setup { running: 1, queue: 5, ..Setup::default() }).await;
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     for number in 0..5 {

@@ -7,7 +7,7 @@ use crate::fake::{
 use isolator_pool::engine::Call;
 use isolator_pool::pool::Start;
 
-/// How the shelf is laid so that a request starts in this way.
+/// The idle set with which a request starts in this way.
 fn setup(start: Start) -> Setup {
     let (size, hot) = match start {
         Start::Hot => (2, 1),
@@ -29,7 +29,7 @@ async fn world(start: Start) -> World {
     world
 }
 
-/// Whoever comes next finds everything as if the request had never been.
+/// The next request finds everything as if this one had never been.
 async fn assert_unharmed(world: World) {
     assert_eq!(world.load(), (0, 0), "permits");
     let next = tokio::time::timeout(secs(5), world.run(&run_for(5))).await;

@@ -52,7 +52,7 @@ async fn an_image_that_arrives_after_the_end_makes_no_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_may_end_within_the_drain() {
+async fn a_program_may_end_within_the_drain() {
     let world = World::full(Setup::default()).await;
     let run = world.spawn(run_for(3000));
     settle().await;
@@ -64,7 +64,7 @@ async fn what_runs_may_end_within_the_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_longer_than_the_drain_is_ended() {
+async fn a_program_that_runs_longer_than_the_drain_is_ended() {
     let world = World::full(Setup::default()).await;
     let runs: Vec<_> = (0..4).map(|_| world.spawn(request(&["silence"]))).collect();
     until("they run", || world.engine.live() >= 4).await;
@@ -134,7 +134,7 @@ async fn a_sandbox_that_comes_after_its_creation_was_given_up_is_removed() {
     until("it has come", || world.engine.live() == 2).await;
     // It is looked for every minute, and has to be seen twice.
     tokio::time::sleep(secs(125)).await;
-    assert_eq!(world.engine.live(), 1, "only the shelf's own");
+    assert_eq!(world.engine.live(), 1, "only the idle one");
     world.fill().await;
     world.end().await;
 }
@@ -180,7 +180,7 @@ async fn pools_that_are_dropped_unclosed_give_their_sandboxes_up() {
 
 /// Tasks really run side by side here. Time is real, but nothing takes any.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_put_on_the_shelf_just_when_it_closes_is_removed_too() {
+async fn a_sandbox_that_is_added_just_when_the_pool_closes_is_removed_too() {
     for round in 0..1000 {
         let setup = Setup { size: 8, hot: 4, refills: 8, ..Setup::default() };
         let world = World::start_with(setup, |_| {});
@@ -189,13 +189,13 @@ async fn what_is_put_on_the_shelf_just_when_it_closes_is_removed_too() {
             std::hint::spin_loop();
         }
         let closed = timeout(secs(5), world.close(secs(1))).await;
-        closed.unwrap_or_else(|_| panic!("round {round}: one stayed on the shelf")).unwrap();
+        closed.unwrap_or_else(|_| panic!("round {round}: one stayed in the idle set")).unwrap();
         world.engine.assert_clean();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_still_in_use_for_a_moment_is_swept_a_moment_later() {
+async fn a_volume_that_is_still_in_use_is_swept_a_moment_later() {
     let world = World::full(Setup::default()).await;
     // As when the engine goes on with a sandbox that was asked for before.
     world.engine.fault(Call::Sweep, Fault::Fail(2));

@@ -48,7 +48,7 @@ fn is_preloaded(done: Result<Done, ExecuteError>) -> bool {
     receipt.run.preloaded
 }
 
-/// Whoever comes next finds everything as if nothing had been.
+/// The next request finds everything as if nothing had happened.
 async fn assert_unharmed(world: World) {
     world.engine.heal();
     assert_eq!(world.load(), (0, 0), "permits");
@@ -73,7 +73,7 @@ async fn a_program_gets_a_fork_once_a_program_before_it_has_asked_for_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_gets_a_fork_only_if_it_is_better_than_what_waits() {
+async fn a_program_gets_a_fork_only_if_it_is_better_than_the_waiting_interpreter() {
     for hot in [0, 1] {
         let world = forking(1, hot).await;
         let (done, _, forks) = counted(&world, world.run(&run_for(5))).await;
@@ -160,7 +160,7 @@ async fn a_template_that_is_replaced_just_before_its_fork_is_as_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_whose_fork_is_lost_gets_another_sandbox_and_an_interpreter_of_its_own() {
+async fn a_program_whose_fork_is_lost_gets_another_sandbox_and_a_new_interpreter() {
     let world = cold().await;
     world.engine.fault(Call::Preload, Fault::Fail(1));
     let (done, created, forks) = counted(&world, world.run(&run_for(5))).await;

@@ -104,7 +104,7 @@ async fn when_a_promotion_hangs_the_pool_goes_on_filling() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_update_hangs_the_request_is_told_so() {
+async fn when_update_hangs_the_request_gets_an_error() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::Update, Fault::Hang);
     let mut other = run_for(5);
@@ -116,7 +116,7 @@ async fn when_update_hangs_the_request_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_state_hangs_the_request_is_told_so() {
+async fn when_state_hangs_the_request_gets_an_error() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::State, Fault::Hang);
     let lost = timeout(secs(11), world.run(&request(&["stop"]))).await.expect("an answer");
@@ -126,11 +126,11 @@ async fn when_state_hangs_the_request_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_remove_hangs_requests_are_served_all_the_same() {
+async fn when_remove_hangs_requests_are_still_served() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::Remove, Fault::Hang);
     for _ in 0..10 {
-        started(timeout(secs(1), world.run(&run_for(5))).await.expect("nobody waits for it"));
+        started(timeout(secs(1), world.run(&run_for(5))).await.expect("no request waits for it"));
     }
     assert_closes_in_time(world).await;
 }
@@ -165,7 +165,7 @@ async fn removals_that_hung_for_a_while_are_made_up_for() {
         started(world.run(&run_for(5)).await);
     }
     world.engine.heal();
-    until("only the shelf is left", || world.engine.live() == 2).await;
+    until("only idle ones are left", || world.engine.live() == 2).await;
     world.end().await;
 }
 
@@ -174,6 +174,6 @@ async fn when_list_hangs_only_closing_notices_and_still_ends() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::List, Fault::Hang);
     tokio::time::sleep(secs(300)).await;
-    started(timeout(secs(1), world.run(&run_for(5))).await.expect("nobody waits for it"));
+    started(timeout(secs(1), world.run(&run_for(5))).await.expect("no request waits for it"));
     assert_closes_in_time(world).await;
 }

@@ -155,7 +155,7 @@ async fn requests_do_not_wait_for_ever_for_an_image_and_get_it_when_it_is_there(
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_an_image_that_is_coming_is_told_what_is_ready_and_what_went_wrong() {
+async fn a_request_for_an_image_that_is_coming_learns_which_are_ready_and_the_last_error() {
     let pools = vec![("ready", IMAGE), ("coming", PULLED)];
     let world = World::start_with(Setup { pools, size: 0, ..Setup::default() }, |engine| {
         engine.publish(PULLED);
@@ -233,7 +233,7 @@ async fn two_pools_of_one_image_fetch_it_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_is_prepared_anew_after_a_failure() {
+async fn lost_volumes_are_prepared_anew_after_a_failure() {
     let world = World::full(setup(IMAGE, PullPolicy::Missing)).await;
     let before = world.engine.calls(Call::Prepare);
     world.engine.fault(Call::Create, Fault::Fail(1));

@@ -120,7 +120,7 @@ async fn play(size: Size, hot: usize, ahead: Ahead, steps: Vec<Step>) {
             engine.template_takes(ms(takes));
             engine.learn(&["scipy"]);
         }
-        // Removal is immediate once it has begun, so that what lives and nobody holds stands out.
+        // Removal is immediate once it has begun, so that a live sandbox without an owner stands out.
         engine.delay(Call::Remove, ms(0));
     });
     let mut requests: Vec<JoinHandle<_>> = Vec::new();
@@ -183,7 +183,7 @@ fn check(world: &World) {
     // What was made for requests that went away is finished beside what refills make.
     let most_made = SIZE + RUNNING;
     assert!(pool.hot + pool.paused <= SIZE && pool.making <= most_made, "{pool:?}");
-    // One promotion may be between two places of the shelf; for requests that went away no more are
+    // One promotion may be between two places of the idle set; for requests that went away no more are
     // being made than may run; and none is removed while the call that thaws it is under way.
     let leaving = world.leaving();
     let thawing = world.engine.in_flight(Call::Resume);
@@ -203,7 +203,7 @@ proptest! {
     })]
 
     #[test]
-    fn whatever_happens_in_whatever_order_the_invariants_hold(
+    fn the_invariants_hold_in_any_order_of_events(
         // With a low share, the size changes often.
         size in prop_oneof![
             Just(Size::Fixed(SIZE)),

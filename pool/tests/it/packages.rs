@@ -22,7 +22,7 @@ fn with(set: &Arc<PackageSet>, request: RunRequest) -> RunRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_with_a_set_is_as_warm_as_any_other_and_says_what_that_took() {
+async fn a_request_with_a_set_is_as_warm_as_any_other_and_its_receipt_has_the_time() {
     let setup = Setup { size: 2, hot: 0, preload: true, ..Setup::default() };
     let world = World::full(setup).await;
     world.engine.delay(Call::Bind, ms(7));
@@ -65,7 +65,7 @@ async fn a_set_that_the_runner_does_not_find_is_brought_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_be_the_same_in_any_sandbox_is_told_at_once() {
+async fn errors_that_any_sandbox_would_give_are_not_retried() {
     let world = World::full(Setup::default()).await;
     world.engine.fault(Call::Provide, Fault::Broken);
     for interpreter in [Interpreter::Python, Interpreter::Node] {
@@ -97,7 +97,7 @@ async fn a_set_is_kept_until_the_sandbox_is_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_away_while_a_set_is_bound_leaves_nothing() {
+async fn a_caller_that_goes_away_while_a_set_is_bound_leaves_nothing() {
     let world = World::full(Setup::default()).await;
     let set = set(Interpreter::Python);
     world.engine.delay(Call::Bind, secs(1));

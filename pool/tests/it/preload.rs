@@ -22,7 +22,7 @@ async fn modules_are_imported_once_requests_have_stopped_coming_and_one_sandbox_
         tokio::time::sleep(ms(300)).await;
         assert_eq!(world.engine.with_modules(), 2, "only the first had to take one with them");
     }
-    assert_eq!(world.engine.live(), 3, "but the shelf is full");
+    assert_eq!(world.engine.live(), 3, "but the idle set is full");
     // As many at once as there are, and none has them any more.
     let plain = run_for(5);
     let (a, b, c) = tokio::join!(world.run(&plain), world.run(&plain), world.run(&plain));
@@ -71,7 +71,7 @@ async fn a_program_that_wants_modules_gets_a_sandbox_that_has_them_and_others_le
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_on_the_shelf_has_its_interpreter_and_a_cold_one_has_not() {
+async fn an_idle_sandbox_has_its_interpreter_and_a_cold_one_has_not() {
     let world = World::full(preloading(1, 1)).await;
     let (_, receipt) = world.run(&run_for(5)).await.unwrap();
     assert!(receipt.run.preloaded && receipt.start == Start::Hot, "{receipt:?}");
@@ -84,7 +84,7 @@ async fn a_sandbox_on_the_shelf_has_its_interpreter_and_a_cold_one_has_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_runner_says_of_it_is_in_the_status() {
+async fn complaints_of_the_runner_are_in_the_status() {
     let world = World::full(preloading(1, 0)).await;
     let preload = world.pool().preload;
     assert_eq!((preload.memory, preload.complaints.len()), (1 << 20, 1));
@@ -138,7 +138,7 @@ async fn a_request_that_waits_is_not_kept_waiting_by_preloading_or_pausing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_waits_for_any_more_does_not_stay_thawed() {
+async fn a_sandbox_whose_request_has_gone_does_not_stay_thawed() {
     let world = World::start_with(preloading(2, 0), |engine| engine.delay(Call::Create, secs(2)));
     // Two refills come for one request.
     tokio::time::sleep(secs(1)).await;

@@ -54,7 +54,7 @@ async fn a_pool_that_stays_the_same_keeps_its_sandboxes_and_changes_its_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sandboxes_of_a_former_configuration_serve_nobody_after_it() {
+async fn sandboxes_of_a_former_configuration_serve_no_later_request() {
     let world = World::full(Setup::default()).await;
     let running = world.spawn(run_for(3000));
     settle().await;

@@ -8,7 +8,7 @@ use isolator_pool::engine::Call;
 const ATTEMPTS_IN_TEN_MINUTES: usize = 80;
 
 #[tokio::test(start_paused = true)]
-async fn the_shelf_is_full_again_after_each_request() {
+async fn the_idle_set_is_full_again_after_each_request() {
     let world = World::full(Setup { size: 3, hot: 1, ..Setup::default() }).await;
     world.engine.delay_all(ms(20));
     for _ in 0..10 {
@@ -130,7 +130,7 @@ async fn a_request_that_succeeds_after_an_outage_ends_the_pause_of_the_pool() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failure_among_many_does_not_keep_the_others_from_the_shelf() {
+async fn one_failure_among_many_does_not_keep_the_others_from_the_idle_set() {
     let world = World::start_with(Setup { size: 6, refills: 3, ..Setup::default() }, |engine| {
         engine.delay_all(ms(20));
         engine.fault(Call::Arm, Fault::Fail(2));

@@ -1,4 +1,4 @@
-//! Runners that misbehave: what the request is told, and how others are affected.
+//! Runners that misbehave: the answer to the request, and the effect on others.
 
 use crate::fake::{Done, Fault, Park, Setup, World, ms, request, run_for, secs, started};
 use isolator_pool::engine::Call;
@@ -32,7 +32,7 @@ async fn a_runner_that_is_never_ready_is_given_up_with_a_reason() {
         let world = World::start_with(Setup { size: 0, ..Setup::default() }, |engine| {
             engine.park(park);
         });
-        let refused = timeout(secs(1), world.run(&run_for(5))).await.expect("told at once");
+        let refused = timeout(secs(1), world.run(&run_for(5))).await.expect("an answer at once");
         let Err(ExecuteError::Checkout(error @ CheckoutError::Sandbox(_))) = refused else {
             panic!("{park:?} gave {refused:?}");
         };
@@ -56,7 +56,7 @@ async fn a_runner_that_says_nothing_is_given_up_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_while_nobody_outside_ended_its_container_means_that_all_was_killed() {
+async fn a_stream_that_ends_without_a_cause_outside_means_that_all_was_killed() {
     for end in ["eof", "end"] {
         let (outcome, _) = outcome(&request(&[end])).await.unwrap();
         assert_eq!(outcome.status, Status::Killed, "{end}");
@@ -149,7 +149,7 @@ async fn a_failure_that_is_reported_while_the_job_is_still_being_sent_is_heard_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_above_the_limits_is_cut_whatever_the_runner_sends() {
+async fn output_above_the_limits_is_cut_even_if_the_runner_sends_it() {
     let mut flood = request(&["flood", "200", "50000"]);
     flood.output = isolator_pool::OutputLimits { head: 1000, tail: 500, kill: 1 << 20 };
     let (outcome, _) = outcome(&flood).await.unwrap();

@@ -1,4 +1,4 @@
-//! Sessions: who holds the sandbox, when it is frozen, and what ends it.
+//! Sessions: the owner of the sandbox, freezing, and ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ async fn a_session_that_rests_is_frozen_and_takes_no_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_runs_in_a_session_has_a_slot_until_it_is_frozen() {
+async fn a_session_has_a_slot_until_it_is_frozen() {
     let world = World::full(Setup { running: 1, ..Setup::default() }).await;
     let (one, _) = open(&world).await;
     let (other, _) = open(&world).await;
@@ -115,7 +115,7 @@ async fn whatever_runs_in_a_session_has_a_slot_until_it_is_frozen() {
         assert!(awake <= 1, "{awake} are awake");
         awake
     };
-    // Nobody is served while the slot is taken, whatever it is asked for, and then at once.
+    // No call is served while the slot is taken, of whatever kind, and then at once.
     for what in ["list", "rewind", "cell"] {
         let long = spawn(&world, &one, "sleep 900");
         settle().await;
@@ -172,7 +172,7 @@ async fn a_runner_that_does_not_rest_keeps_its_slot_and_its_turn_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_of_a_session_whose_task_panics_are_told() {
+async fn callers_of_a_session_whose_task_panics_get_an_error() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
     let waiting = {
@@ -196,7 +196,7 @@ async fn callers_of_a_session_whose_task_panics_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_away_takes_only_the_cell_along() {
+async fn a_caller_that_goes_away_ends_only_its_cell() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
     let gone = tokio::time::timeout(ms(100), run(&session, "sleep 60000")).await;
@@ -221,11 +221,11 @@ async fn whoever_goes_away_takes_only_the_cell_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_is_told_also_if_nobody_waits_for_it() {
+async fn the_end_of_a_cell_is_reported_even_if_its_caller_has_gone() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
     let (sender, mut told) = mpsc::unbounded_channel();
-    // Of a cell whose caller goes away while it runs, one that ends well, one that nobody waits for when its turn comes, and
+    // Of a cell whose caller goes away while it runs, one that ends well, one whose caller has gone when its turn comes, and
     // one that ends with its session.
     let send = |name: &'static str| {
         let sender = sender.clone();
@@ -258,7 +258,7 @@ async fn the_end_is_told_also_if_nobody_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rewinding_is_told_also_if_its_caller_goes_away_meanwhile() {
+async fn the_end_of_a_rewinding_is_reported_even_if_its_caller_has_gone() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
     let (sender, told) = oneshot::channel();
@@ -272,7 +272,7 @@ async fn a_rewinding_is_told_also_if_its_caller_goes_away_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_who_went_away_leave_their_places_at_once() {
+async fn callers_that_went_away_leave_their_places_at_once() {
     let world = World::full(Setup { running: 20, queue: 20, ..Setup::default() }).await;
     let (session, _) = open(&world).await;
     let long = spawn(&world, &session, "sleep 5000");
@@ -296,7 +296,7 @@ async fn a_call_that_is_not_served_does_not_keep_a_session_awake() {
     let world = World::full(Setup { running: 1, queue: 0, ..Setup::default() }).await;
     let (session, _) = open(&world).await;
     run(&session, "sleep 5").await.unwrap();
-    // The only slot is taken, and nobody can wait for it.
+    // The only slot is taken, and no call can wait for it.
     let other = world.spawn(run_for(5000));
     settle().await;
     assert!(matches!(run(&session, "sleep 5").await, Err(SessionError::Admission(_))));
@@ -392,7 +392,7 @@ async fn a_sandbox_that_ends_or_can_not_be_frozen_or_thawed_ends_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_somebody_has_frozen_is_thawed_after_a_second() {
+async fn a_session_that_was_frozen_from_outside_is_thawed_after_a_second() {
     let world = World::start(Setup { size: 0, ..Setup::default() });
     let (session, _) = open(&world).await;
     assert!(run(&session, "sleep 5").await.is_ok());
@@ -405,7 +405,7 @@ async fn a_session_that_somebody_has_frozen_is_thawed_after_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rewinding_is_told_and_one_that_fails_ends_the_session() {
+async fn rewinding_is_answered_and_one_that_fails_ends_the_session() {
     let world = World::full(Setup::default()).await;
     let (session, _) = open(&world).await;
     assert_eq!(session.rewind(2, |_| {}).await.unwrap(), (2, 1));

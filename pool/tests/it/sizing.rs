@@ -47,7 +47,7 @@ async fn a_pool_grows_with_a_burst_keeps_what_it_needs_and_shrinks_hours_later()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_that_nobody_uses_can_be_empty() {
+async fn an_unused_pool_can_be_empty() {
     let world = World::start(adaptive(0, 4));
     tokio::time::sleep(secs(60)).await;
     assert_eq!(world.engine.created(), 0);

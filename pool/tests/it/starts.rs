@@ -6,7 +6,7 @@ use isolator_pool::pool::Start;
 use isolator_pool::pool::admission::Client;
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_from_the_shelf_is_a_warm_start() {
+async fn a_sandbox_from_the_idle_set_is_a_warm_start() {
     let world = World::full(Setup { size: 2, ..Setup::default() }).await;
     assert_eq!(started(world.run(&run_for(5)).await), Start::Warm);
     assert_eq!(world.starts(), [0, 1, 0, 0]);
@@ -70,7 +70,7 @@ async fn a_paused_sandbox_takes_the_place_of_a_hot_one_that_was_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_the_shelf_empty_takes_what_the_refill_makes_first() {
+async fn a_request_that_finds_no_idle_sandbox_takes_the_first_one_of_the_refill() {
     let world = World::full(Setup { size: 1, ..Setup::default() }).await;
     world.engine.delay(Call::Create, secs(3));
     let first = world.spawn(run_for(60_000 / 4));
@@ -88,7 +88,7 @@ async fn who_finds_the_shelf_empty_takes_what_the_refill_makes_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_the_shelf_empty_takes_what_was_made_for_it_if_the_refill_is_slower() {
+async fn a_request_that_finds_no_idle_sandbox_takes_its_own_if_the_refill_is_slower() {
     let world = World::start_with(Setup { size: 1, hot: 1, refills: 1, ..Setup::default() }, |e| {
         e.delay(Call::Create, secs(3));
     });

@@ -11,12 +11,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::RunArguments;
-use crate::commands::options::{
-    in_words_of_options, languages_of, no_language_of, not_a_language, option,
-};
+use crate::commands::options::{languages_of, no_language_of, not_a_language};
 use crate::commands::{complain, sent_files};
 use crate::config::Config;
 use crate::request::arguments::{AdditionalFile, Arguments, Encoding, InvalidArgument};
+use crate::request::options::{option, with_options};
 use crate::request::understand::languages;
 
 /// How long standard input may stay open before it is said that it is waited for.
@@ -197,7 +196,7 @@ impl Names {
             },
             other => option(other).unwrap_or(other).to_owned(),
         };
-        anyhow!("{name}: {}", in_words_of_options(message))
+        anyhow!("{name}: {}", with_options(message))
     }
 }
 

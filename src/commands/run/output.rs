@@ -14,16 +14,16 @@ use isolator_pool::run::outcome::{ChangedFile, End, Outcome, Status};
 use isolator_pool::run::output::Stream;
 
 use super::RunArguments;
-use crate::commands::options::in_words_of_options;
 use crate::commands::program_output::ProgramOutput;
 use crate::commands::{complain, print, print_to_stderr, say};
 use crate::config::Config;
 use crate::packages::Packages;
 use crate::request::resolve::ProgramJob;
-use crate::result::explain::{self, Caller, Context, PackagesAdvice};
-use crate::result::files::FileReport;
+use crate::result::context::{Caller, Context, PackagesAdvice};
+use crate::result::explain;
 use crate::result::receipt::{ReceiptReport, UsedPackages};
 use crate::result::report::Report;
+use crate::result::returned::FileReport;
 
 /// Files that are named if they are not kept.
 const MAX_NAMED: usize = 5;
@@ -122,7 +122,7 @@ impl Output {
             if !self.is_quiet {
                 let notes = explain::notes(&outcome, &served.receipt.unenforced, &context);
                 for note in notes.iter().chain(&request.notes) {
-                    complain(&format!("isolator: {}", in_words_of_options(note)));
+                    complain(&format!("isolator: {note}"));
                 }
             }
             Ok(())
@@ -195,7 +195,6 @@ fn pass_output_on(outcome: &Outcome, context: &Context<'_>) -> anyhow::Result<()
         outcome.status == Status::Error && cause == format!("exit code {code}")
     };
     if let Some(cause) = explain::cause(outcome, context).filter(|cause| !is_plain_exit(cause)) {
-        let cause = in_words_of_options(&cause);
         complain(&format!("isolator: {}: {cause}", outcome.status.as_str()));
     }
     Ok(())

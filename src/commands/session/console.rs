@@ -16,11 +16,11 @@ use super::json;
 use super::screen::{Screen, columns};
 use super::setup::{Pending, Setup};
 use super::shown::Gallery;
-use crate::commands::options::in_words_of_options;
 use crate::commands::signals::Interrupts;
 use crate::config::Config;
 use crate::duration;
 use crate::policy::SourceFile;
+use crate::request::options::with_options;
 use crate::request::pack::{self, refuse_more_than_memory};
 
 mod files;
@@ -255,7 +255,7 @@ impl<'a> Console<'a> {
         let workspace = self.take_pending();
         let memory = self.setup.resources.memory;
         if let Err(error) = refuse_more_than_memory(&workspace, &input, memory) {
-            return self.not_run("error", &in_words_of_options(&error.message)).await;
+            return self.not_run("error", &with_options(&error.message)).await;
         }
         match self.drive(run, workspace, input).await? {
             Ran::Outcome(outcome) => self.show(&outcome).await,

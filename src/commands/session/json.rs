@@ -7,7 +7,7 @@ use isolator_pool::run::outcome::{End, Status};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::result::report::{ms, text};
+use crate::result::units::{ms, text};
 
 /// The line of a cell. Names are those of the results of tools.
 #[derive(Debug, Serialize)]

@@ -10,13 +10,14 @@ use isolator_pool::pool::session::SessionRequest;
 use isolator_pool::run::workspace::WorkspaceBuilder;
 
 use super::SessionArguments;
-use crate::commands::options::{in_words_of_options, not_a_language, option};
+use crate::commands::options::not_a_language;
 use crate::commands::run::input::with_unit;
 use crate::commands::sent_files;
 use crate::config::{Config, Language};
 use crate::policy::SourceFile;
 use crate::request::arguments::InvalidArgument;
 use crate::request::limits::{cpu, memory, timeout};
+use crate::request::options::{option, with_options};
 use crate::request::understand::languages;
 
 /// Extensions of files in TypeScript.
@@ -48,7 +49,7 @@ impl Setup {
         let language = language.with_context(|| format!("{} is gone", found.language.name))?;
         let as_option = |error: InvalidArgument| {
             let InvalidArgument { field, message } = error;
-            anyhow!("{}: {}", option(&field).unwrap_or(&field), in_words_of_options(&message))
+            anyhow!("{}: {}", option(&field).unwrap_or(&field), with_options(&message))
         };
         let limits = &config.limits;
         let asked = command.timeout.clone().map(with_unit);

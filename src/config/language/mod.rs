@@ -25,7 +25,7 @@ pub use syntax::{Checker, SyntaxCheck, Verdicts};
 pub struct Language {
     /// Its name in requests.
     pub name: String,
-    /// What is in its image, in a few words.
+    /// The content of its image, in a few words.
     pub description: String,
     /// Extensions of its files with the dot, the usual one first.
     pub extensions: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Language {
     pub hints: Vec<Hint>,
     /// How its programs are checked without running them, if that is configured.
     pub syntax: Option<SyntaxCheck>,
-    /// The interpreter that runs the cells of its sessions. Without one each cell is a program of its own.
+    /// The interpreter that runs the cells of its sessions. Without one, each cell is a separate program.
     pub kernel: Option<Interpreter>,
     /// Its sandboxes, without the image's digest.
     pub sandbox: SandboxSpec,
@@ -48,12 +48,12 @@ pub struct Language {
 }
 
 impl Language {
-    /// The command for a program of which `file` is the entrypoint and `sources` all files, in a sandbox with so much memory.
+    /// The command for a program in a sandbox with this memory. `file` is its entrypoint, and `sources` are all its files.
     pub fn argv(&self, file: &str, sources: &[String], memory: ByteSize) -> Vec<String> {
         command_line(&self.command, file, sources, memory)
     }
 
-    /// How the kernel of a session is started in a sandbox with so much memory, if the language has one.
+    /// The command that starts the kernel of a session in a sandbox with this memory, if the language has one.
     pub fn kernel_command(&self, memory: ByteSize) -> Option<KernelCommand> {
         let interpreter = self.kernel?;
         let argv = |file: &str| self.argv(file, std::slice::from_ref(&file.to_owned()), memory);
@@ -66,22 +66,22 @@ impl Language {
     }
 }
 
-/// What stands for the size of a heap in the words of a command.
+/// The placeholder for the size of the heap in the words of a command.
 const HEAP: &str = "{heapMB}";
 
-/// What a heap leaves of the memory, at least: for its interpreter, and for what is not on it.
-const BESIDE_HEAP: u64 = 32;
+/// Minimum memory in MiB outside of the heap: for the interpreter, and for data that is not on the heap.
+const OUTSIDE_HEAP: u64 = 32;
 
-/// What it leaves of much memory: this part of it.
-const BESIDE_HEAP_SHARE: u64 = 16;
+/// If there is much memory, this part of it is outside of the heap.
+const OUTSIDE_HEAP_SHARE: u64 = 16;
 
-/// The largest heap in MiB that fits into so much memory: at least half of it.
+/// The largest heap in MiB that fits into the memory: at least half of it.
 fn heap(memory: ByteSize) -> u64 {
     let memory = memory.as_mib();
-    memory.saturating_sub(BESIDE_HEAP.max(memory / BESIDE_HEAP_SHARE)).max(memory / 2)
+    memory.saturating_sub(OUTSIDE_HEAP.max(memory / OUTSIDE_HEAP_SHARE)).max(memory / 2)
 }
 
-/// A command for a program of which `file` is the entrypoint and `sources` all files, in a sandbox with so much memory.
+/// The command for a program in a sandbox with this memory. `file` is its entrypoint, and `sources` are all its files.
 pub fn command_line(
     command: &[CommandPart],
     file: &str,
@@ -106,7 +106,7 @@ pub fn command_line(
 /// A part of a language's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandPart {
-    /// A word, as it is but for the size of the heap.
+    /// A word, in which only the placeholder for the heap is replaced.
     Word(String),
     /// The entrypoint's name.
     File,
@@ -115,7 +115,7 @@ pub enum CommandPart {
 }
 
 impl CommandPart {
-    /// The parts of a command as the configuration writes it.
+    /// Reads the parts of a command.
     fn parse(words: &[String]) -> Vec<Self> {
         let part = |word: &String| match word.as_str() {
             "{file}" => Self::File,
@@ -131,6 +131,6 @@ impl CommandPart {
 pub struct Hint {
     /// Finds the message.
     pub pattern: Regex,
-    /// What it means, with `$1` for the first group.
+    /// Its explanation, with `$1` for the first group.
     pub advice: String,
 }

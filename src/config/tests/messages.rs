@@ -1,4 +1,4 @@
-//! Wrong configurations and what is said about each: the key first, then one sentence in plain words.
+//! The messages about wrong configurations: the key first, then one sentence in plain words.
 
 use std::path::Path;
 
@@ -8,11 +8,10 @@ use super::super::load::assemble;
 use super::*;
 
 /// All problems, one a line.
-fn told(text: &str, variables: &[(&str, &str)]) -> String {
+fn reported(text: &str, variables: &[(&str, &str)]) -> String {
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
     let problems = assemble(text, None, Path::new("/conf"), variables).expect_err(text);
-    let line = |problem: &Problem| format!("{}: {}", problem.path, problem.message);
-    problems.iter().map(line).collect::<Vec<_>>().join("\n")
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -48,9 +47,9 @@ fn broken_json_is_reported_with_its_position() {
         ("{} {}", "line 1, column 4: nothing can follow the last }"),
         ("{\"pool\": {\"size\": 1, \"size\": 2}}", "pool.size: is there twice; remove one"),
     ] {
-        assert_eq!(told(text, &[]), message, "{text}");
+        assert_eq!(reported(text, &[]), message, "{text}");
     }
-    assert!(told(&"[".repeat(500), &[]).ends_with("there are too many brackets in brackets"));
+    assert!(reported(&"[".repeat(500), &[]).ends_with("there are too many brackets in brackets"));
 }
 
 #[test]
@@ -131,6 +130,10 @@ fn a_wrong_value_or_key_is_reported_with_a_correction() {
         ),
         (r#"{"http": {"tls": {"key": "k"}}}"#, "http.tls.certificate: is required here"),
         (
+            r#"{"admin": {"address": "here"}}"#,
+            "admin.address: expected a port, or ADDRESS:PORT such as 127.0.0.1:8000, where ADDRESS is an IP address or localhost, and an IPv6 address is in brackets",
+        ),
+        (
             r#"{"languageSettings": {"go": {"hints": [{"pattern": "(", "advice": "a"}]}}}"#,
             "languageSettings.go.hints[0].pattern: is not a regular expression: unclosed group",
         ),
@@ -143,7 +146,7 @@ fn a_wrong_value_or_key_is_reported_with_a_correction() {
             "pool.size: expected a whole number from 0 to 1000, not 100000",
         ),
     ] {
-        assert_eq!(told(text, &[]), message, "{text}");
+        assert_eq!(reported(text, &[]), message, "{text}");
     }
 }
 
@@ -151,40 +154,48 @@ fn a_wrong_value_or_key_is_reported_with_a_correction() {
 fn all_errors_of_the_file_and_the_environment_are_reported_together() {
     let text = r#"{"defaultMemoryMB": "1", "pool": {"sise": 1}, "languageSettings": {"go": {"cpus": []}}}"#;
     assert_eq!(
-        told(text, &[("ISOLATOR_POOL__HOT", "x"), ("ISOLATOR_ENGINE__KIND", "docker")]),
+        reported(text, &[("ISOLATOR_POOL__HOT", "x"), ("ISOLATOR_ENGINE__KIND", "docker")]),
         "defaultMemoryMB: expected a whole number from 16 to 1048576, not \"1\"\n\
          languageSettings.go.cpus: expected a number from 0.01 to 1024, not a list\n\
          pool.sise: there is no such key; did you mean `size`?\n\
          ISOLATOR_POOL__HOT: expected a whole number of at least 0, not \"x\""
     );
     let limits = [("ISOLATOR_POOL__SIZE", "1"), ("ISOLATOR_POOL__HOT", "2")];
-    assert_eq!(told("{}", &limits), "ISOLATOR_POOL__HOT: 2 is more than the pool's size of 1");
+    assert_eq!(reported("{}", &limits), "ISOLATOR_POOL__HOT: 2 is more than the pool's size of 1");
 }
 
 #[test]
-fn no_message_speaks_of_the_program_s_types() {
+fn messages_do_not_name_types_of_the_program() {
     let wrong = [json!(-1), json!(1.5), json!("?"), json!(true), json!([1]), json!({"?": 1})];
     let schema = schema();
-    for pointer in pointers(&schema, &schema, "").iter().filter(|it| !it.is_empty()) {
+    for (pointer, _) in keys(&schema, &schema, "").iter().filter(|(pointer, _)| !pointer.is_empty())
+    {
         for value in &wrong {
             let mut settings = json!({});
             set(&mut settings, pointer, value.clone());
-            for Problem { path, message } in parse(&settings.to_string()).err().unwrap_or_default()
-            {
-                let told = format!("{path}: {message}");
-                for word in
-                    ["Raw", "u64", "usize", "f64", "invalid type", "expected struct", "field", "\n"]
-                {
+            for problem in parse(&settings.to_string()).err().unwrap_or_default() {
+                let told = problem.to_string();
+                for word in [
+                    "Config",
+                    "Settings",
+                    "u64",
+                    "usize",
+                    "f64",
+                    "invalid type",
+                    "expected struct",
+                    "field",
+                    "\n",
+                ] {
                     assert!(!told.contains(word), "{word:?} in {told:?}");
                 }
-                assert!(!path.is_empty() && !message.is_empty(), "{told:?}");
+                assert!(!problem.path.is_empty() && !problem.message.is_empty(), "{told:?}");
             }
         }
     }
 }
 
 #[test]
-fn a_byte_order_mark_and_null_are_as_if_they_were_not_there() {
+fn a_byte_order_mark_and_null_are_ignored() {
     let config = parse("\u{feff}{\"defaultCpus\": null, \"pool\": null}").unwrap();
     assert_eq!(format!("{:?}", config.limits), format!("{:?}", parse("{}").unwrap().limits));
 }
@@ -208,7 +219,7 @@ fn the_environment_overrides_the_file() {
 }
 
 #[test]
-fn every_key_is_shown_with_what_holds_and_where_it_comes_from() {
+fn every_key_is_shown_with_its_value_and_origin() {
     let text = r#"{"defaultCpus": 2, "languageSettings": {"go": {"enabled": false}, "python": {"cpus": 1}}}"#;
     let variables = [("ISOLATOR_DEFAULT_MEMORY_MB".into(), "300".into())];
     let file = Path::new("/conf/file.json");

@@ -11,7 +11,7 @@ const SETS: &str = r#"{"packages": {"sets": {
 }}}"#;
 
 #[test]
-fn languages_with_sets_have_a_place_for_them_and_no_others() {
+fn only_languages_with_sets_have_a_place_for_them() {
     let places = |text: &str| {
         let config = parse(text).unwrap();
         let place = |name: &str| config.languages[name].sandbox.packages;
@@ -29,7 +29,7 @@ fn languages_with_sets_have_a_place_for_them_and_no_others() {
 }
 
 #[test]
-fn a_set_that_can_not_be_is_named_with_its_place() {
+fn an_invalid_set_is_reported_with_its_place() {
     let set = |name: &str, language: &str, requirements: &str| {
         let set = format!(r#"{{"language": "{language}", "requirements": {requirements}}}"#);
         problem(&format!(r#"{{"packages": {{"sets": {{"{name}": {set}}}}}}}"#))
@@ -73,7 +73,7 @@ fn sets_of_a_disabled_language_are_ignored() {
 }
 
 #[test]
-fn what_calls_can_ask_for_follows_the_names_of_each_ecosystem() {
+fn allowed_packages_follow_the_names_of_each_ecosystem() {
     let text = r#"{"packages": {"onDemand": {"enabled": true, "allow": ["Humanize", "types_*", "@scope/*"], "maxSets": 3}}}"#;
     let config = parse(text).unwrap().packages;
     let config = config.on_demand().unwrap();
@@ -92,27 +92,10 @@ fn what_calls_can_ask_for_follows_the_names_of_each_ecosystem() {
     assert!(parse("{}").unwrap().packages.on_demand().is_none());
     let all = parse(r#"{"packages": {"onDemand": {"enabled": true}}}"#).unwrap();
     assert!(all.packages.on_demand().unwrap().allows(Interpreter::Node, "@any/thing"));
-    for (wrong, path) in [
-        (r#"{"enabled": true, "allow": []}"#, "packages.onDemand.allow"),
-        (r#"{"enabled": true, "allow": ["a", "[b"]}"#, "packages.onDemand.allow[1]"),
-        (r#"{"maxSets": 0}"#, "packages.onDemand.maxSets"),
-    ] {
-        assert_eq!(problem(&format!(r#"{{"packages": {{"onDemand": {wrong}}}}}"#)).0, path);
-    }
 }
 
 #[test]
-fn bounds_and_tools_have_to_make_sense() {
-    for (wrong, path) in [
-        (r#"{"maxStoreMB": 0}"#, "packages.maxStoreMB"),
-        (r#"{"buildTimeout": "0s"}"#, "packages.buildTimeout"),
-        (r#"{"buildMemoryMB": 255}"#, "packages.buildMemoryMB"),
-        (r#"{"tools": {"uv": " "}}"#, "packages.tools.uv"),
-        (r#"{"index": {"python": "ftp://x"}}"#, "packages.index.python"),
-        (r#"{"index": {"javascript": "./folder"}}"#, "packages.index.javascript"),
-    ] {
-        assert_eq!(problem(&format!(r#"{{"packages": {wrong}}}"#)).0, path);
-    }
+fn tools_are_names_or_relative_to_the_file() {
     let tools = parse(r#"{"packages": {"tools": {"uv": "bin/uv", "npm": "npm-11"}}}"#);
     let tools = tools.unwrap().packages.tools;
     assert_eq!(tools.uv, Path::new("/conf/bin/uv"));
@@ -120,7 +103,7 @@ fn bounds_and_tools_have_to_make_sense() {
 }
 
 #[test]
-fn credentials_are_in_nothing_that_is_shown() {
+fn credentials_are_not_in_the_effective_configuration() {
     const SECRET: &str = "https://me:geheim@index.example/simple/";
     let text = format!(r#"{{"packages": {{"index": {{"javascript": "{SECRET}"}}}}}}"#);
     let variable = ("ISOLATOR_PACKAGES__INDEX__PYTHON".into(), SECRET.into());
@@ -140,7 +123,7 @@ fn credentials_are_in_nothing_that_is_shown() {
 }
 
 #[test]
-fn a_variable_sets_a_key_of_a_set_whatever_its_name() {
+fn a_variable_can_set_a_key_of_a_set_with_any_name() {
     let variable =
         ("ISOLATOR_PACKAGES__SETS__WEB_1_0_A__REQUIREMENTS".into(), r#"["lodash"]"#.into());
     let config = assemble(SETS, None, Path::new("/conf"), [variable]).unwrap();

@@ -17,18 +17,32 @@ use serde_json::{Value, json};
 
 use crate::calls::served::{Ran, RunEnd};
 use crate::calls::{CallError, Calls, Served, ToolName};
-use crate::mcp::answers::Answer;
 use crate::mcp::tools::Tested;
 use crate::request::arguments::InvalidArgument;
-use crate::result::files::Attachment;
 use crate::result::kept::Results;
 use crate::result::receipt::ReceiptReport;
 use crate::result::report::Report;
+use crate::result::returned::Attachment;
 use crate::result::so_far::SoFar;
 use crate::sessions::OpenFailure;
 
 /// The place of the receipt in an answer's `_meta`. Models don't read it there.
 const RECEIPT: &str = "isolator/receipt";
+
+/// The answer to a call, with what metrics and traces need of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    /// The answer in the protocol's form.
+    pub result: CallToolResult,
+    /// Whether it says that the tool failed.
+    pub is_failure: bool,
+    /// The status of the call.
+    pub status: &'static str,
+    /// How its program was served, if one ran.
+    pub receipt: Option<ReceiptReport>,
+    /// Bytes of the answer.
+    pub weight: usize,
+}
 
 /// Renders the results of one client's calls.
 pub(super) struct Renderer<'a> {
@@ -94,23 +108,20 @@ impl Renderer<'_> {
                 "Packages error: {error}\n\nNothing was run. The build goes on: call again with the same arguments in a \
                  minute."
             ),
-            CallError::Sandbox(source) => {
-                format!("Sandbox error: {error}\n\n{}", self.advice(source))
-            }
-            CallError::NotOpened(OpenFailure::Open(source))
-                if !matches!(source, ExecuteError::Session(_)) =>
-            {
+            CallError::NotOpened(OpenFailure::AllInUse(_)) => format!(
+                "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
+            ),
+            CallError::NotOpened(
+                OpenFailure::Open(ExecuteError::Session(_)) | OpenFailure::Random(_),
+            ) => format!(
+                "Sandbox error: the session could not be opened: {error}\n\nTry again. If it fails again, tell the operator to \
+                 run `isolator doctor`."
+            ),
+            CallError::Sandbox(source) | CallError::NotOpened(OpenFailure::Open(source)) => {
                 format!("Sandbox error: {error}\n\n{}", self.advice(source))
             }
             CallError::NoVerdict(_) => format!(
                 "Syntax check failed: {error}\n\nIt is not known whether the program is valid."
-            ),
-            CallError::NotOpened(OpenFailure::AllInUse(_)) => format!(
-                "Sandbox error: {error}\n\nNo session was opened. Close one, or try again later."
-            ),
-            CallError::NotOpened(_) => format!(
-                "Sandbox error: the session could not be opened: {error}\n\nTry again. If it fails again, tell the operator to \
-                 run `isolator doctor`."
             ),
             CallError::Session(source) => {
                 format!("Sandbox error: {error}{}", advice_in_session(source))

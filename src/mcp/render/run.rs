@@ -8,12 +8,14 @@ use isolator_pool::run::outcome::{Captured, ChangedFile};
 use super::Renderer;
 use crate::calls::served::{Ran, RunEnd};
 use crate::request::wanted_files::OutputFiles;
-use crate::result::cell::{self, Shown};
+use crate::result::cell;
 use crate::result::explain;
-use crate::result::files::{Attachment, LeftFiles};
+use crate::result::files::LeftFiles;
 use crate::result::forms::Room;
 use crate::result::kept::Item;
 use crate::result::report::Report;
+use crate::result::returned::Attachment;
+use crate::result::shown::{self, Shown};
 
 const STDOUT: &str = "stdout";
 const STDERR: &str = "stderr";
@@ -25,10 +27,10 @@ impl Renderer<'_> {
             && (session.language.kernel == Some(Interpreter::Node)
                 || self.calls.config().sessions.checkpoints == 0)
         {
-            // There never is one, which is no news.
+            // There never is one, so the model need not know.
             cell.no_checkpoint = None;
         }
-        let Shown { reports, pictures, items: mut kept, room } = shown(ran).await;
+        let Shown { reports, pictures, items: mut kept, room } = take_shown(ran).await;
         let not_shown: Vec<_> = kept.keys().cloned().collect();
         let output = self.calls.config().limits.output();
         let wanted = ran.wanted.clone();
@@ -69,7 +71,7 @@ impl Renderer<'_> {
             RunEnd::Program(_) => {}
             RunEnd::Step { cell, session, .. } => {
                 cell::complete(&mut report, cell, reports);
-                report.notes.extend(cell::not_shown(&not_shown, base));
+                report.notes.extend(shown::not_shown(&not_shown, base));
                 report.expires_at = cell.is_alive.then(|| session.expires_at());
             }
         }
@@ -80,13 +82,13 @@ impl Renderer<'_> {
 }
 
 /// The values and pictures that a cell showed.
-async fn shown(ran: &mut Ran) -> Shown {
+async fn take_shown(ran: &mut Ran) -> Shown {
     let RunEnd::Step { cell, .. } = &mut ran.end else { return Shown::default() };
     let things = mem::take(&mut cell.shown);
     if things.is_empty() {
         return Shown::default();
     }
-    match tokio::task::spawn_blocking(move || cell::shown(things)).await {
+    match tokio::task::spawn_blocking(move || shown::shown(things)).await {
         Ok(shown) => shown,
         Err(error) => panic::resume_unwind(error.into_panic()),
     }

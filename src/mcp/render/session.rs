@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::Answer;
 use crate::calls::served::Opened;
 use crate::config::Config;
 use crate::duration;
-use crate::mcp::answers::Answer;
 use crate::result::report::ReportStatus;
 use crate::sessions::gone::Gone;
 use crate::sessions::journal::Journal;

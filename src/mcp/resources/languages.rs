@@ -39,7 +39,7 @@ struct OneLanguage<'a> {
     limits: Limits,
 }
 
-/// What a program can use by default.
+/// Default limits of a program.
 #[derive(Serialize)]
 struct Limits {
     timeout_seconds: f64,
@@ -51,7 +51,7 @@ struct Limits {
     tmp_mb: u64,
 }
 
-/// What a request can ask for, in any language.
+/// Bounds of what a request can ask for, in any language.
 #[derive(Serialize)]
 struct Requests {
     max_timeout_seconds: f64,

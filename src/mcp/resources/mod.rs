@@ -46,7 +46,7 @@ pub(crate) struct Resources {
     packages: Packages,
 }
 
-/// What an address means.
+/// An address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Address<'a> {
     Languages,
@@ -159,7 +159,7 @@ impl Resources {
         [snippets, results].into_iter().chain(files).chain(packages).collect()
     }
 
-    /// What is at an address.
+    /// Reads the resource at an address.
     ///
     /// # Errors
     ///

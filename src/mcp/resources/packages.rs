@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::packages::{Listed, Packages, SetState};
 
-/// What their addresses begin with.
+/// The beginning of their addresses.
 pub(super) const PREFIX: &str = "isolator://packages/";
 
 /// The template of their addresses.
@@ -27,7 +27,7 @@ pub(super) struct OneSet {
     language: String,
     /// ready, building, waiting or failed.
     state: &'static str,
-    /// What is being done, or why it failed.
+    /// The step of the build, or why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
     requirements: Vec<String>,
@@ -38,7 +38,7 @@ pub(super) struct OneSet {
     /// Names with their versions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     packages: BTreeMap<String, String>,
-    /// What programs import.
+    /// The modules that programs import.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     modules: Vec<String>,
     /// Where all of it can be read, if this is only a part.

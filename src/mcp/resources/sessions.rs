@@ -55,7 +55,7 @@ struct File {
     uri: String,
 }
 
-/// What is at an address.
+/// Reads the resource at an address.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ use super::{
     answer_schema, describe_packages, object, offer_packages, plain_schema, tell_usual_resources,
 };
 
-/// The tool's definition. It is made anew for each listing, because snippets change.
+/// The tool's definition. It is built again for each listing, because snippets change.
 pub(super) fn execute_code(config: &Config, snippets: &Snippets) -> Tool {
     Tool::new(ToolName::ExecuteCode.as_str(), description(config), input_schema(config, snippets))
         .with_title("Execute code")
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shipped_snippet_is_told_with_its_arguments_in_whole_sentences() {
+    fn shipped_snippets_are_described_with_arguments_in_whole_sentences() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let config = Config::parse("{}", None, root).unwrap();
         let all = Snippets::new(&config).list();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn many_snippets_are_told_in_fewer_words() {
+    fn many_snippets_are_described_in_fewer_words() {
         let listed = |name: String| Listed {
             language: "python".to_owned(),
             file_name: format!("{name}.py"),
@@ -183,12 +183,14 @@ mod tests {
             usage: Some(format!("{name} [FILE]")),
             name,
         };
-        let told = |count: usize| {
+        let described = |count: usize| {
             describe_snippets(&(0..count).map(|at| listed(format!("s{at}"))).collect::<Vec<_>>())
         };
-        assert!(told(9).ends_with("\n- s8 [FILE]: Does it: slowly, with care and in many words."));
-        assert!(told(100).ends_with("\n- s99: Does it"));
-        assert!(told(500).ends_with("\n- s499"));
+        assert!(
+            described(9).ends_with("\n- s8 [FILE]: Does it: slowly, with care and in many words.")
+        );
+        assert!(described(100).ends_with("\n- s99: Does it"));
+        assert!(described(500).ends_with("\n- s499"));
     }
 
     #[test]

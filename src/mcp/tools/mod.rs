@@ -72,7 +72,7 @@ fn offer_packages(schema: &mut Value, config: &Config, only: Option<&str>) {
     }
 }
 
-/// What the argument `packages` takes, for the model.
+/// Describes the argument `packages` for the model.
 fn describe_packages(config: &Config) -> String {
     let mut of_languages: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for set in config.packages.sets.values() {
@@ -139,7 +139,7 @@ fn tell_usual_resources<'l>(
     }
 }
 
-/// What a schema is made of. Hosts and the interfaces of models refuse or warn of much of the rest.
+/// Keywords of schemas. Hosts and the interfaces of models refuse or warn of much of the rest.
 const KEYWORDS: [&str; 8] =
     ["description", "enum", "items", "maximum", "minimum", "properties", "required", "type"];
 
@@ -211,7 +211,7 @@ fn retain(schema: &mut Value, keywords: &[&str]) {
     }
 }
 
-/// What a schema of answers has besides what `execute_code` describes.
+/// The schema of answers with these fields besides those that `execute_code` describes.
 fn like_execute_code(more: Value) -> Value {
     let mut schema = json!({ "type": "object", "properties": {
         "status": { "type": "string", "description": "This and all else as of execute_code." },
@@ -225,7 +225,7 @@ fn like_execute_code(more: Value) -> Value {
 fn simplify(schema: &mut Value) {
     retain(schema, &KEYWORDS);
     if let Some(schema) = schema.as_object_mut() {
-        // What is below is refused in words.
+        // A smaller number is refused with a message.
         schema.retain(|keyword, value| keyword != "minimum" || value.as_f64() != Some(0.0));
     }
     properties(schema).for_each(|(_, property)| simplify(property));

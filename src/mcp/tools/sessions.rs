@@ -1,7 +1,7 @@
 //! The tools of sessions.
 //!
 //! Every conversation pays for their schemas, so those of answers name only what comes after success. An answer that failed has a
-//! status and a message beside its text.
+//! status and a message besides its text.
 
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};

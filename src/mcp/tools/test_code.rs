@@ -17,7 +17,7 @@ use crate::policy::{Findings, Violation};
 use crate::request::arguments::TestCode;
 use crate::request::syntax::Syntax;
 use crate::result::explain;
-use crate::result::report::text;
+use crate::result::units::text;
 
 /// How far a program came. Callers rely on each form, including which fields it lacks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -29,7 +29,7 @@ pub(crate) enum Tested {
         valid: bool,
         /// Always "syntax_check".
         phase: &'static str,
-        /// What is wrong.
+        /// The error.
         error: String,
         /// The line, from 1.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub(crate) enum Tested {
         /// The line's text.
         #[serde(skip_serializing_if = "Option::is_none")]
         context: Option<String>,
-        /// What was understood of the call.
+        /// Remarks on the call.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         notes: Vec<String>,
     },
@@ -50,23 +50,23 @@ pub(crate) enum Tested {
         valid: bool,
         /// Always "security_check".
         phase: &'static str,
-        /// What it forbids, the first of it.
+        /// The first violations.
         violations: Vec<Violation>,
-        /// What was understood of the call.
+        /// Remarks on the call.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         notes: Vec<String>,
     },
     /// It ran.
     Executed {
-        /// What it printed.
+        /// Standard output.
         stdout: String,
-        /// What it printed on standard error.
+        /// Standard error.
         stderr: String,
         /// How it ended, as shells have it.
         exit_code: i32,
         /// Always "execution".
         phase: &'static str,
-        /// What was understood of the call, and which limits did not hold where the engine can't enforce all.
+        /// Remarks on the call, and the limits that the engine could not enforce.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         notes: Vec<String>,
     },

@@ -17,7 +17,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -34,15 +34,13 @@ pub(crate) use sandboxes::Sandboxes;
 
 use self::error::TargetError;
 use self::installed::OtherPython;
-use self::npm::Npm;
-use self::tool::Deadline;
-use self::uv::Uv;
+use self::tool::{Deadline, Tools};
 use self::watch::{Bounds, Watch};
 use crate::config::{Config, Language};
 use crate::packages::blocking;
 use crate::packages::lock::pins::keep_files;
 use crate::packages::lock::{
-    CONSTRAINTS, Lock, LockError, PACKAGE, PACKAGE_LOCK, REQUIREMENTS, WANTED, node, python,
+    CONSTRAINTS, Lock, LockError, PACKAGE, PACKAGE_LOCK, REQUIREMENTS, file_names, node, python,
     read_bounded,
 };
 use crate::packages::store::tree::{self, TreeEntry, TreeError};
@@ -147,10 +145,7 @@ impl Builder {
         let building = self.begin().await?;
         let watch = self.watch(&building).await;
         say(&format!("resolving {} requirements", recipe.requirements.len()));
-        let (wanted, locked) = match recipe.interpreter {
-            Interpreter::Python => (WANTED, REQUIREMENTS),
-            Interpreter::Node => (PACKAGE, PACKAGE_LOCK),
-        };
+        let [wanted, locked] = file_names(recipe.interpreter);
         let input = match recipe.interpreter {
             Interpreter::Python => python::wanted(recipe),
             Interpreter::Node => {
@@ -161,10 +156,9 @@ impl Builder {
         if let Some(former) = former {
             write(&building.folder().join(locked), former.locked())?;
         }
-        let cache = building.cache(match recipe.interpreter {
-            Interpreter::Python => "uv",
-            Interpreter::Node => "npm",
-        });
+        let cache = cache(&building, recipe.interpreter);
+        let tools =
+            Tools { config: &self.config, target: &target, watch: &watch, cache: &cache, deadline };
         let resolved = match recipe.interpreter {
             Interpreter::Python => {
                 uv::check_folder(&self.config)?;
@@ -172,10 +166,9 @@ impl Builder {
                 if !pins.is_empty() {
                     write(&building.folder().join(CONSTRAINTS), &pins)?;
                 }
-                let uv = self.uv(&target, &watch, deadline, &cache);
-                uv.compile(!pins.is_empty(), say).await
+                tools.uv_compile(!pins.is_empty(), say).await
             }
-            Interpreter::Node => self.npm(&target, &watch, deadline, &cache).resolve(say).await,
+            Interpreter::Node => tools.npm_resolve(say).await,
         };
         resolved.map_err(|error| error.with_pins(&recipe.pins))?;
         let path = building.folder().join(locked);
@@ -278,16 +271,16 @@ impl Builder {
         say: Progress<'_>,
     ) -> Result<(), BuildError> {
         let building = watch.building;
+        let cache = cache(building, recipe.interpreter);
+        let tools = Tools { config: &self.config, target, watch, cache: &cache, deadline };
         match &target.system {
             System::Python { minor, executable, .. } => {
                 uv::check_folder(&self.config)?;
                 let (_, pinned) = python::parse(lock.locked())?;
                 // Only the parsed packages are written.
                 write(&building.folder().join(REQUIREMENTS), &python::text(&pinned))?;
-                let cache = building.cache("uv");
-                let uv = self.uv(target, watch, deadline, &cache);
                 if !pinned.is_empty() {
-                    uv.install(&building.files(), say).await?;
+                    tools.uv_install(&building.files(), say).await?;
                 }
                 // Before files are moved: no link may lead outside.
                 self.inspect(&building.files()).await?;
@@ -312,8 +305,7 @@ impl Builder {
                 let package = node::wanted(recipe, &target.name)?;
                 write(&files.join(PACKAGE), &package)?;
                 write(&files.join(PACKAGE_LOCK), lock.locked())?;
-                let cache = building.cache("npm");
-                self.npm(target, watch, deadline, &cache).install(&files, say).await
+                tools.npm_install(&files, say).await
             }
         }
     }
@@ -348,26 +340,14 @@ impl Builder {
         let group = self.sandboxes.tool_group(building.name(), &bounds).await;
         Watch::new(building, bounds, group)
     }
+}
 
-    fn uv<'u>(
-        &'u self,
-        target: &'u Target,
-        watch: &'u Watch<'u>,
-        deadline: Deadline,
-        cache: &'u Path,
-    ) -> Uv<'u> {
-        Uv { config: &self.config, target, watch, cache, deadline }
-    }
-
-    fn npm<'n>(
-        &'n self,
-        target: &'n Target,
-        watch: &'n Watch<'n>,
-        deadline: Deadline,
-        cache: &'n Path,
-    ) -> Npm<'n> {
-        Npm { config: &self.config, target, watch, cache, deadline }
-    }
+/// The folder for the downloads of an interpreter's tool.
+fn cache(building: &Building, interpreter: Interpreter) -> PathBuf {
+    building.cache(match interpreter {
+        Interpreter::Python => "uv",
+        Interpreter::Node => "npm",
+    })
 }
 
 /// The index of an interpreter's packages, as a set remembers it.

@@ -18,12 +18,11 @@ use percent_encoding::percent_decode_str;
 use super::environment::Environment;
 use super::error::{BuildError, TargetError};
 use super::secrets::credentials;
-use super::tool::{Call, Deadline, Failed};
-use super::watch::Watch;
-use crate::config::{Config, Index};
+use super::tool::{Call, Failed, Tools};
+use crate::config::Index;
 use crate::packages::lock::{PACKAGE, PACKAGE_LOCK};
 use crate::packages::store::StoreError;
-use crate::packages::target::{System, Target};
+use crate::packages::target::System;
 
 const NPM: &str = "npm";
 
@@ -78,25 +77,20 @@ const HEAP: (u64, u64) = (3, 4);
 /// Memory that Node.js reserves for machine code and does not use, in bytes.
 const RESERVED: u64 = 512 << 20;
 
-/// The calls of npm for one set.
-pub(super) struct Npm<'n> {
-    pub config: &'n Config,
-    pub target: &'n Target,
-    pub watch: &'n Watch<'n>,
-    pub cache: &'n Path,
-    pub deadline: Deadline,
-}
-
-impl Npm<'_> {
+impl Tools<'_> {
     /// Resolves what `package.json` in the building folder asks for. Its result is there, too.
-    pub(super) async fn resolve(&self, say: Progress<'_>) -> Result<(), BuildError> {
-        self.run(self.watch.building.folder(), &["install", "--package-lock-only"], |_| None, say)
+    pub(super) async fn npm_resolve(&self, say: Progress<'_>) -> Result<(), BuildError> {
+        self.npm(self.watch.building.folder(), &["install", "--package-lock-only"], |_| None, say)
             .await
     }
 
     /// Installs what `package-lock.json` in `folder` has.
-    pub(super) async fn install(&self, folder: &Path, say: Progress<'_>) -> Result<(), BuildError> {
-        self.run(folder, &["ci", "--prefer-offline"], progress, say).await?;
+    pub(super) async fn npm_install(
+        &self,
+        folder: &Path,
+        say: Progress<'_>,
+    ) -> Result<(), BuildError> {
+        self.npm(folder, &["ci", "--prefer-offline"], progress, say).await?;
         for name in [PACKAGE, PACKAGE_LOCK, "node_modules/.package-lock.json"] {
             let path = folder.join(name);
             match fs::remove_file(&path) {
@@ -111,7 +105,7 @@ impl Npm<'_> {
         fs::create_dir_all(&modules).map_err(|error| StoreError::io(&modules, error).into())
     }
 
-    async fn run(
+    async fn npm(
         &self,
         folder: &Path,
         command: &[&str],
@@ -142,7 +136,7 @@ impl Npm<'_> {
         let heap = self.config.packages.build_memory.as_mib() / HEAP.1 * HEAP.0;
         env.set("NODE_OPTIONS", format!("--max-old-space-size={heap}"));
         let _settings = match index {
-            Some(index) => Some(self.settings(index, &mut env)?),
+            Some(index) => Some(self.npm_settings(index, &mut env)?),
             None => None,
         };
         let tools = &self.config.packages.tools;
@@ -152,7 +146,6 @@ impl Npm<'_> {
             arguments,
             env: env.variables,
             folder,
-            lock: self.watch.building.lock(),
             reserved: RESERVED,
             watch: self.watch,
             secrets: &env.secrets,
@@ -160,12 +153,12 @@ impl Npm<'_> {
         };
         match call.run(self.deadline, say).await? {
             Ok(()) => Ok(()),
-            Err(failed) => Err(self.explained(failed, index)),
+            Err(failed) => Err(self.npm_error(failed, index)),
         }
     }
 
     /// Writes the files that configure npm for one index. They are removed when the guard is dropped.
-    fn settings(&self, index: &Index, env: &mut Environment) -> Result<Settings, BuildError> {
+    fn npm_settings(&self, index: &Index, env: &mut Environment) -> Result<Settings, BuildError> {
         let url = index.with_credentials().unwrap_or_default();
         env.secrets.add_address(url);
         let text = npmrc(url);
@@ -191,7 +184,7 @@ impl Npm<'_> {
     }
 
     /// The error that a failure means, with npm's own explanation.
-    fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
+    fn npm_error(&self, failed: Failed, index: Option<&Index>) -> BuildError {
         let Failed { status, said } = failed;
         let package = damaged(&said).unwrap_or_else(|| "a package".to_owned());
         let said = without_noise(&said);

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -21,6 +20,8 @@ use super::error::BuildError;
 use super::processes;
 use super::secrets::Secrets;
 use super::watch::Watch;
+use crate::config::Config;
+use crate::packages::target::Target;
 
 /// Longest line that is looked at, in bytes.
 const LONGEST_LINE: u64 = 8 * 1024;
@@ -37,6 +38,16 @@ const PRIORITY: i32 = 10;
 /// How long to wait, after the end of a tool, for streams that its children hold open.
 const STREAMS_CLOSE: Duration = Duration::from_secs(2);
 
+/// The tools that resolve and install one set. What each does is in its file.
+pub(super) struct Tools<'t> {
+    pub config: &'t Config,
+    pub target: &'t Target,
+    pub watch: &'t Watch<'t>,
+    /// The folder for their downloads.
+    pub cache: &'t Path,
+    pub deadline: Deadline,
+}
+
 /// A tool's call.
 pub(super) struct Call<'c> {
     /// Its name.
@@ -49,8 +60,6 @@ pub(super) struct Call<'c> {
     pub env: BTreeMap<String, OsString>,
     /// The folder in which it runs.
     pub folder: &'c Path,
-    /// Keeps the folder as long as the tool runs.
-    pub lock: &'c File,
     /// Bytes of memory that each of its processes reserves and does not use.
     pub reserved: u64,
     /// Its bounds.
@@ -137,7 +146,8 @@ impl Call<'_> {
     ) -> Result<Result<(), Failed>, BuildError> {
         let (tool, program) = (self.tool, &self.program);
         let no_tool = |error| BuildError::NoTool { tool, program: program.clone(), error };
-        let lock = self.lock.try_clone().map_err(no_tool)?;
+        // Keeps the folder of the build as long as the tool runs.
+        let lock = self.watch.building.lock().try_clone().map_err(no_tool)?;
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()
@@ -302,7 +312,6 @@ mod tests {
             arguments: ["-c", script].map(Into::into).to_vec(),
             env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".into())]),
             folder: building.folder(),
-            lock: building.lock(),
             reserved: 0,
             watch: &watch,
             secrets: &secrets,

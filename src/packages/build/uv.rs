@@ -14,11 +14,10 @@ use isolator_pool::engine::preload::Interpreter;
 
 use super::environment::Environment;
 use super::error::{BuildError, TargetError};
-use super::tool::{Call, Deadline, Failed};
-use super::watch::Watch;
+use super::tool::{Call, Failed, Tools};
 use crate::config::{Config, Index};
 use crate::packages::lock::{CONSTRAINTS, REQUIREMENTS, WANTED};
-use crate::packages::target::{System, Target};
+use crate::packages::target::System;
 
 const UV: &str = "uv";
 
@@ -69,19 +68,10 @@ const UNREACHABLE: [&str; 8] = [
     "os error 111",
 ];
 
-/// The calls of uv for one set.
-pub(super) struct Uv<'u> {
-    pub config: &'u Config,
-    pub target: &'u Target,
-    pub watch: &'u Watch<'u>,
-    pub cache: &'u Path,
-    pub deadline: Deadline,
-}
-
-impl Uv<'_> {
+impl Tools<'_> {
     /// Resolves the requirements in the building folder, and keeps to the constraints there if there are some. Its result is
     /// there, too.
-    pub(super) async fn compile(
+    pub(super) async fn uv_compile(
         &self,
         has_constraints: bool,
         say: Progress<'_>,
@@ -101,11 +91,15 @@ impl Uv<'_> {
             arguments.extend(["--constraints", CONSTRAINTS]);
         }
         // Quiet, or it prints the result. Its errors are printed anyway.
-        self.run(&arguments, |_| None, say).await
+        self.uv(&arguments, |_| None, say).await
     }
 
     /// Installs the packages of the lock in the building folder below `prefix`.
-    pub(super) async fn install(&self, prefix: &Path, say: Progress<'_>) -> Result<(), BuildError> {
+    pub(super) async fn uv_install(
+        &self,
+        prefix: &Path,
+        say: Progress<'_>,
+    ) -> Result<(), BuildError> {
         let prefix = prefix.to_str().ok_or_else(|| BuildError::NotUtf8(prefix.to_owned()))?;
         let arguments = [
             "pip",
@@ -119,10 +113,10 @@ impl Uv<'_> {
             "--link-mode",
             "hardlink",
         ];
-        self.run(&arguments, progress, say).await
+        self.uv(&arguments, progress, say).await
     }
 
-    async fn run(
+    async fn uv(
         &self,
         arguments: &[&str],
         progress: fn(&str) -> Option<String>,
@@ -163,7 +157,6 @@ impl Uv<'_> {
             arguments: all,
             env: env.variables,
             folder: self.watch.building.folder(),
-            lock: self.watch.building.lock(),
             reserved: 0,
             watch: self.watch,
             secrets: &env.secrets,
@@ -171,12 +164,12 @@ impl Uv<'_> {
         };
         match call.run(self.deadline, say).await? {
             Ok(()) => Ok(()),
-            Err(failed) => Err(self.explained(failed, index)),
+            Err(failed) => Err(self.uv_error(failed, index)),
         }
     }
 
     /// The error that a failure means, with uv's own explanation.
-    fn explained(&self, failed: Failed, index: Option<&Index>) -> BuildError {
+    fn uv_error(&self, failed: Failed, index: Option<&Index>) -> BuildError {
         let Failed { status, said } = failed;
         let said = without_noise(&said);
         if let Some(reached) = self.watch.explain(UV, status, &said) {

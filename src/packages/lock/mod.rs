@@ -39,8 +39,8 @@ pub(crate) struct Lock {
     pub hash: String,
 }
 
-/// The names of the files of an interpreter's locks.
-const fn names(interpreter: Interpreter) -> [&'static str; 2] {
+/// The names of the files of an interpreter's locks: the requirements, and the packages.
+pub(super) const fn file_names(interpreter: Interpreter) -> [&'static str; 2] {
     match interpreter {
         Interpreter::Python => [WANTED, REQUIREMENTS],
         Interpreter::Node => [PACKAGE, PACKAGE_LOCK],
@@ -75,7 +75,7 @@ impl Lock {
         };
         let identity = format!("{FORMAT}\n{target}\n{}\n", identity.join("\n"));
         let hash = hex(&Sha256::digest(identity.as_bytes()));
-        let [wanted_name, locked_name] = names(interpreter);
+        let [wanted_name, locked_name] = file_names(interpreter);
         Ok(Self { files: [(wanted_name, wanted), (locked_name, locked)], packages, target, hash })
     }
 
@@ -85,7 +85,7 @@ impl Lock {
     ///
     /// When there is one that can't be read, or has something else than packages with hashes.
     pub(crate) fn read(interpreter: Interpreter, folder: &Path) -> Result<Option<Self>, LockError> {
-        let [wanted, locked] = names(interpreter);
+        let [wanted, locked] = file_names(interpreter);
         let read = |name: &str| {
             let path = folder.join(name);
             match read_bounded(&path) {

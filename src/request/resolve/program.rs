@@ -59,7 +59,8 @@ pub(crate) fn program(
     let resources = resources(&language, arguments.memory_mb, arguments.cpus, config)?;
     let env = variables(&arguments.args, &arguments.env, &language)?;
     let workdir = &language.sandbox.workdir;
-    let wanted = OutputFiles::new(arguments.output_files, workdir, config.results.files.as_bytes())?;
+    let wanted =
+        OutputFiles::new(arguments.output_files, workdir, config.results.files.as_bytes())?;
     let stdin = stdin(arguments.stdin.unwrap_or_default(), config)?;
     let advice = understand::advice(&entrypoint.code, &language);
     let of_code = if entrypoint.is_snippet { "snippet_name" } else { "entrypoint_code" };

@@ -178,7 +178,8 @@ pub(crate) fn cell(
     let code = required(entrypoint_code, "entrypoint_code", "the source of the cell")?;
     let timeout = timeout(time.as_deref(), &config.limits)?;
     let advice = understand::advice(&code, language);
-    let wanted = OutputFiles::new(output_files, &language.sandbox.workdir, config.results.files.as_bytes())?;
+    let wanted =
+        OutputFiles::new(output_files, &language.sandbox.workdir, config.results.files.as_bytes())?;
     let input = StepInput { args, env, stdin: stdin.unwrap_or_default() };
     let mut packer = Packer::for_session(language, policies, config);
     let entrypoint = Entrypoint {
@@ -359,5 +360,12 @@ fn shell(
     let stdin = stdin(input.stdin.clone(), config)?;
     let run = CellRun::Program { argv, env, cwd: cwd.clone() };
     let step = Step::Command { command, cwd, input };
-    Ok(StepJob::new(run, step, stdin, timeout, OutputFiles::none(config.results.files.as_bytes()), config))
+    Ok(StepJob::new(
+        run,
+        step,
+        stdin,
+        timeout,
+        OutputFiles::none(config.results.files.as_bytes()),
+        config,
+    ))
 }

@@ -30,7 +30,7 @@ const MAX_CONTEXT: usize = 1000;
 /// Lines and offsets beyond this are nonsense.
 const MAX_PLACE: u64 = u32::MAX as u64;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Syntax {
     /// Whether the program is valid.
@@ -99,7 +99,7 @@ impl SyntaxJob {
         config: &Config,
     ) -> Result<Self, InvalidArgument> {
         let check = check_of(language)?;
-        // What is on standard input is not among the files, which decide what a program gets.
+        // Standard input is not among the files, which decide what a program gets.
         let (file, stdin) = match check.checker {
             Checker::Shipped(program) => (program.as_bytes().to_vec(), code.as_bytes().to_vec()),
             Checker::Command(_) => (code.as_bytes().to_vec(), Vec::new()),

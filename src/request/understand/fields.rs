@@ -1,11 +1,10 @@
-//! The fields of each tool: their names, what else callers call them, and what they hold.
+//! The fields of each tool: their names, other names that callers use, and the kinds of their values.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::given::{Given, Object};
 use super::notes::Notes;
-use super::values;
 use crate::request::arguments::{
     Arguments, CheckSyntax, GetResult, InvalidArgument, OneSession, OpenSession, RewindSession,
     RunCommand, TestCode, shortened,
@@ -19,15 +18,15 @@ const MAX_NAME: usize = 40;
 pub(crate) struct Field {
     /// Its name.
     pub(super) name: &'static str,
-    /// What it holds.
+    /// The kind of its values.
     pub(super) kind: Kind,
     /// Other names that callers give it, without case and punctuation.
     others: &'static [&'static str],
-    /// What would be right, for an error.
+    /// Advice for an error.
     pub(super) expected: &'static str,
 }
 
-/// What a field holds.
+/// The kind of a field's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A text that is left out if it is empty.
@@ -69,7 +68,7 @@ pub(super) enum Kind {
 }
 
 /// The arguments of a tool.
-pub(crate) trait Tool: DeserializeOwned {
+pub(crate) trait ToolArguments: DeserializeOwned {
     /// Its fields.
     const FIELDS: &'static [Field];
 }
@@ -137,7 +136,7 @@ const PACKAGES: Field = field(
 );
 const FILES: &str = "give a list of objects with filename and content";
 
-impl Tool for Arguments {
+impl ToolArguments for Arguments {
     const FIELDS: &'static [Field] = &[
         SESSION,
         field("language", Kind::Language, LANGUAGE, NAME_OF_LANGUAGE),
@@ -210,7 +209,7 @@ const CODE: &[&str] = &[
     "sourcecode",
 ];
 
-impl Tool for CheckSyntax {
+impl ToolArguments for CheckSyntax {
     const FIELDS: &'static [Field] = &[
         field("language", Kind::Language, LANGUAGE, NAME_OF_LANGUAGE),
         field("code", Kind::Code, CODE, SOURCE),
@@ -218,7 +217,7 @@ impl Tool for CheckSyntax {
     ];
 }
 
-impl Tool for TestCode {
+impl ToolArguments for TestCode {
     const FIELDS: &'static [Field] = &[
         field("code", Kind::Code, CODE, SOURCE),
         field("language", Kind::OwnLanguage, LANGUAGE, NAME_OF_LANGUAGE),
@@ -239,7 +238,7 @@ impl Tool for TestCode {
     ];
 }
 
-impl Tool for GetResult {
+impl ToolArguments for GetResult {
     const FIELDS: &'static [Field] = &[
         field(
             "handle",
@@ -251,7 +250,7 @@ impl Tool for GetResult {
     ];
 }
 
-impl Tool for OpenSession {
+impl ToolArguments for OpenSession {
     const FIELDS: &'static [Field] = &[
         field("language", Kind::Language, LANGUAGE, NAME_OF_LANGUAGE),
         field("files", Kind::Files, &["additionalfiles", "inputfiles"], FILES),
@@ -268,7 +267,7 @@ impl Tool for OpenSession {
     ];
 }
 
-impl Tool for RunCommand {
+impl ToolArguments for RunCommand {
     const FIELDS: &'static [Field] = &[
         SESSION,
         field(
@@ -289,7 +288,7 @@ impl Tool for RunCommand {
     ];
 }
 
-impl Tool for RewindSession {
+impl ToolArguments for RewindSession {
     const FIELDS: &'static [Field] = &[
         SESSION,
         field(
@@ -301,9 +300,15 @@ impl Tool for RewindSession {
     ];
 }
 
-impl Tool for OneSession {
+impl ToolArguments for OneSession {
     const FIELDS: &'static [Field] = &[SESSION];
 }
+
+/// The value of a field in its form, or nothing if the caller leaves it out.
+pub(super) type Meant = Result<Option<Value>, InvalidArgument>;
+
+/// Reads the value of a field at a path.
+pub(super) type ReadValue = fn(&Field, Given, &str, &mut Notes) -> Meant;
 
 /// Brings the fields of an object into their form. `at` is the path of the object, with a dot at its end.
 ///
@@ -315,13 +320,13 @@ pub(super) fn read(
     table: &[Field],
     at: &str,
     notes: &mut Notes,
+    read_value: ReadValue,
 ) -> Result<Map<String, Value>, InvalidArgument> {
     let mut read = Map::new();
     for (key, value) in given {
         let Some(field) = find(table, &key) else { return Err(unknown(table, at, key)) };
         let place = format!("{at}{}", field.name);
-        let Some(value) = values::read(field, in_its_unit(field, &key, value), &place, notes)?
-        else {
+        let Some(value) = read_value(field, in_its_unit(field, &key, value), &place, notes)? else {
             continue;
         };
         if key != field.name {

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::fields::{self, FILE, Field};
+use super::fields::{self, FILE, Field, Meant};
 use super::given::{Given, Object};
 use super::notes::Notes;
-use super::values::{self, Meant, kind_of};
+use super::values::{self, kind_of};
 use crate::request::arguments::InvalidArgument;
 
 /// A list of files, from a list, a single file, or an object of names and contents.
@@ -63,7 +63,7 @@ fn one(field: &Field, file: Given, at: &str, notes: &mut Notes) -> Result<Value,
         return Err(InvalidArgument::new(at, format!("is {}; {}", kind_of(&file), field.expected)));
     };
     write_json(&mut file, at, notes);
-    let mut file = fields::read(file, FILE, &format!("{at}."), notes)?;
+    let mut file = fields::read(file, FILE, &format!("{at}."), notes, values::read)?;
     for required in [FILENAME, CONTENT] {
         if !file.contains_key(required) {
             let message = "is required: every file has a filename and content".to_owned();

@@ -1,4 +1,4 @@
-//! What a caller gave: JSON whose numbers are still as they were written.
+//! The JSON of a caller, with numbers as they were written.
 //!
 //! A parser makes a number of `1.10`, and `1.1` of that number. A caller that gives a number where a text belongs means
 //! its digits.
@@ -168,7 +168,7 @@ impl Parser<'_> {
             if text.as_bytes()[end - 1] == b'"' {
                 break;
             }
-            // What is escaped; it begins with one byte.
+            // The escaped character; it begins with one byte.
             end += 1;
         }
         let (string, rest) = text.split_at_checked(end).unwrap_or((text, ""));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_is_an_error() {
+    fn invalid_json_is_an_error() {
         let deep = format!("{}{}", "[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1));
         for text in ["", "[1,]", "{\"a\"}", "01", "NaN", "\"\\ud800\"", "[1] 2", "\"\t\"", &deep] {
             assert!(Given::parse(text).is_err(), "{text}");

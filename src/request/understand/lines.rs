@@ -74,7 +74,7 @@ impl Lines {
     }
 }
 
-/// What follows the end of a string or comment, which no backslash is before.
+/// The text after the end of a string or comment, before which no backslash stands.
 fn after<'t>(text: &'t str, end: &str) -> Option<&'t str> {
     let mut from = 0;
     loop {

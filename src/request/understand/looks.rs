@@ -1,4 +1,4 @@
-//! What a source looks like that is no program: a notebook, or something with parts of Markdown or of notebooks.
+//! Recognises sources that are no programs: notebooks, and texts with parts of Markdown or of notebooks.
 
 use std::sync::LazyLock;
 
@@ -19,16 +19,16 @@ static INSTALLER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// What to say if an interpreter or compiler can't read the source.
+/// Advice if an interpreter or compiler can't read the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// What is in the source, and what to do.
+    /// The problem in the source, and how to fix it.
     pub text: String,
     /// Whether something should be installed, about which there is more to say.
     pub installs: bool,
 }
 
-/// What to say if an interpreter or compiler can't read the source.
+/// Advice if an interpreter or compiler can't read the source.
 pub(crate) fn advice(code: &str, language: &Language) -> Option<Advice> {
     let plain = |text: String| Some(Advice { text, installs: false });
     let style = Style::of(language);

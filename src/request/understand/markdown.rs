@@ -1,4 +1,4 @@
-//! Markdown around a source: which of its blocks is the program.
+//! Finds the block of a Markdown text that is the program.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::lines::{Lines, Style};
 /// Marks at the beginning of a fence, the line that begins or ends a block. Some programs escape them.
 const MARKS: [&str; 3] = ["```", "~~~", "\\`\\`\\`"];
 
-/// What some editors put before a text.
+/// The mark that some editors put before a text.
 const BOM: char = '\u{feff}';
 
 /// Words that lines of programs begin with, and sentences rarely.
@@ -18,7 +18,7 @@ const KEYWORDS: [&str; 32] = [
     "with",
 ];
 
-/// What begins or ends a block.
+/// The line that begins or ends a block.
 #[derive(Debug, Clone, Copy)]
 struct Fence<'t> {
     mark: char,
@@ -71,7 +71,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Leaves only what is in the block.
+    /// Removes everything outside of the block.
     pub(super) fn take_from(&self, text: &mut String) {
         text.truncate(self.place.end);
         text.drain(..self.place.start);
@@ -96,7 +96,7 @@ pub(super) struct Markdown {
 }
 
 impl Markdown {
-    /// Nothing if the text has no fences, or only such as a program can have in its strings.
+    /// `None` if the text has no fences, or only such as a program can have in its strings.
     pub(super) fn of(text: &str, style: Option<Style>) -> Option<Self> {
         if !MARKS.iter().any(|mark| text.contains(mark)) {
             return None;
@@ -127,7 +127,7 @@ impl Markdown {
         Some(markdown)
     }
 
-    /// The block that must be the program. `is_meant` tells of a word behind a fence whether it is the program's
+    /// The block that must be the program. `is_meant` says whether a word behind a fence is the program's
     /// language.
     pub(super) fn program(&self, is_meant: impl Fn(&str) -> bool) -> Option<&Block> {
         let [only] = &self.blocks[..] else {
@@ -214,7 +214,7 @@ fn is_prose(line: &str) -> bool {
     if is_rule || line.starts_with("# ") || line.starts_with("##") {
         return true;
     }
-    // What is quoted as code is none of the program's.
+    // Quoted code is not part of the program.
     let words: String = line.split('`').step_by(2).collect();
     let first = words.split(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty());
     let is_call =

@@ -1,8 +1,8 @@
 //! Understands what callers send, and brings it into the form that [`crate::request::arguments`] reads.
 //!
-//! Models write `null` for what they leave out, a number of seconds for a duration, `code` for `entrypoint_code`. Where
+//! Models write `null` for fields that they leave out, a number of seconds for a duration, `code` for `entrypoint_code`. Where
 //! a value can mean only one thing, it is taken as that, and a note says so. Anything else is an error that names the
-//! field, says what is wrong and what would be right. [`fields`] is the table of what each tool takes.
+//! field, the mistake and its correction. [`fields`] is the table of what each tool takes.
 //!
 //! Long texts are moved and never copied: a message can have tens of megabytes.
 
@@ -22,7 +22,8 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::request::arguments::{self, Arguments, InvalidArgument};
 
-pub(crate) use fields::Tool;
+pub(crate) use fields::ToolArguments;
+use fields::{Field, Kind, Meant};
 use given::{Given, Object};
 pub(crate) use looks::{Advice, advice};
 pub(crate) use notes::Notes;
@@ -32,7 +33,7 @@ pub(crate) use notes::Notes;
 /// # Errors
 ///
 /// The first field that is wrong.
-pub(crate) fn read<T: Tool>(
+pub(crate) fn read<T: ToolArguments>(
     arguments: Given,
     config: &Config,
 ) -> Result<(T, Notes), InvalidArgument> {
@@ -41,7 +42,7 @@ pub(crate) fn read<T: Tool>(
     understood(given, config, notes)
 }
 
-/// The same for a cell, whose language is that of its session if the caller names none.
+/// Reads the arguments of a cell, whose language is that of its session if the caller names none.
 ///
 /// # Errors
 ///
@@ -59,7 +60,7 @@ pub(crate) fn read_cell(
     understood(given, config, notes)
 }
 
-/// The handle of the session that a call of `execute_code` names, if it names one. It says what the language is, so it is looked for
+/// The handle of the session that a call of `execute_code` names, if it names one. It determines the language, so it is looked for
 /// before the arguments are read, wherever and under whatever name they may have it.
 pub(crate) fn named_session(arguments: &Given) -> Option<String> {
     let Given::Object(outer) = arguments else { return None };
@@ -70,7 +71,7 @@ pub(crate) fn named_session(arguments: &Given) -> Option<String> {
     }
 }
 
-/// What a call of `execute_code` has in a field under any of its names, unless that is left out.
+/// The value of a field of `execute_code` under any of its names, unless it is left out.
 fn named<'g>(given: &'g Object, field: &str) -> Option<&'g Given> {
     let is_meant =
         |key: &str| fields::find(Arguments::FIELDS, key).is_some_and(|found| found.name == field);
@@ -81,14 +82,22 @@ fn named<'g>(given: &'g Object, field: &str) -> Option<&'g Given> {
     found.map(|(_, value)| value)
 }
 
-fn understood<T: Tool>(
+fn understood<T: ToolArguments>(
     given: Object,
     config: &Config,
     mut notes: Notes,
 ) -> Result<(T, Notes), InvalidArgument> {
-    let mut given = fields::read(given, T::FIELDS, "", &mut notes)?;
+    let mut given = fields::read(given, T::FIELDS, "", &mut notes, value)?;
     program::understand(&mut given, T::FIELDS, config, &mut notes)?;
     Ok((arguments::parse(Value::Object(given))?, notes))
+}
+
+/// Reads the value of a field.
+fn value(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
+    match (field.kind, value) {
+        (Kind::Files, value) if value != Given::Null => files::read(field, value, at, notes),
+        (_, value) => values::read(field, value, at, notes),
+    }
 }
 
 /// The arguments without the one object that some frameworks put around them.

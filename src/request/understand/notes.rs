@@ -5,12 +5,12 @@ use crate::request::arguments::InvalidArgument;
 /// Most notes of a call. What is understood a hundred times is one note already.
 const MAX_NOTES: usize = 10;
 
-/// What was understood of arguments that are not as they should be.
+/// Remarks on arguments that are not as they should be, and how they were understood.
 #[derive(Debug, Default)]
-pub(crate) struct Notes(Vec<Note>);
+pub(crate) struct Notes(Vec<Remark>);
 
 #[derive(Debug, PartialEq)]
-struct Note {
+struct Remark {
     field: String,
     text: String,
 }
@@ -18,7 +18,7 @@ struct Note {
 impl Notes {
     /// Notes what was understood of a field. What was noted of another item of its list is not repeated.
     pub(super) fn add(&mut self, field: &str, text: impl Into<String>) {
-        let note = Note { field: without_indices(field), text: without_indices(&text.into()) };
+        let note = Remark { field: without_indices(field), text: without_indices(&text.into()) };
         if self.0.len() < MAX_NOTES && !self.0.contains(&note) {
             self.0.push(note);
         }

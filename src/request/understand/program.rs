@@ -20,17 +20,17 @@ pub(super) const LANGUAGE: &str = "language";
 const FILE_NAME: &str = "entrypoint_filename";
 const SNIPPET: &str = "snippet_name";
 
-/// Files with syntax of their own that another language's command runs all the same.
+/// Files with their own syntax that the command of another language can run.
 const TYPESCRIPT: [&str; 3] = [".ts", ".mts", ".cts"];
 
-/// What is needed to understand a program.
+/// The parts of a call that make a program.
 struct Reader<'a> {
     table: &'a [Field],
     languages: &'a BTreeMap<String, Arc<Language>>,
     notes: &'a mut Notes,
 }
 
-/// Finds out which language is meant, and takes the source out of Markdown.
+/// Finds the language of a program, and takes the source out of Markdown.
 ///
 /// # Errors
 ///

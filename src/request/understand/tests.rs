@@ -14,7 +14,7 @@ const CONFIG: &str = r#"{ "languageSettings": {
     "prolog": { "image": "i", "extensions": [".pl"], "command": ["swipl", "{file}"] },
     "node": { "image": "i", "extensions": [".node"], "command": ["node", "{file}"] } } }"#;
 
-fn read_as<T: Tool>(arguments: Value) -> Result<(T, Vec<String>), InvalidArgument> {
+fn read_as<T: ToolArguments>(arguments: Value) -> Result<(T, Vec<String>), InvalidArgument> {
     let config = Config::parse(CONFIG, None, Path::new("")).unwrap();
     read(arguments.into(), &config).map(|(arguments, notes)| (arguments, notes.into_texts()))
 }
@@ -44,7 +44,7 @@ fn what_is_right_stays_as_it_is_without_a_note() {
     assert!(notes.is_empty(), "{notes:?}");
 }
 
-/// The names of a struct's fields, which it tells whoever gives another.
+/// The names of a struct's fields, which its error for an unknown one lists.
 fn names_in<T: DeserializeOwned>() -> BTreeSet<String> {
     let told = serde_json::from_value::<T>(json!({ "?": 0 })).map(|_| ()).unwrap_err().to_string();
     told.split('`').skip(3).step_by(2).map(str::to_owned).collect()
@@ -170,7 +170,7 @@ fn a_tool_without_file_names_takes_no_language_that_needs_one() {
     assert!(error.field == "language" && error.message.contains("execute_code"), "{error}");
 }
 
-/// What is left of a source in Python.
+/// The source in Python that is left.
 fn source(code: &str) -> String {
     execute(json!({ "language": "python", "code": code })).entrypoint_code.unwrap()
 }
@@ -216,7 +216,7 @@ fn the_block_that_must_be_the_program_is_taken_out_of_markdown() {
 }
 
 #[test]
-fn what_is_not_surely_the_program_stays_in_markdown() {
+fn ambiguous_markdown_is_left_as_it_is() {
     for same in [
         "```",
         "```\n```",
@@ -294,7 +294,7 @@ fn a_source_that_is_no_program_gets_advice() {
 }
 
 #[test]
-fn what_is_noted_of_many_items_is_noted_once() {
+fn a_note_on_many_items_is_added_once() {
     let files: Vec<_> = (0..200).map(|n| json!({ "path": n.to_string(), "text": n })).collect();
     let args: Vec<_> = (0..200).collect();
     let (read, notes) =

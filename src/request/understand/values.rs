@@ -5,8 +5,7 @@ use std::time::Duration;
 use isolator_pool::quote::quoted;
 use serde_json::{Map, Number, Value};
 
-use super::fields::{Field, Kind};
-use super::files;
+use super::fields::{Field, Kind, Meant};
 use super::given::{Given, Object};
 use super::notes::Notes;
 use crate::duration::{self, DurationError};
@@ -20,9 +19,6 @@ const MAX_SHOWN: usize = 60;
 
 /// Longest text of a duration, in bytes.
 const MAX_DURATION: usize = 100;
-
-/// A value, or nothing if it is left out.
-pub(super) type Meant = Result<Option<Value>, InvalidArgument>;
 
 /// The value of a field in its form, or nothing if the caller leaves it out. `at` is its path.
 ///
@@ -48,12 +44,11 @@ pub(super) fn read(field: &Field, value: Given, at: &str, notes: &mut Notes) -> 
         (Kind::Switch, value) => switch(field, value, at, notes),
         (Kind::Args | Kind::Patterns | Kind::Packages, value) => list(field, value, at, notes),
         (Kind::Variables, value) => variables(field, value, at, notes),
-        (Kind::Files, value) => files::read(field, value, at, notes),
         (_, value) => Err(wrong(field, &value, at)),
     }
 }
 
-/// What a value is, in words.
+/// The kind of a value, in words.
 pub(super) const fn kind_of(value: &Given) -> &'static str {
     match value {
         Given::Null => "null",
@@ -82,7 +77,7 @@ pub(super) fn note_json(at: &str, notes: &mut Notes) {
     notes.add(at, format!("{at}: the JSON in the string was taken instead of the string"));
 }
 
-/// Whether a text says that there is nothing.
+/// Whether a text stands for no value.
 fn is_nothing(text: &str) -> bool {
     text.is_empty() || text.eq_ignore_ascii_case("null") || text.eq_ignore_ascii_case("none")
 }
@@ -142,7 +137,7 @@ fn number(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     Ok(some_number(field, value, at, notes)?.map(Value::Number))
 }
 
-/// A whole number; 64.0 is one, too.
+/// A whole number; 64.0 counts as one.
 fn whole(field: &Field, value: Given, at: &str, notes: &mut Notes) -> Meant {
     let Some(number) = some_number(field, value, at, notes)? else { return Ok(None) };
     let from_float = || {

@@ -32,7 +32,7 @@ use super::sessions::{Entry, Sessions, Use};
 use super::tokens::{Refusal, Tokens};
 use crate::calls::budget::{Budget, Share};
 use crate::current::Current;
-use crate::mcp::server::Caller;
+use crate::mcp::server::ConnectedClient;
 use crate::transport::message::{self, Limits, MAX_MESSAGE, Shortened};
 
 /// Bytes of an answer that a connection is given at once.
@@ -190,7 +190,7 @@ impl Guard {
         // The answer to a GET is a stream that has no end.
         let answer = is_post.then(|| self.answers.token());
         let gone = CancellationToken::new();
-        parts.extensions.insert(Caller { client: client.clone(), gone: gone.clone() });
+        parts.extensions.insert(ConnectedClient { client: client.clone(), gone: gone.clone() });
         accept::complete(&parts.method, &mut parts.headers);
         let is_delete = parts.method == Method::DELETE;
         let side = parts.extensions.get::<Side>().cloned().unwrap_or_default();

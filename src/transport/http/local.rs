@@ -26,10 +26,10 @@ use super::guard::Guard;
 use super::protocol;
 use super::rules::Rules;
 use super::sessions::Sessions;
+use crate::calls::budget::Budget;
 use crate::config::HttpConfig;
 use crate::current::Current;
 use crate::local_socket::{CONFIGURATION, LocalSocket, fingerprint};
-use crate::calls::budget::Budget;
 use crate::mcp::server::Server;
 use crate::transport::message::Limits;
 

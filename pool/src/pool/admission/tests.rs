@@ -24,7 +24,7 @@ async fn a_full_queue_refuses_at_once_and_a_long_wait_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_is_told_when_those_that_wait_are_served() {
+async fn a_refusal_says_when_the_waiting_requests_will_be_served() {
     let (admission, ran) = (admission(1, 40), Arc::default());
     let first = line_up(&admission, "a", 41, &ran);
     tokio::time::sleep(Duration::from_millis(105)).await;

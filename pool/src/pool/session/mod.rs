@@ -248,15 +248,16 @@ pub(crate) struct State {
 /// A command for the task of a session, from the call that has the turn.
 pub(crate) struct Asked {
     pub(crate) command: Command,
+    /// Cancelled when the caller no longer waits for the answer.
+    pub(crate) gone: CancellationToken,
     /// The next one comes when this is dropped.
     pub(crate) turn: OwnedSemaphorePermit,
 }
 
-/// The commands of a session's task. A caller that drops the receiver of the answer no longer waits.
+/// The commands of a session's task.
 pub(crate) enum Command {
     Cell {
         request: Box<CellRequest>,
-        gone: CancellationToken,
         done: Done<CellOutcome>,
         answer: oneshot::Sender<Result<CellOutcome, SessionError>>,
     },
@@ -277,26 +278,6 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the caller waits for the answer.
-    pub(crate) fn is_wanted(&self) -> bool {
-        !match self {
-            Self::Cell { answer, .. } => answer.is_closed(),
-            Self::Rewind { answer, .. } => answer.is_closed(),
-            Self::List { answer } => answer.is_closed(),
-            Self::Read { answer, .. } => answer.is_closed(),
-        }
-    }
-
-    /// Waits until the caller no longer waits for the answer.
-    pub(crate) async fn unwanted(&mut self) {
-        match self {
-            Self::Cell { answer, .. } => answer.closed().await,
-            Self::Rewind { answer, .. } => answer.closed().await,
-            Self::List { answer } => answer.closed().await,
-            Self::Read { answer, .. } => answer.closed().await,
-        }
-    }
-
     /// Answers with an error. The receiver may be gone, which is fine.
     pub(crate) fn refuse(self, error: AdmissionError) {
         let error = error.into();
@@ -331,11 +312,8 @@ impl Session {
         request: CellRequest,
         done: impl FnOnce(&Result<CellOutcome, SessionError>) + Send + 'static,
     ) -> Result<CellOutcome, SessionError> {
-        let gone = CancellationToken::new();
-        // It is cancelled when this future is dropped.
-        let _guard = gone.clone().drop_guard();
         let (request, done) = (Box::new(request), Box::new(done));
-        self.ask(|answer| Command::Cell { request, gone, done, answer }).await
+        self.ask(|answer| Command::Cell { request, done, answer }).await
     }
 
     /// Undoes the last cells of code. Returns the numbers of cells that were undone and that can be undone after that: zero, if
@@ -441,7 +419,10 @@ impl Session {
         // When the session has ended, turns and commands are no longer taken.
         let Some(turn) = self.turn().await? else { return Err(self.ended_error().await) };
         let (sender, answer) = oneshot::channel();
-        let asked = Asked { command: command(sender), turn };
+        let gone = CancellationToken::new();
+        // It is cancelled when this future is dropped.
+        let _guard = gone.clone().drop_guard();
+        let asked = Asked { command: command(sender), gone, turn };
         if self.commands.send(asked).await.is_err() {
             return Err(self.ended_error().await);
         }

@@ -184,14 +184,14 @@ impl Task {
 
     /// Runs a command, or freezes the sandbox if there is none.
     async fn freeze_or_run(&mut self, held: Held, asked: Option<Asked>) -> Result<Held, EndReason> {
-        let Some(Asked { mut command, turn: _turn }) = asked else {
+        let Some(Asked { command, gone, turn: _turn }) = asked else {
             return match held {
                 Held::Awake(sandbox, slot) => self.freeze(sandbox, slot).await,
                 frozen @ Held::Frozen(_) => Ok(frozen),
             };
         };
         // The caller has gone away.
-        if !command.is_wanted() {
+        if gone.is_cancelled() {
             return Ok(held);
         }
         let arrived = Instant::now();
@@ -203,7 +203,7 @@ impl Task {
             Held::Frozen(sandbox) => {
                 let admitted = tokio::select! {
                     biased;
-                    () = command.unwanted() => return Ok(Held::Frozen(sandbox)),
+                    () = gone.cancelled() => return Ok(Held::Frozen(sandbox)),
                     () = self.abort.cancelled() => return Err(EndReason::ServerStops),
                     admitted = self.admission.enter(&self.client) => admitted,
                 };
@@ -227,7 +227,7 @@ impl Task {
         (self.is_resting, self.failed_freezes) = (false, 0);
         let activity = Arc::clone(&self.shared.activity);
         let abort = self.abort.clone();
-        let run = async { self.run(&mut sandbox, command, queue, was_frozen).await };
+        let run = async { self.run(&mut sandbox, command, &gone, queue, was_frozen).await };
         let end = tokio::select! {
             biased;
             () = abort.cancelled() => Some(EndReason::ServerStops),
@@ -280,16 +280,17 @@ impl Task {
         &mut self,
         sandbox: &mut Sandbox<Armed>,
         command: Command,
+        gone: &CancellationToken,
         queue: Duration,
         was_frozen: bool,
     ) -> Option<EndReason> {
         match command {
-            Command::Cell { request, gone, done, answer, .. } => {
+            Command::Cell { request, done, answer } => {
                 let done = Begun::new(done);
                 // An interruption that came too late for the last one is not for this one.
                 let _ = self.state.interrupt.notified().now_or_never();
                 *lock(&self.state.running_since) = Some(Instant::now());
-                let ran = self.cell(sandbox, &request, &gone, queue, was_frozen).await;
+                let ran = self.cell(sandbox, &request, gone, queue, was_frozen).await;
                 *lock(&self.state.running_since) = None;
                 done.end(&ran);
                 let fatal = ran.as_ref().ok().filter(|cell| !cell.is_alive).map(fatal);

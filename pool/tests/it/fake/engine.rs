@@ -86,9 +86,9 @@ pub(super) struct Record {
     pub(super) ready: bool,
     pub(super) preloaded: bool,
     pub(super) has_modules: bool,
-    /// Forks in it of which its runner was not told yet.
+    /// Forks in it that its runner does not know yet.
     pub(super) untold_forks: usize,
-    /// A fork failed, or nobody waited for it any more.
+    /// A fork failed, or its request no longer waited.
     pub(super) fork_lost: bool,
     /// A job came while it was paused.
     pub(super) awaits_thaw: bool,
@@ -143,7 +143,7 @@ pub(super) struct Books {
     pub(super) template: Template,
     /// The memory and the processes of each update.
     pub(super) updates: Vec<(u64, u32)>,
-    /// The folders of sets that runners were told.
+    /// The folders of sets that runners were given.
     pub(super) given: Vec<String>,
     /// Sets that were missed.
     pub(super) missed: Vec<String>,
@@ -253,7 +253,7 @@ impl FakeEngine {
         asked.into_iter().map(|(memory, _)| memory).collect()
     }
 
-    /// The folders of sets that runners were told.
+    /// The folders of sets that runners were given.
     pub(crate) fn given(&self) -> Vec<String> {
         self.books().given.clone()
     }
@@ -341,7 +341,7 @@ impl FakeEngine {
         self.books().in_flight == [0; CALLS]
     }
 
-    /// Panics if a call is still under way that nobody has given up.
+    /// Panics if a call is still under way that was not given up.
     pub(crate) fn assert_idle(&self) {
         assert_eq!(self.books().in_flight, [0; CALLS], "calls under way");
     }

@@ -106,7 +106,7 @@ impl FakeEngine {
         self.books().template.forking
     }
 
-    /// What comes of forks from now on. Unless told otherwise, the engine has no templates.
+    /// The result of forks from now on. By default the engine has no templates.
     pub(crate) fn forks(&self, forking: Forking) {
         self.books().template.forking = forking;
     }
@@ -121,7 +121,7 @@ impl FakeEngine {
         self.books().template.learned = modules.iter().map(|&module| module.to_owned()).collect();
     }
 
-    /// Ends the template. Whoever waits for a fork of it gets none.
+    /// Ends the template. Requests that wait for a fork of it get none.
     pub(crate) fn kill_template(&self) {
         let stage = self.books().template.set(Stage::Missing);
         if let Stage::BeingMade(end) | Stage::Running(end) = stage {

@@ -27,7 +27,7 @@ pub(crate) use self::world::*;
 /// The image that is there from the start.
 pub(crate) const IMAGE: &str = "language:1";
 
-/// The pool that a [`World`] has unless told otherwise.
+/// The pool that a [`World`] has by default.
 pub(crate) const POOL: &str = "language";
 
 const CALLS: usize = Call::Bind as usize + 1;

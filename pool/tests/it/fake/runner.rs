@@ -84,8 +84,8 @@ impl Runner {
         }
     }
 
-    /// Notes a breach unless it is told of each fork in its sandbox, and of no other.
-    fn told(&self, forked: bool) {
+    /// Notes a breach unless the server names each fork in its sandbox, and no other.
+    fn check_forks(&self, forked: bool) {
         let untold = self.record(|record| {
             let untold = record.untold_forks;
             record.untold_forks -= usize::from(forked && untold > 0);
@@ -119,7 +119,7 @@ impl Runner {
                     self.thawed().await;
                     if taken.argv[0] == "fail-half-way" {
                         self.fail(&taken.argv[1]).await?;
-                        // The stream stays open, but nobody reads it any more.
+                        // The stream stays open, but is no longer read.
                         std::future::pending::<()>().await;
                     }
                     job = Some(taken);
@@ -127,7 +127,7 @@ impl Runner {
                 Kind::Preload => {
                     let preload: Preload = wire::parse_message(kind, &payload).expect("a preload");
                     let has_modules = !preload.modules.is_empty();
-                    self.told(preload.forked);
+                    self.check_forks(preload.forked);
                     if preload.forked {
                         self.take_fork(has_modules).await?;
                         continue;
@@ -169,7 +169,7 @@ impl Runner {
         }
         self.stream.write_all(&wire::header(Kind::Started, 0)).await?;
         if job.interpreter == Wanted::Loaded && self.record(|record| !record.has_modules) {
-            // It has to import them itself, which is told as if nothing had been there.
+            // It has to import them itself, and reports as if nothing had been there.
             self.record(|record| record.preloaded = false);
         }
         self.run(&job.argv, &stdin).await
@@ -184,7 +184,7 @@ impl Runner {
                 Record { jobs: 2.., .. } => Some("has got a second job"),
                 Record { untold_forks: 1.., .. } => Some("has got a job before its fork"),
                 Record { fork_lost: true, .. } => Some("has got a job after it had lost a fork"),
-                // One that has just ended is nobody's fault.
+                // One that has just ended is no breach.
                 _ => None,
             }
         });
@@ -193,7 +193,7 @@ impl Runner {
         }
     }
 
-    /// A frozen process reads nothing. One that nobody thaws is noticed by the request's deadline.
+    /// A frozen process reads nothing. One that is never thawed is noticed by the request's deadline.
     pub(super) async fn thawed(&self) {
         while self.record(|record| record.state == SandboxState::Paused) {
             tokio::time::sleep(ms(1)).await;

@@ -221,8 +221,8 @@ pub(crate) async fn settle() {
     tokio::time::sleep(ms(10)).await;
 }
 
-/// Drops a request after every number of milliseconds, each time in another world, until it has time to end. Whoever comes
-/// next must find everything as if it had never been.
+/// Drops a request after every number of milliseconds, each time in another world, until it has time to end. The next
+/// request must find everything as if it had never been.
 pub(crate) async fn drop_at_each_moment(
     world: impl AsyncFn() -> World,
     request: &RunRequest,

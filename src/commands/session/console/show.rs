@@ -6,18 +6,18 @@ use isolator_pool::run::outcome::{Captured, End, Status};
 use isolator_pool::run::output::Stream;
 
 use super::{After, Console};
-use crate::commands::options::in_words_of_options;
 use crate::commands::session::setup::Setup;
 use crate::commands::session::{json, shown};
 use crate::result::cell;
-use crate::result::explain::{self, Caller, Context};
+use crate::result::context::{Caller, Context};
+use crate::result::explain;
 
 impl<'a> Console<'a> {
     /// Shows what became of a cell. Its output was passed on, up to where the middle is missing.
     pub(super) async fn show(&mut self, cell: &CellOutcome) -> anyhow::Result<After> {
         let context = self.context();
         let cause = explain::cause(&cell.outcome, &context);
-        let cause = cell::cause(cause, cell).map(|cause| in_words_of_options(&cause));
+        let cause = cell::cause(cause, cell);
         let notes = explain::notes(&cell.outcome, &[], &context);
         if self.style.is_json {
             self.screen.line(&json::line(cell, cause.as_deref())?).await?;

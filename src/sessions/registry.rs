@@ -1,4 +1,4 @@
-//! All sessions of a server: which there are, which have to go, and when each ends.
+//! The registry of all sessions of a server: it evicts sessions, and ends each when it expires.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use isolator_pool::lock::lock;
 use isolator_pool::pool::admission::Client;
 use tokio::time::Instant;
 
-use super::gone::{Graveyard, Why, gone_of};
+use super::gone::{Tombstones, Why, gone_of};
 use super::open::OpenSession;
 
-/// How often a session that is in use is looked at when it is time for it to end.
+/// How often an expired session that is in use is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// All that is known of sessions.
+/// The sessions of a server, open and gone.
 #[derive(Default)]
-pub(super) struct Book {
-    pub(super) entries: Mutex<Entries>,
+pub(super) struct Registry {
+    pub(super) entries: Mutex<Records>,
     /// Bytes that all of them may take.
     pub(super) most_memory: AtomicU64,
     pub(super) opened: AtomicU64,
@@ -31,22 +31,22 @@ pub(super) struct Book {
 }
 
 #[derive(Default)]
-pub(super) struct Entries {
+pub(super) struct Records {
     pub(super) open: HashMap<String, Arc<OpenSession>>,
-    /// Places that are taken for sessions which are being opened, with their clients.
+    /// The clients of sessions that are being opened.
     pub(super) opening: Vec<Client>,
-    pub(super) gone: Graveyard,
+    pub(super) gone: Tombstones,
 }
 
-/// A place for a session that is being opened; given back when dropped.
-pub(super) struct Place {
-    pub(super) book: Arc<Book>,
+/// Room for a session that is being opened; released when dropped.
+pub(super) struct Reservation {
+    pub(super) registry: Arc<Registry>,
     pub(super) client: Client,
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut entries = lock(&self.book.entries);
+        let mut entries = lock(&self.registry.entries);
         if let Some(at) = entries.opening.iter().position(|client| *client == self.client) {
             entries.opening.swap_remove(at);
         }
@@ -59,7 +59,7 @@ pub(crate) struct Evicted {
     pub(super) why: Why,
 }
 
-/// What keeps a session from being ended.
+/// A condition that keeps a session from being ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unless {
     /// Nothing.
@@ -68,7 +68,7 @@ pub(super) enum Unless {
     InUse,
 }
 
-impl Book {
+impl Registry {
     /// Ends sessions until all together take no more memory than they may: those of the client with the most memory, the longest
     /// unused first. Sessions that are in use stay, and so do those of clients with less than their share. Returns those that have
     /// ended.
@@ -120,7 +120,7 @@ impl Book {
 
 /// The session that was unused longest and is not in use.
 pub(super) fn longest_unused(
-    entries: &Entries,
+    entries: &Records,
     may_lose: impl Fn(&OpenSession) -> bool,
 ) -> Option<Arc<OpenSession>> {
     let unused = entries.open.values().filter(|session| !session.is_in_use() && may_lose(session));
@@ -128,24 +128,26 @@ pub(super) fn longest_unused(
 }
 
 /// Ends a session when it is time, and notes its end whatever the reason.
-pub(super) async fn watch(book: Arc<Book>, session: Arc<OpenSession>) {
+pub(super) async fn watch(registry: Arc<Registry>, session: Arc<OpenSession>) {
     loop {
         let (at, why) = session.ends_at();
         tokio::select! {
             reason = session.session.ended() => {
-                book.end(&session, Why::Ended(reason), Unless::Never);
+                registry.end(&session, Why::Ended(reason), Unless::Never);
                 return;
             }
             () = session.session.measured() => {
-                // Those are told when they are used.
-                let _ = book.keep_to_memory();
+                // Their clients learn of it when they use them.
+                let _ = registry.keep_to_memory();
                 continue;
             }
             () = tokio::time::sleep_until(at) => {}
         }
         if session.is_in_use() {
             tokio::time::sleep(LOOK_AGAIN).await;
-        } else if session.ends_at().0 <= Instant::now() && book.end(&session, why, Unless::InUse) {
+        } else if session.ends_at().0 <= Instant::now()
+            && registry.end(&session, why, Unless::InUse)
+        {
             return;
         }
     }
