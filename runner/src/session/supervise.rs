@@ -110,7 +110,8 @@ impl Session<'_> {
                     self.interrupt(&running);
                 }
             }
-            let is_cancelled = self.is_cancelled(&running)?;
+            // Instead of cancelling a run, the server removes its sandbox.
+            let is_cancelled = !running.ends_session() && self.is_cancelled(&running)?;
             if killed.is_none() {
                 killed = if running.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     Some(KillReason::Deadline)
@@ -145,7 +146,7 @@ impl Session<'_> {
         for _ in 0..2 {
             running.output.read(self.to_server)?;
         }
-        if running.spares().is_some() && !running.output.is_closed() {
+        if running.ends_session() && !running.output.is_closed() {
             // Background children end with the program, as they do with a container.
             processes::kill_everything();
             running.output.drain(DRAIN_TIMEOUT, self.to_server)?;
@@ -175,7 +176,9 @@ impl Session<'_> {
         let mut fds = Vec::with_capacity(8);
         fds.extend(running.output.pipes().map(|pipe| readable(pipe.as_fd())));
         fds.extend(self.background.fds().map(readable));
-        fds.push(readable(self.from_server.get_ref().as_fd()));
+        if !running.ends_session() {
+            fds.push(readable(self.from_server.get_ref().as_fd()));
+        }
         match (&running.program, &self.kernels) {
             (Some(Program { process, others, .. }), _) => {
                 fds.push(readable(process.pidfd.as_fd()));
